@@ -144,7 +144,7 @@ fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Res
         busiest = busiest.max(busy);
     }
     let times = CellTimes::measured(&plan, took);
-    let cells = times.acts.map(|act| act / (plan.chunks * plan.slices) as f64);
+    let [cells @ .., _] = times.acts.map(|act| act / (plan.chunks * plan.slices) as f64);
     let simulated = simulate(schedule, &plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?.makespan;
     let [seconds, busiest] = [to.saturating_sub(from), busiest].map(|time| time.as_secs_f64());
     Ok(BestTimes { seconds, simulated, busiest, cells, unsplit: f64::INFINITY, plan })

@@ -13,6 +13,7 @@ pub mod shards;
 mod state;
 pub(crate) mod tiles;
 pub mod values;
+mod versions;
 pub mod weight;
 
 pub use origin::Wide;
@@ -37,6 +38,7 @@ pub struct Param<D: Kernels> {
     sharding: Sharding<D::Place>,
     value: WholeOrShard<D>,
     tiles: Option<Arc<WeightTiles<D::Place>>>, // if products gather the value tile by tile
+    kept_versions: bool,                       // `version` was called since the last change
     stale: bool,                               // in the whole value, only what this rank keeps is up to date
     master: Option<Kept<D::Wide>>,             // of a narrow trained parameter: its value before rounding
     moments: Vec<Kept<D::Wide>>,               // optimizer state, sharded at rest as the state is
@@ -75,6 +77,7 @@ impl<D: Kernels> Param<D> {
             sharding,
             value: WholeOrShard { whole: None, shard: None },
             tiles: None,
+            kept_versions: false,
             stale: false,
             master: None,
             moments: Vec::new(),
@@ -170,6 +173,7 @@ impl<D: Kernels> Param<D> {
             self.name
         );
         let device = self.device().clone();
+        self.leave_versions();
         let value = self.value.whole.as_mut().expect("the value is not whole").view_mut();
         kernel(&device, value, self.master.as_mut().map(|master| master.here().view_mut()));
     }
@@ -286,6 +290,7 @@ impl<D: Kernels> Param<D> {
             self.add_norm2(sum);
         }
         let (device, dim) = (self.device().clone(), usize::from(self.sharding.shards.is_some()));
+        self.leave_versions();
         let gradient = self.gradient.rest().expect("no synced gradient");
         self.stale |= self.sharding.shards.is_some();
         let mut value = self.value.own(self.sharding.shards.as_ref());

@@ -52,7 +52,7 @@ impl Sequence {
         self.documents.iter().sum()
     }
     /// Number of tokens that the mean loss counts.
-    fn counted(&self) -> usize {
+    pub(crate) fn counted(&self) -> usize {
         if self.y.is_empty() { self.targets.iter().filter(|t| **t != IGNORED).count() } else { self.tokens() }
     }
     /// Validates the sequence; `sequence` is its index, for the error.

@@ -133,10 +133,11 @@ pub fn after<D: Kernels>(
     params: Params<D>,
     mesh: &Mesh<D::Place>,
 ) -> layers::Result<After<D::Elem>> {
-    let numbers = [("loss", &report.loss), ("norm2", &report.norm2)];
+    let norm2 = report.norm2.as_ref().map(|norm2| ("norm2", norm2));
     let read =
         |(name, number): (&str, &Tensor<D::Wide>)| (name.to_string(), number.read().unwrap_or_default());
-    Ok(After { numbers: numbers.map(read).to_vec(), weights: weights(params, mesh)? })
+    let numbers = [("loss", &report.loss)].into_iter().chain(norm2).map(read).collect();
+    Ok(After { numbers, weights: weights(params, mesh)? })
 }
 
 const ACTIVATIONS: &str = "activations.safetensors";

@@ -18,6 +18,8 @@ list! { dyn Schedule, |schedule| schedule.about();
     zb_v::ZbV,
     dualpipe_v::DualPipeV,
     seq1f1b::Seq1F1B,
+    pipedream::PipeDream,
+    pipedream_vertical::PipeDreamVertical,
 }
 
 pub mod phases;

@@ -2,24 +2,29 @@
 //! and gradients from chunk to chunk. It knows neither what a chunk computes nor which schedule wrote the
 //! cells.
 mod at;
+mod microbatches;
 mod once;
 mod passed;
+mod versions;
 
 pub use at::BuildContext;
+pub(crate) use microbatches::Microbatches;
 
 use crate::pipeline::Pipeline;
-use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, Task, moves};
+use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, StepMoves, Task, moves};
 use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
 use layers::{
-    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, PassContext,
-    ShardingStrategy, StageRequest, TokenShards,
+    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params,
+    ShardingStrategy, TokenShards,
 };
+use microbatches::Counted;
 use passed::{Passed, Received, Sent};
 use std::rc::Rc;
 use tensor::{Category, Scalar};
+use versions::Versions;
 
 /// This rank's chunks of a model.
 pub struct Stages<D: Kernels> {
@@ -36,6 +41,8 @@ pub struct Stages<D: Kernels> {
     rooted: bool,              // only the first data rank keeps the parameters
     design: Rc<Design>,
     made: [Option<Made>; 2],       // of inference, and of training: for the last plan
+    begun: usize,                  // training steps since the pipeline was empty
+    versions: Versions<D>,
     hooks: Vec<Box<dyn Hooks<D>>>, // of its strategies
     held: Vec<((Payload, Task), Passed<D>)>, // by the task that needs it
     sent: Vec<((Payload, Task), Sent<D>)>, // not waited for yet
@@ -43,38 +50,11 @@ pub struct Stages<D: Kernels> {
     pub(crate) watch: Option<Box<dyn FnMut(ActionPhase)>>, // called before each move
 }
 
-/// The moves of this rank in a step of this plan.
+/// The moves of this rank in steps of this plan.
 #[derive(Clone)]
 struct Made {
     plan: Plan,
-    moves: Rc<[ActionPhase]>,
-}
-
-/// The microbatches of a step, as the executor requests them.
-pub(crate) trait Microbatches<D: Kernels> {
-    /// Returns the context of a slice of a microbatch, created on first use.
-    fn cx(&mut self, of: Task) -> Result<&PassContext<D>>;
-    /// Returns the input of the model.
-    fn input(&mut self, of: Task) -> Result<Input<D>>;
-    /// Returns the kind of output wanted at the model's end.
-    fn wanted(&mut self, of: Task) -> Result<StageRequest<D>>;
-    /// Receives the output of the model.
-    fn ended(&mut self, of: Task, output: Output<D>);
-    /// Called when this rank has finished a microbatch.
-    fn done(&mut self, _: usize) {}
-    /// Called when all microbatches have run backward, before the sums of their gradients are waited for.
-    fn complete(&mut self) -> Result<()> {
-        Ok(())
-    }
-    /// Called when all gradients are summed; changes the weights.
-    fn update(
-        &mut self,
-        _: &[Box<dyn Hooks<D>>],
-        _: &mut dyn ParamHooks<D>,
-        _: &mut [&mut Param<D>],
-    ) -> Result<()> {
-        Ok(())
-    }
+    moves: Rc<StepMoves>,
 }
 
 impl<D: Kernels> Stages<D> {
@@ -111,6 +91,8 @@ impl<D: Kernels> Stages<D> {
             hooks: at.strategies.iter().filter_map(|strategy| strategy.hooks(at, &design)).collect(),
             design,
             made: [None, None],
+            begun: 0,
+            versions: Versions::new(),
             held: Vec::new(),
             sent: Vec::new(),
             coming: Vec::new(),
@@ -130,7 +112,9 @@ impl<D: Kernels> Stages<D> {
         self.tokens
     }
     /// Runs all microbatches of a step, in the order of the schedule. Without training, sequences are not cut
-    /// into slices.
+    /// into slices. Under a schedule that keeps the pipeline full, runs the last microbatches of the steps
+    /// before, too, and leaves some of its own for the next step, which must have as many, or for
+    /// [`empty`](Self::empty).
     pub(crate) fn run(
         &mut self,
         microbatches: usize,
@@ -138,24 +122,76 @@ impl<D: Kernels> Stages<D> {
         work: &mut dyn Microbatches<D>,
         uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
-        let stages = self.mesh.group(Axis::Pp).clone();
-        let plan = Plan { slices: self.slices(learns), ..self.pipeline.plan(stages.size(), microbatches) };
+        let plan = Plan {
+            slices: self.slices(learns),
+            ..self.pipeline.plan(self.logits.size(), microbatches)
+        };
         let Made { moves, .. } = self.table(plan, learns)?;
-        for &at in moves.iter() {
+        let step = if learns { self.begun } else { 0 };
+        let known = step.min(moves.steps.len() - 1);
+        self.go(&moves.steps[known].clone(), (&plan, step - known, learns), work, uses)?;
+        self.begun += usize::from(learns && self.pipeline.schedule.carries(&plan) > 0);
+        Ok(())
+    }
+    /// Number of microbatches of the steps that have begun and are not finished; 0 if the pipeline is empty.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.made[1].as_ref().filter(|_| self.begun > 0).map_or(0, |made| made.plan.microbatches)
+    }
+    /// Finishes the microbatches in flight, and gives the parameters their latest version.
+    pub(crate) fn empty(
+        &mut self,
+        work: &mut dyn Microbatches<D>,
+        uses: &mut dyn ParamHooks<D>,
+    ) -> Result<()> {
+        if let (Some(Made { plan, moves }), Some(last)) = (self.made[1].clone(), self.begun.checked_sub(1)) {
+            let known = last.min(moves.ends.len() - 1);
+            self.go(&moves.ends[known].clone(), (&plan, last - known, true), work, uses)?;
+            self.versions.end(&mut self.stage.params());
+            self.begun = 0;
+        }
+        Ok(())
+    }
+    /// Runs moves of a step of this plan, which are those of a step `later` steps before.
+    fn go(
+        &mut self,
+        moves: &[ActionPhase],
+        (plan, later, learns): (&Plan, usize, bool),
+        work: &mut dyn Microbatches<D>,
+        uses: &mut dyn ParamHooks<D>,
+    ) -> Result<()> {
+        let stages = self.mesh.group(Axis::Pp).clone();
+        let steps = 1 + self.pipeline.schedule.carries(plan).div_ceil(plan.microbatches);
+        let [first, ring] = [later, steps].map(|steps| (steps * plan.microbatches) as u32);
+        let counted = Counted { first, ring };
+        let all = &Plan { microbatches: ring as usize, ..*plan }; // in flight
+        for &at in moves {
             if let Some(watch) = &mut self.watch {
                 watch(at);
             }
             match at {
                 ActionPhase::Begin(Action::Run { cell, last, .. }) => {
-                    self.cell(cell, last, &plan, work, uses)?;
+                    if self.pipeline.schedule.updates_each() {
+                        let cell = Cell { of: counted.whole(cell.of), ..cell };
+                        self.versions.before(cell, (&self.pipeline, plan), &mut self.stage.params());
+                    }
+                    let of = counted.in_flight(cell.of);
+                    if cell.act == PassKind::U {
+                        self.update(of, plan, work, uses)?;
+                    } else {
+                        self.cell(Cell { of, ..cell }, last, plan, work, uses)?;
+                    }
                 }
-                ActionPhase::End(Action::Run { cell, .. }) => work.done(cell.of.microbatch as usize),
+                ActionPhase::End(Action::Run { cell, .. }) => {
+                    work.done(counted.in_flight(cell.of).microbatch as usize);
+                }
                 ActionPhase::Begin(Action::Receive(payload, task, from)) => {
+                    let task = counted.in_flight(task);
                     let rows = work.cx(task)?.rows();
-                    let coming = self.receive((payload, task, from), (rows, learns), &stages, &plan)?;
+                    let coming = self.receive((payload, task, from), (rows, learns), &stages, all)?;
                     self.coming.push(((payload, task), coming));
                 }
                 ActionPhase::End(Action::Receive(payload, task, _)) => {
+                    let task = counted.in_flight(task);
                     let Passed { x, row } = named(&mut self.coming, (payload, task)).wait()?;
                     let x = if x.region() == self.regions[0] {
                         x
@@ -165,13 +201,14 @@ impl<D: Kernels> Stages<D> {
                     self.held.push(((payload, task), Passed { x, row }));
                 }
                 ActionPhase::Begin(Action::Send(payload, task, to)) => {
+                    let task = counted.in_flight(task);
                     let Passed { x, row } = named(&mut self.held, (payload, task));
                     let passed = Passed { x: x.in_region(self.regions[1]), row };
-                    let sent = passed.start_send(&stages, to, tags(payload, task, &plan))?;
+                    let sent = passed.start_send(&stages, to, tags(payload, task, all))?;
                     self.sent.push(((payload, task), sent));
                 }
                 ActionPhase::End(Action::Send(payload, task, _)) => {
-                    named(&mut self.sent, (payload, task)).wait()?;
+                    named(&mut self.sent, (payload, counted.in_flight(task))).wait()?;
                 }
                 ActionPhase::Begin(Action::Complete) => {
                     work.complete()?;
@@ -192,8 +229,18 @@ impl<D: Kernels> Stages<D> {
         if let Some(made) = made.as_ref().filter(|made| made.plan == plan) {
             return Ok(made.clone());
         }
-        let moves = moves(self.pipeline.schedule, &plan, self.logits.rank(), learns).map_err(Error::new)?;
-        Ok(made.insert(Made { plan, moves: moves.into() }).clone())
+        let (schedule, rank) = (self.pipeline.schedule, self.logits.rank());
+        let moves = if learns {
+            StepMoves::new(schedule, &plan, rank)
+        } else {
+            let all = moves(schedule, &plan, rank, false);
+            all.map(|all| StepMoves { steps: vec![all.into()], ends: Vec::new() })
+        };
+        Ok(made.insert(Made { plan, moves: Rc::new(moves.map_err(Error::new)?) }).clone())
+    }
+    /// Returns true if each microbatch is an update.
+    pub(crate) fn updates_each(&self) -> bool {
+        self.pipeline.schedule.updates_each()
     }
     /// Number of slices that the schedule cuts sequences into; 1 without training.
     pub(crate) fn slices(&self, learns: bool) -> usize {
@@ -214,6 +261,21 @@ impl<D: Kernels> Stages<D> {
         let row = row(&self.hooks, learns).map(|(_, n)| n);
         Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)
     }
+    /// Runs an update cell: waits for the sums of a microbatch's gradient, and changes the weights.
+    fn update(
+        &mut self,
+        of: Task,
+        plan: &Plan,
+        work: &mut dyn Microbatches<D>,
+        uses: &mut dyn ParamHooks<D>,
+    ) -> Result<()> {
+        let _span = self.mesh.span(Cell { act: PassKind::U, of }.within(plan));
+        let params = &mut self.stage.params();
+        uses.finish(params)?;
+        work.update_each(of, &self.hooks, uses, params)?;
+        self.versions.updated();
+        Ok(())
+    }
     /// Runs a cell: a pass through a chunk.
     fn cell(
         &mut self,
@@ -225,7 +287,7 @@ impl<D: Kernels> Stages<D> {
     ) -> Result<()> {
         let number = of.chunk as usize;
         let (first, end) = (number == 0, number + 1 == plan.all_chunks());
-        let comes = if act == PassKind::F { !first } else { !end && act != PassKind::W };
+        let comes = if act == PassKind::F { !first } else { !end && act.passes() };
         let (came, row) =
             comes.then(|| named(&mut self.held, (act.gives(), of))).map(|p| (p.x, p.row)).unzip();
         let (input, dy) = match act {
@@ -265,6 +327,7 @@ impl<D: Kernels> Stages<D> {
                 stage.backward_weight(run, cx, uses, last)?;
                 None
             }
+            (PassKind::U, _) => unreachable!("it is no pass through a chunk"),
         };
         if self.rooted && act == PassKind::B {
             self.stage.params().into_iter().try_for_each(Param::reduce)?;

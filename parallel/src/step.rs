@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input
-//! half, `W` its weight half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble
+//! half, `W` its weight half. `U` is an update after one microbatch. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble
 //! pipeline parallelism", §2, arXiv:2401.10241 (the two halves).
 mod cell;
 mod check;
@@ -23,7 +23,7 @@ pub use cell::{Action, Cell, PassKind, Payload, Plan, Task};
 #[cfg(test)]
 pub(crate) use check::meet::meet;
 pub use check::{PeakNeeds, check};
-pub use moves::{ActionPhase, moves, moves_of_all};
+pub use moves::{ActionPhase, StepMoves, moves, moves_of_all};
 
 use crate::Schedule;
 use simulate::{CellTimes, simulate};
@@ -64,20 +64,21 @@ pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec
             rows[rank].push(step);
         }
     }
+    let ends = [Action::Complete, Action::Update].into_iter().filter(|_| learns && !schedule.updates_each());
     for row in &mut rows {
-        mark(row, plan);
-        row.extend([Action::Complete, Action::Update].iter().filter(|_| learns));
+        mark(row, plan, schedule.updates_each());
+        row.extend(ends.clone());
     }
     Ok(rows)
 }
 
-/// Marks the cells of a row after which nothing is added to the gradients of their chunk, or a microbatch is
-/// finished.
-fn mark(row: &mut [Action], plan: &Plan) {
+/// Marks the cells of a row after which nothing is added to the gradients of their chunk before the next
+/// update, or a microbatch is finished.
+fn mark(row: &mut [Action], plan: &Plan, updates_each: bool) {
     let (mut ended, mut there) = (vec![false; plan.all_chunks()], vec![false; plan.microbatches]);
     for step in row.iter_mut().rev() {
         if let Action::Run { cell: Cell { act, of }, last, done } = step {
-            *last = act.adds() && !replace(&mut ended[of.chunk as usize], true);
+            *last = act.adds() && (updates_each || !replace(&mut ended[of.chunk as usize], true));
             *done = !replace(&mut there[of.microbatch as usize], true);
         }
     }

@@ -14,16 +14,19 @@
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
 mod dealt;
+mod running;
 mod share;
 
 use crate::stages::{BuildContext, Stages};
-use crate::{Batch, Result, STEP};
-use comm::{Axes, Group, Mesh, Reduce, Request};
+use crate::{Batch, Result, bail};
+use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
+pub use running::RunningStep;
 use kernels::{Kernels, OrderedKernels};
 use layers::ops::{Partial, RootExchange, top_k};
 use layers::{Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, Wide};
 pub use share::features;
+use std::collections::VecDeque;
 use tensor::{Category, Real, Scalar, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -45,14 +48,16 @@ struct StepState<D: Kernels> {
     cxs: Vec<Option<PassContext<D>>>, // of the microbatches in flight, by microbatch and slice
     spare: Vec<PassContext<D>>,       // of finished microbatches, whose memory the next one reuses
     counts: LayerCounts,              // of all microbatches so far
+    rates: VecDeque<f64>,             // learning rates of microbatches that have begun, for updates after each
+    begun: Option<usize>,             // steps, as dropout counts them; until the first one, the optimizer's
 }
 
 /// Result of a step, still on the device; the same on every rank.
 pub struct Report<D: Kernels> {
     /// The mean loss over all tokens of the step, in nats.
     pub loss: Tensor<D::Wide>,
-    /// The square of the gradient's global norm, before clipping.
-    pub norm2: Tensor<D::Wide>,
+    /// The square of the gradient's global norm, before clipping; `None` if each microbatch was an update.
+    pub norm2: Option<Tensor<D::Wide>>,
 }
 
 impl<D: Kernels> Trainer<D> {
@@ -90,7 +95,15 @@ impl<D: Kernels> Trainer<D> {
             cxs: Vec::new(),
             spare: Vec::new(),
             counts: LayerCounts::default(),
+            rates: VecDeque::new(),
+            begun: None,
         };
+        if at.pipeline.schedule.updates_each() && optimizer.1.is_some() && at.mesh.group(Axis::Pp).size() > 1 {
+            bail!(
+                "{} updates each stage by itself, so there is no global norm to clip; leave the limit out",
+                at.pipeline.schedule.about().name
+            );
+        }
         Ok(Self { model: Stages::new(at, design)?, keeper: Keeper::new(at.rests), rank, seed: 0 })
     }
     /// The same model, with dropout drawn from this seed.
@@ -103,15 +116,14 @@ impl<D: Kernels> Trainer<D> {
     pub fn record(&mut self, record: Option<Record<D>>) {
         self.rank.record = record;
     }
-    /// Runs one training step on a batch. Every rank is given the whole batch.
+    /// Runs one training step on a batch, to its end. Every rank is given the whole batch.
     ///
     /// # Errors
     /// If the batch cannot be dealt over the ranks, an id is outside the vocabulary, or a collective fails.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
-        let _span = self.rank.mesh.span(format_args!("{STEP}{}", self.rank.optimizer.steps() + 1));
-        let step = self.rank.optimizer.steps();
-        let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
-        Ok(self.through(batch, (pass, lr), &|_| (), None)?.report.expect("a step ends with an update"))
+        let running = self.start_step(batch, lr)?;
+        self.drain()?;
+        running.wait()
     }
     /// Returns the mean loss of a batch, in nats, without learning from it; the same on every rank. Calls
     /// `done` after each microbatch with the number of those that are finished.
@@ -119,6 +131,7 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the batch cannot be dealt over the ranks, an id is outside the vocabulary, or a collective fails.
     pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D::Wide>> {
+        self.drain()?;
         let _span = self.rank.mesh.span("evaluate");
         let loss = self.through(batch, (Pass::default(), 0.0), done, None)?.loss;
         Ok(self.rank.total(loss)?.wait()?)
@@ -135,6 +148,7 @@ impl<D: Kernels> Trainer<D> {
         D: OrderedKernels,
         Wide<D>: Real,
     {
+        self.drain()?;
         let _span = self.rank.mesh.span("evaluate");
         let right =
             self.through(batch, (Pass::default(), 0.0), done, Some(|logits| top_k(logits, 1).1))?.right;
@@ -157,7 +171,8 @@ impl<D: Kernels> Trainer<D> {
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
         let pass = Pass { mean_over: batch.counted(), ..pass };
-        let cut = BatchCut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns) };
+        let each = pass.learns && model.updates_each();
+        let cut = BatchCut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns), each };
         let sums = MicrobatchSums {
             loss: None,
             right: 0,
@@ -177,11 +192,19 @@ impl<D: Kernels> Trainer<D> {
         std::mem::take(&mut self.rank.counts)
     }
     /// The model.
+    ///
+    /// # Panics
+    /// If steps are running; call [`drain`](Self::drain) first.
     pub fn model(&mut self) -> &mut Stages<D> {
+        assert_eq!(self.model.in_flight(), 0, "microbatches are in flight");
         &mut self.model
     }
     /// Stages, optimizer and mesh, for saving and restoring.
+    ///
+    /// # Panics
+    /// If steps are running; call [`drain`](Self::drain) first.
     pub fn parts(&mut self) -> (&mut Stages<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
+        assert_eq!(self.model.in_flight(), 0, "microbatches are in flight");
         (&mut self.model, &mut self.rank.optimizer, &self.rank.mesh)
     }
 }

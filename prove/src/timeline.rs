@@ -83,7 +83,9 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
             see(&padding_of(param.name()), flat(padding), all_of(Vec::new()));
         }
     }
-    see("norm²", number(&report.norm2), all_of(of_step("norm2")));
+    if let Some(norm2) = &report.norm2 {
+        see("norm²", number(norm2), all_of(of_step("norm2")));
+    }
     for param in &mut params {
         let gathered = of_step(param.call_names()[1]);
         see(&format!("new {}", param.name()), flat(param.elements()), all_of(gathered));

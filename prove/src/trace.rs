@@ -28,7 +28,8 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     device: &D,
     mesh: &Mesh<D::Place>,
 ) -> layers::Result<()> {
-    for (what, number) in [("loss", &report.loss), ("norm²", &report.norm2)] {
+    let norm2 = report.norm2.as_ref().map(|norm2| ("norm²", norm2));
+    for (what, number) in [("loss", &report.loss)].into_iter().chain(norm2) {
         see(format!("step {n}: {what}"), number.read().unwrap_or_default());
     }
     for param in &params {

@@ -12,6 +12,7 @@
 //! | `feed_forward.rs`, `router.rs`, `experts.rs`, `balance.rs` | feed-forward; experts, and their losses |
 //! | `parameters.rs`, `block.rs`, `model.rs`, `pass.rs`, `loss.rs`, `see.rs` | a transformer, its losses |
 //! | `classifier.rs`, `design.rs`, `update.rs`, `train.rs` | a classifier; any model; a training step |
+//! | `stale.rs` | training on stale weights |
 //! | `degree.rs`, `compiled.rs`; tests: `proof.rs`, `tests/all/` | degrees; derivatives, Hugging Face |
 mod activation;
 mod attention;
@@ -42,6 +43,7 @@ mod rotary;
 mod router;
 mod see;
 mod softmax;
+mod stale;
 mod swiglu;
 mod train;
 mod update;
@@ -72,6 +74,7 @@ pub use pass::Sequence;
 pub use rotary::rotary;
 pub use see::{See, Walk};
 pub use shape::OptimizerKind as Optimizer;
+pub use stale::{StaleTrainer, Staleness};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
 pub use update::Updates;

@@ -112,7 +112,7 @@ impl Schedule for Changed {
 fn mutants_of_the_table_are_refused_or_equal() {
     let (layout, plan) = (layout("pp=2"), Plan::whole(2, 2));
     let (subject, truths) = (Subject::small(SHAPE, &layout).unwrap(), OracleTraces::default());
-    let least = PeakNeeds { saved: vec![2, 2], waiting: vec![1, 1] };
+    let least = PeakNeeds { saved: vec![2, 2], waiting: vec![1, 1], versions: vec![1, 1] };
     assert_eq!([2, 4, 5].map(|m| check(&InRounds, &Plan::whole(2, m))), [2, 4, 5].map(|_| Ok(least.clone())));
     let row = |rank| InRounds.row(rank, &plan).collect::<Vec<_>>();
     let (mut refused, mut equal) = (0, 0);

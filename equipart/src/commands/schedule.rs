@@ -11,7 +11,7 @@ use models::Model;
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{CellTimes, simulate};
 use parallel::step::table::{self, Table};
-use parallel::step::{Plan, check};
+use parallel::step::{PassKind, Plan, check};
 use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, Scheme, Sequence, bail, pipeline};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -27,6 +27,8 @@ const MOST_PARTS: usize = 16;
 const MOST_FORWARDS: usize = 1 << 24;
 /// The most forwards of a built-in schedule that is verified before it is drawn: that takes seconds.
 const MOST_VERIFIED: usize = 1 << 16;
+/// Default time of an update.
+const UPDATE: f64 = 0.25;
 /// The most cells of a diagram that a browser can still show.
 const MOST_DRAWN: usize = 100_000;
 /// Number of first cells, and of last cells, of a rank that are kept for a terminal.
@@ -58,6 +60,9 @@ pub(crate) struct ScheduleArgs {
     /// half
     #[arg(long, value_name = "F,B,W", default_value = "1,1,1", allow_hyphen_values = true)]
     times: NumberList<3>,
+    /// Time of an update after a microbatch, for kinds that have them [default: 0.25]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    update: Option<NumberList<1>>,
     /// Latency of a message between ranks, and the time that the message of a whole microbatch occupies its
     /// link
     #[arg(long, value_name = "LATENCY,TIME", default_value = "0,0", allow_hyphen_values = true)]
@@ -150,13 +155,20 @@ impl Run for ScheduleArgs {
             KEPT
         };
         let [latency, message] = a.link.0;
-        let times = CellTimes { latency, message, ..CellTimes::new(f, i, w) };
+        let mut times = CellTimes { latency, message, ..CellTimes::new(f, i, w) };
+        match (a.update, schedule.updates_each()) {
+            (Some(NumberList([update])), false) => {
+                bail!("--update is {update}, but {} has no update cells; leave it out", schedule.about().word)
+            }
+            (None, false) => {}
+            (update, true) => times.acts[PassKind::U as usize] = update.map_or(UPDATE, |update| update.0[0]),
+        }
         let displayed = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
         // the first and the last cells of each rank
         let mut ends = vec![(Vec::new(), VecDeque::new()); displayed];
         let mut see = |rank: usize, cell, start, end| {
             let Some((first, last)) = ends.get_mut(rank) else { return };
-            let ran = Ran { cell, start, end };
+            let ran = Ran { cell, version: schedule.read_by(cell, &plan), start, end };
             if first.len() < most {
                 first.push(ran);
             } else {

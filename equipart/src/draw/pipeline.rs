@@ -14,6 +14,7 @@ use super::picture::ground;
 use layers::counted;
 use parallel::step::simulate::Simulated;
 use parallel::step::{Cell, PassKind, Plan};
+use std::fmt;
 use std::ops::Range;
 
 /// A simulated step.
@@ -34,18 +35,29 @@ pub struct Timeline {
 pub struct Ran {
     /// The cell.
     pub cell: Cell,
+    /// Version of the weights that it reads, if they change within the step.
+    pub version: Option<usize>,
     /// Its start.
     pub start: f64,
     /// Its end.
     pub end: f64,
 }
 
+impl fmt::Display for Ran {
+    /// As a table has it: "0F3", "0F3@2".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.cell)?;
+        self.version.map_or(Ok(()), |version| write!(f, "@{version}"))
+    }
+}
+
 /// The acts, in the order of the legend: meaning, hue.
-const ACTS: [(PassKind, &str, f64); 4] = [
+const ACTS: [(PassKind, &str, f64); 5] = [
     (PassKind::F, "forward", 0.6),
     (PassKind::B, "backward", 0.38),
     (PassKind::I, "input half of backward", 0.75),
     (PassKind::W, "weight half of backward", 0.12),
+    (PassKind::U, "update", 0.0),
 ];
 
 /// Ranks that are shown in a terminal.
@@ -111,7 +123,7 @@ impl Timeline {
     pub fn lines(&self, width: usize, colour: bool) -> Vec<String> {
         let tick = self.tick();
         let all = (self.of.makespan / tick).round() as usize;
-        let characters = |ran: &Ran| label(ran.cell, self.plan.chunks, colour).len();
+        let characters = |ran: &Ran| label(ran, self.plan.chunks, colour).len();
         let most = |of: &dyn Fn(&Ran) -> usize| self.rows.iter().flatten().map(of).max();
         let share = |ran: &Ran| (characters(ran) + 1).div_ceil(ticks(ran, tick).len().max(1));
         let name = format!("rank {}", self.plan.ranks - 1).len();
@@ -156,7 +168,7 @@ impl Timeline {
             if part.is_empty() {
                 continue;
             }
-            let mut words = label(ran.cell, self.plan.chunks, colour);
+            let mut words = label(ran, self.plan.chunks, colour);
             if part.start > whole.start {
                 words.clear();
             }
@@ -185,8 +197,10 @@ impl Timeline {
             (_, false) => "; before the letter, the chunk",
         };
         let slices = if self.plan.slices > 1 { ", behind a point the slice" } else { "" };
+        let versioned = self.rows.iter().flatten().any(|ran| ran.version.is_some());
+        let versions = if versioned { ", behind @ the version of the weights" } else { "" };
         let tick = short(tick);
-        let number = format!("The number is the microbatch{slices}{chunks}");
+        let number = format!("The number is the microbatch{slices}{versions}{chunks}");
         [acts, format!("{number}; · waits; a column is {tick} of time.")]
     }
 }
@@ -211,8 +225,8 @@ fn bands(all: usize, most: usize) -> Vec<Range<usize>> {
 }
 
 /// Label of a cell.
-fn label(cell: Cell, chunks: usize, colour: bool) -> String {
-    let whole = cell.to_string();
+fn label(ran: &Ran, chunks: usize, colour: bool) -> String {
+    let whole = ran.to_string();
     let letter = whole.find(char::is_alphabetic).unwrap_or(0);
     let from = match (colour, chunks) {
         (true, _) => letter + 1,

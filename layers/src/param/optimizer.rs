@@ -70,6 +70,29 @@ impl<D: Kernels> Optimizer<D> {
         self.update(params, (&factor, lr), false, uses)?;
         Ok(norm2)
     }
+    /// Runs one step without the norm of the gradients, for which all stages would wait, and so without
+    /// clipping.
+    ///
+    /// # Errors
+    /// The errors of `uses`.
+    ///
+    /// # Panics
+    /// If the optimizer clips gradients.
+    pub fn step_without_norm(
+        &mut self,
+        params: &mut [&mut Param<D>],
+        lr: f64,
+        uses: &mut dyn ParamHooks<D>,
+    ) -> Result<()> {
+        assert!(self.clip.is_none(), "a clipped step needs the norm of all stages");
+        let device = params.first().expect("the model has no parameters").device().wide().clone();
+        self.steps += 1;
+        self.update(params, (&filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE), lr), false, uses)
+    }
+    /// Returns the limit of the gradients' norm, if there is one.
+    pub fn clip(&self) -> Option<f64> {
+        self.clip
+    }
     /// Updates all values; adds the squares of the gradients to the sums if `sums`.
     fn update(
         &mut self,

@@ -14,6 +14,8 @@ pub const B: ChunkPass = (PassKind::B, 0);
 pub const I: ChunkPass = (PassKind::I, 0);
 /// The weight half of the backward of the first chunk.
 pub const W: ChunkPass = (PassKind::W, 0);
+/// Update of a rank's only chunk.
+pub const U: ChunkPass = (PassKind::U, 0);
 /// Forward through the second chunk.
 pub const F2: ChunkPass = (PassKind::F, 1);
 /// The whole backward of the second chunk.
@@ -24,7 +26,7 @@ pub const I2: ChunkPass = (PassKind::I, 1);
 pub const W2: ChunkPass = (PassKind::W, 1);
 
 /// Returns a row in phases: the turns of each phase, repeated its number of times. The n-th forward, input
-/// half or weight half of a chunk is of the task that `of` returns; a whole backward counts as both halves.
+/// half, weight half or update of a chunk is of the task that `of` returns; a whole backward counts as both halves.
 /// Phases may be those of more microbatches than the step has: cells of the extra ones are left out, which
 /// takes nothing from a table that other cells need.
 pub fn phases<const N: usize>(
@@ -32,7 +34,7 @@ pub fn phases<const N: usize>(
     phases: [(usize, &'static [ChunkPass]); N],
     of: impl Fn(ChunkPass, usize) -> Task + 'static,
 ) -> Box<dyn Iterator<Item = Cell>> {
-    let (mut so_far, microbatches) = ([[0; 3]; 2], plan.microbatches as u32);
+    let (mut so_far, microbatches) = ([[0; 4]; 2], plan.microbatches as u32);
     let turns = phases.into_iter().flat_map(|(times, turns)| (0..times).flat_map(move |_| turns));
     let cell = move |&(act, chunk): &ChunkPass| {
         let counts = match act {
@@ -40,6 +42,7 @@ pub fn phases<const N: usize>(
             PassKind::B => 1..3,
             PassKind::I => 1..2,
             PassKind::W => 2..3,
+            PassKind::U => 3..4,
         };
         let n = so_far[chunk][counts.start];
         so_far[chunk][counts].iter_mut().for_each(|n| *n += 1);

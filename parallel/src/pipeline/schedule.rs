@@ -1,5 +1,5 @@
 //! The trait of schedules, and the claims of their papers.
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, PassKind, Plan};
 use layers::StrategyInfo;
 
 /// Order in which ranks run the chunks of a model, as a table.
@@ -28,6 +28,29 @@ pub trait Schedule: Sync {
     }
     /// Cells of a rank, in the order in which it runs them.
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>>;
+    /// Returns true if its rows have update cells, one after the backward of each microbatch. By default all
+    /// weights are updated once, at the end of the step.
+    fn updates_each(&self) -> bool {
+        false
+    }
+    /// Returns the version of the weights that a forward or backward reads: the number of updates of its
+    /// chunk before it, since the pipeline was empty.
+    fn version(&self, _: Cell, _: &Plan) -> usize {
+        0
+    }
+    /// Returns the version that a cell reads, if its weights change within the step and it is no update.
+    fn read_by(&self, cell: Cell, plan: &Plan) -> Option<usize> {
+        (self.updates_each() && cell.act != PassKind::U).then(|| self.version(cell, plan))
+    }
+    /// Returns the most versions of its weights that a rank holds at once, the latest among them.
+    fn versions(&self, _rank: usize, _: &Plan) -> usize {
+        1
+    }
+    /// Number of microbatches that have begun and are not finished when the next step begins. By default a
+    /// step leaves the pipeline empty.
+    fn carries(&self, _: &Plan) -> usize {
+        0
+    }
     /// Claims of its paper about its tables, which tests check; every schedule of the list has some.
     fn claims(&self) -> Option<Claims> {
         None

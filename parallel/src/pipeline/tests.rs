@@ -54,15 +54,19 @@ fn every_schedule_has_a_table_for_all_sizes() {
                 let claims = schedule.claims().unwrap_or_else(|| panic!("{word} does not say what it needs"));
                 let of_ranks: Vec<_> = (0..ranks).map(|rank| needs(&claims, rank, &plan)).collect();
                 let [saved, waiting] = [0, 1].map(|n| of_ranks.iter().map(|(needs, _)| needs[n]).collect());
-                let (most, exact) = (PeakNeeds { saved, waiting }, of_ranks[0].1);
+                let versions: Vec<_> = (0..ranks).map(|rank| schedule.versions(rank, &plan)).collect();
+                let (most, exact) = (PeakNeeds { saved, waiting, versions }, of_ranks[0].1);
                 if m >= 2 * ranks {
                     assert_eq!(found.saved, most.saved, "{word}, {plan:?}");
+                    assert_eq!(found.versions, most.versions, "{word}, {plan:?}");
                 }
                 if m >= 2 * ranks && exact {
                     assert_eq!(found.waiting, most.waiting, "{word}, {plan:?}");
                 }
                 let no_more = |found: &[usize], most: &[usize]| found.iter().zip(most).all(|(a, b)| a <= b);
-                let no_more = no_more(&found.saved, &most.saved) && no_more(&found.waiting, &most.waiting);
+                let no_more = no_more(&found.saved, &most.saved)
+                    && no_more(&found.waiting, &most.waiting)
+                    && no_more(&found.versions, &most.versions);
                 assert!(no_more, "{word}, {plan:?}: {found:?}");
                 let forwards = lowered(schedule, &Plan { slices: 1, ..plan }, false).unwrap();
                 assert_eq!(meet(&forwards), Ok(()), "{word}, {plan:?}");

@@ -31,6 +31,9 @@ pub enum PassKind {
     I,
     /// Backward, the weight half.
     W,
+    /// Update of the chunk's weights with the gradient of a microbatch; schedules without such cells update
+    /// all weights once, at the end of the step.
+    U,
 }
 
 /// One cell of a schedule's table.
@@ -48,7 +51,7 @@ impl Cell {
         let Self { act, of } = self;
         let what = act.gives();
         let next = if what == Payload::Activation { Some(of.chunk + 1) } else { of.chunk.checked_sub(1) };
-        let chunk = next.filter(|next| act != PassKind::W && (*next as usize) < plan.all_chunks())?;
+        let chunk = next.filter(|next| act.passes() && (*next as usize) < plan.all_chunks())?;
         Some((what, Task { chunk, ..of }))
     }
     /// Returns its name in a trace: "forward 3"; if the plan has several chunks or slices, "input half 3 of
@@ -115,6 +118,9 @@ impl Payload {
 }
 
 impl PassKind {
+    /// All of them, in the order of `PassKind as usize`.
+    pub const ALL: [Self; 5] = [Self::F, Self::B, Self::I, Self::W, Self::U];
+
     /// Start of a cell's name in a trace.
     pub fn name(self) -> &'static str {
         match self {
@@ -122,7 +128,12 @@ impl PassKind {
             PassKind::B => "backward",
             PassKind::I => "input half",
             PassKind::W => "weight half",
+            PassKind::U => "update",
         }
+    }
+    /// Returns true if it computes something that another chunk needs.
+    pub fn passes(self) -> bool {
+        !matches!(self, PassKind::W | PassKind::U)
     }
     /// Returns the data that such a cell needs from one neighbouring chunk, and gives to the other.
     pub fn gives(self) -> Payload {
@@ -152,14 +163,14 @@ pub enum Action {
     Send(Payload, Task, usize),
     /// Waits for the sums of this rank's gradients. Nothing more is added to them in this step.
     Complete,
-    /// Changes the weights of this rank's chunks.
+    /// Changes the weights of this rank's chunks, at the end of a step without update cells.
     Update,
 }
 
 impl Action {
     /// Returns true if it receives the data that this cell needs.
     pub(super) fn is_for(&self, Cell { act, of }: Cell) -> bool {
-        matches!(self, Action::Receive(what, task, _) if (*what, *task) == (act.gives(), of))
+        matches!(self, Action::Receive(what, task, _) if act.passes() && (*what, *task) == (act.gives(), of))
     }
 }
 
@@ -183,6 +194,7 @@ pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item 
             (at(PassKind::B, chunk, of.slice.checked_add(1)), None),
         ],
         PassKind::W => [(at(PassKind::I, chunk, slice), None), (None, None), (None, None)],
+        PassKind::U => [(at(PassKind::B, chunk, slice), None), (None, None), (None, None)],
     };
     all.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
 }

@@ -3,9 +3,12 @@
 //! Cells: every task runs forward once and backward once, on its rank, each cell after what it needs, and no
 //! rank waits for ever. Actions, as lowered: the last contribution to a chunk's gradients is marked as such,
 //! every message is received before the cell that needs it and in the order in which it was sent, and all
-//! messages [meet](meet) although nothing buffers them. A refusal names the smallest thing that is wrong: two
+//! messages [meet](meet) although nothing buffers them. Versions ([`versions`]): in a schedule with updates as
+//! cells, every update follows its microbatch's backward, and every version is there when a cell reads it. A
+//! refusal names the smallest thing that is wrong: two
 //! cells, or a cycle of ranks.
 pub(super) mod meet;
+mod versions;
 
 use super::cell::needed;
 use super::{Action, Cell, PassKind, Payload, Plan, Task, lowered};
@@ -19,6 +22,8 @@ pub struct PeakNeeds {
     pub saved: Vec<usize>,
     /// Messages that were received for later cells.
     pub waiting: Vec<usize>,
+    /// Versions of the rank's weights, the latest among them.
+    pub versions: Vec<usize>,
 }
 
 /// Checks that every task runs forward once and backward once, whole or in both halves, on its rank and in an
@@ -35,20 +40,21 @@ pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<PeakNeeds, String> 
 pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(PeakNeeds, Vec<Vec<Action>>), String> {
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
-    let checked = complete(plan, rank_of, &cells).and_then(|()| {
+    let checked = complete(plan, (rank_of, schedule.updates_each()), &cells).and_then(|()| {
         let rows = lowered(schedule, plan, true)?;
-        Ok((steps(plan, rank_of, &rows)?, rows))
+        let versions = versions::held(schedule, plan, &cells)?;
+        Ok((PeakNeeds { versions, ..steps(plan, rank_of, &rows)? }, rows))
     });
     checked.map_err(|why| format!("the schedule {}, {plan}: {why}", schedule.about().name))
 }
 
 /// Checks that ranks can run these actions, and returns their needs.
 fn steps(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Action>]) -> Result<PeakNeeds, String> {
-    let mut walk = RowWalk { plan, rank_of, rows, did: vec![[false; 4]; plan.units()] };
+    let mut walk = RowWalk { plan, rank_of, rows, did: vec![[false; 5]; plan.units()] };
     let needs = (0..rows.len()).map(|rank| walk.row(rank)).collect::<Result<Vec<_>, _>>()?;
     meet::meet(rows)?;
     let (saved, waiting) = needs.into_iter().unzip();
-    Ok(PeakNeeds { saved, waiting })
+    Ok(PeakNeeds { saved, waiting, versions: Vec::new() })
 }
 
 impl Plan {
@@ -65,9 +71,14 @@ impl Plan {
     }
 }
 
-/// Checks that the cells of every task are there once, on the rank that has its chunk.
-fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> Result<(), String> {
-    let mut times = vec![[0; 4]; plan.units()];
+/// Checks that the cells of every task are there once, on the rank that has its chunk; its update only if
+/// `updates`.
+fn complete(
+    plan: &Plan,
+    (rank_of, updates): (impl Fn(u16) -> usize, bool),
+    rows: &[Vec<Cell>],
+) -> Result<(), String> {
+    let mut times = vec![[0; 5]; plan.units()];
     for (rank, cell) in
         rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |cell| (rank, cell)))
     {
@@ -80,15 +91,19 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
         }
         times[plan.number(cell.of)][cell.act as usize] += 1;
     }
-    let wrong = |[f, b, i, w]: &[u32; 4]| *f != 1 || !matches!([b, i, w], [1, 0, 0] | [0, 1, 1]);
+    let wrong = |[f, b, i, w, u]: &[u32; 5]| {
+        *f != 1 || !matches!([b, i, w], [1, 0, 0] | [0, 1, 1]) || *u != u32::from(updates)
+    };
     let Some(number) = times.iter().position(wrong) else { return Ok(()) };
     let (rest, microbatch) = (number / plan.microbatches, (number % plan.microbatches) as u32);
     let of = Task { slice: (rest % plan.slices) as u16, ..Task::new(rest / plan.slices, microbatch) };
-    let [f, b, i, w] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W]
-        .map(|act| format!("{} {}", Cell { act, of }, times[number][act as usize]));
+    let [f, b, i, w, u] =
+        PassKind::ALL.map(|act| format!("{} {}", Cell { act, of }, times[number][act as usize]));
+    let (rest, update) =
+        if updates { (format!(", {w} and {u}"), ", and one update") } else { (format!(" and {w}"), "") };
     Err(format!(
-        "the numbers of cells of a task are {f}, {b}, {i} and {w}; it must have one forward, and one \
-         backward or both of its halves"
+        "the numbers of cells of a task are {f}, {b}, {i}{rest}; it must have one forward, and one \
+         backward or both of its halves{update}"
     ))
 }
 
@@ -97,7 +112,7 @@ struct RowWalk<'a, R> {
     plan: &'a Plan,
     rank_of: R,
     rows: &'a [Vec<Action>],
-    did: Vec<[bool; 4]>, // by task and act
+    did: Vec<[bool; 5]>, // by task and act
 }
 
 /// Messages that wait on a rank, in the order in which they arrived, by kind and sender.
@@ -112,12 +127,18 @@ impl<R: Fn(u16) -> usize> RowWalk<'_, R> {
         let mut left = vec![self.plan.slices * self.plan.microbatches; self.plan.all_chunks()];
         let (mut came, mut given) = (Came::new(), Vec::new());
         let (mut saved, mut waiting, mut peaks) = (0_usize, 0_usize, (0, 0));
+        let is_update = |step: &Action| matches!(step, Action::Run { cell: Cell { act: PassKind::U, .. }, .. });
+        let updates = self.rows[rank].iter().any(is_update);
         for step in &self.rows[rank] {
             match *step {
                 Action::Run { cell, last, .. } => {
                     waiting -= self.takes(rank, cell, &mut came)?;
                     self.did[self.plan.number(cell.of)][cell.act as usize] = true;
-                    ends(cell, last, &mut left[cell.of.chunk as usize])?;
+                    let left = &mut left[cell.of.chunk as usize];
+                    if updates {
+                        *left = 1; // every contribution is the last one before an update
+                    }
+                    ends(cell, last, left)?;
                     given.extend(cell.gives(self.plan).filter(|(_, of)| (self.rank_of)(of.chunk) != rank));
                     saved += usize::from(cell.act == PassKind::F);
                     peaks.0 = saved.max(peaks.0);
@@ -149,7 +170,8 @@ impl<R: Fn(u16) -> usize> RowWalk<'_, R> {
             let from = (self.rank_of)(before.of.chunk);
             let Some(what) = by.filter(|_| from != rank) else {
                 let did = self.did[self.plan.number(before.of)];
-                if did[before.act as usize] || before.act == PassKind::B && did[PassKind::I as usize] {
+                let half = if cell.act == PassKind::U { PassKind::W } else { PassKind::I };
+                if did[before.act as usize] || before.act == PassKind::B && did[half as usize] {
                     continue;
                 }
                 return Err(format!("rank {rank} has {cell} before {before}"));

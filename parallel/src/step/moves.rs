@@ -7,8 +7,9 @@
 //! moves   ... begin to receive 2, F1, end the send of 0, begin that of 1, end to receive 2, ...
 //! ```
 use super::check::checked;
-use super::{Action, Plan, lowered};
+use super::{Action, Cell, PassKind, Payload, Plan, lowered};
 use crate::Schedule;
+use std::rc::Rc;
 
 /// Beginning or end of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,8 +21,58 @@ pub enum ActionPhase {
     End(Action),
 }
 
-/// Returns the moves of a rank in a training step, or in its forwards alone if not `learns`. The whole table
-/// is checked first.
+/// Moves of a rank in steps that follow each other, from an empty pipeline until it is empty again.
+/// Microbatches are counted over these steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepMoves {
+    /// Moves of steps 0, 1, ..; those of the last one are those of each later step, with other microbatches.
+    pub steps: Vec<Rc<[ActionPhase]>>,
+    /// Moves that empty the pipeline after steps 0, 1, ..
+    pub ends: Vec<Rc<[ActionPhase]>>,
+}
+
+impl StepMoves {
+    /// Returns the moves of a rank in training steps of this plan. The whole table is checked first.
+    ///
+    /// # Errors
+    /// One sentence on what is wrong with the table.
+    pub fn new(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Result<Self, String> {
+        let more = schedule.carries(plan).div_ceil(plan.microbatches);
+        if more == 0 {
+            let all = moves(schedule, plan, rank, true)?;
+            return Ok(Self { steps: vec![all.into()], ends: vec![Rc::default()] });
+        }
+        schedule.fits(plan)?;
+        let of = |steps: usize| {
+            let plan = Plan { microbatches: steps * plan.microbatches, ..*plan };
+            checked(schedule, &plan).map(|(_, mut rows)| rows.swap_remove(rank))
+        };
+        let (row, mut turns, mut from) = (of(more + 3)?, Turns::default(), 0);
+        let (mut steps, mut ends) = (Vec::new(), Vec::new());
+        for step in 0..more + 2 {
+            let later = (step + 1) * plan.microbatches;
+            let end = row.iter().position(|action| enters(action) >= Some(later)).unwrap_or(row.len());
+            steps.push(turns.take(&row[from..end]).into());
+            let whole = of(step + 1)?;
+            assert!(whole.starts_with(&row[..end]), "the beginning of a table depends on its end");
+            ends.push(turns.clone().end(&whole[end..]).into());
+            from = end;
+        }
+        Ok(Self { steps, ends })
+    }
+}
+
+/// The microbatch that enters this rank with an action, if any.
+fn enters(action: &Action) -> Option<usize> {
+    match action {
+        Action::Run { cell: Cell { act: PassKind::F, of }, .. }
+        | Action::Receive(Payload::Activation, of, _) => Some(of.microbatch as usize),
+        _ => None,
+    }
+}
+
+/// Returns the moves of a rank in a training step that begins and ends with an empty pipeline, or in its
+/// forwards alone if not `learns`. The whole table is checked first.
 ///
 /// # Errors
 /// One sentence on what is wrong with the table.
@@ -36,7 +87,7 @@ pub fn moves(
     }
     let (_, learning) = checked(schedule, plan)?;
     let rows = if learns { learning } else { lowered(schedule, plan, false)? };
-    Ok(in_turn(&rows[rank]))
+    Ok(Turns::default().end(&rows[rank]))
 }
 
 /// Returns the moves of every rank in a training step of a table that is known to be right.
@@ -45,50 +96,65 @@ pub fn moves(
 /// If ranks wait for each other.
 pub fn moves_of_all(schedule: &dyn Schedule, plan: &Plan) -> Result<Vec<Vec<ActionPhase>>, String> {
     schedule.fits(plan)?;
-    Ok(lowered(schedule, plan, true)?.iter().map(|row| in_turn(row)).collect())
+    Ok(lowered(schedule, plan, true)?.iter().map(|row| Turns::default().end(row)).collect())
 }
 
-/// Returns the moves of these actions of a rank.
-fn in_turn(steps: &[Action]) -> Vec<ActionPhase> {
-    let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Action>::new(), Vec::<Action>::new());
-    for (at, &step) in steps.iter().enumerate() {
-        match step {
-            Action::Run { cell, done, .. } => {
-                let came = coming.iter().position(|receive| receive.is_for(cell));
-                moves.extend(came.map(|at| ActionPhase::End(coming.remove(at))));
-                let rest = &steps[at + 1..];
-                let next = rest
-                    .iter()
-                    .find_map(|step| if let Action::Run { cell, .. } = step { Some(*cell) } else { None });
-                let before_next = rest.iter().take_while(|step| !matches!(step, Action::Run { .. }));
-                let early = before_next.copied().find(|step| next.is_some_and(|next| step.is_for(next)));
-                moves.extend(early.map(ActionPhase::Begin));
-                coming.extend(early);
-                moves.push(ActionPhase::Begin(step));
-                moves.extend(done.then_some(ActionPhase::End(step)));
+/// Actions that a rank has begun and not ended.
+#[derive(Clone, Default)]
+struct Turns {
+    sent: Vec<Action>,
+    coming: Vec<Action>,
+}
+
+impl Turns {
+    /// Returns the moves of the next actions of a rank.
+    fn take(&mut self, steps: &[Action]) -> Vec<ActionPhase> {
+        let Self { sent, coming } = self;
+        let mut moves = Vec::new();
+        for (at, &step) in steps.iter().enumerate() {
+            match step {
+                Action::Run { cell, done, .. } => {
+                    let came = coming.iter().position(|receive| receive.is_for(cell));
+                    moves.extend(came.map(|at| ActionPhase::End(coming.remove(at))));
+                    let rest = &steps[at + 1..];
+                    let next = rest
+                        .iter()
+                        .find_map(|step| if let Action::Run { cell, .. } = step { Some(*cell) } else { None });
+                    let before_next = rest.iter().take_while(|step| !matches!(step, Action::Run { .. }));
+                    let early = before_next.copied().find(|step| next.is_some_and(|next| step.is_for(next)));
+                    moves.extend(early.map(ActionPhase::Begin));
+                    coming.extend(early);
+                    moves.push(ActionPhase::Begin(step));
+                    moves.extend(done.then_some(ActionPhase::End(step)));
+                }
+                Action::Receive(..) if coming.contains(&step) => {}
+                Action::Receive(..) => {
+                    moves.push(ActionPhase::Begin(step));
+                    coming.push(step);
+                }
+                Action::Send(what, _, to) => {
+                    let same =
+                        |step: &Action| matches!(step, Action::Send(of, _, rank) if (*of, *rank) == (what, to));
+                    let before = sent.iter().position(same);
+                    moves.extend(before.map(|at| ActionPhase::End(sent.remove(at))));
+                    moves.push(ActionPhase::Begin(step));
+                    sent.push(step);
+                }
+                Action::Complete => {
+                    moves.extend(sent.drain(..).map(ActionPhase::End));
+                    moves.push(ActionPhase::Begin(step));
+                }
+                Action::Update => moves.push(ActionPhase::Begin(step)),
             }
-            Action::Receive(..) if coming.contains(&step) => {}
-            Action::Receive(..) => {
-                moves.push(ActionPhase::Begin(step));
-                coming.push(step);
-            }
-            Action::Send(what, _, to) => {
-                let same =
-                    |step: &Action| matches!(step, Action::Send(of, _, rank) if (*of, *rank) == (what, to));
-                let before = sent.iter().position(same);
-                moves.extend(before.map(|at| ActionPhase::End(sent.remove(at))));
-                moves.push(ActionPhase::Begin(step));
-                sent.push(step);
-            }
-            Action::Complete => {
-                moves.extend(sent.drain(..).map(ActionPhase::End));
-                moves.push(ActionPhase::Begin(step));
-            }
-            Action::Update => moves.push(ActionPhase::Begin(step)),
         }
+        moves
     }
-    moves.extend(sent.into_iter().map(ActionPhase::End));
-    moves
+    /// Returns the moves of the last actions of a rank.
+    fn end(mut self, steps: &[Action]) -> Vec<ActionPhase> {
+        let mut moves = self.take(steps);
+        moves.extend(self.sent.into_iter().map(ActionPhase::End));
+        moves
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +176,7 @@ mod tests {
         };
         let of = |schedule: &dyn Schedule, microbatches, rank: usize| {
             let rows = lowered(schedule, &Plan::whole(2, microbatches), true).unwrap();
-            in_turn(&rows[rank]).iter().map(word).collect::<Vec<_>>()
+            Turns::default().end(&rows[rank]).iter().map(word).collect::<Vec<_>>()
         };
         let first = [
             "run 0F0",

@@ -42,7 +42,7 @@ pub trait StepTimes {
 pub struct CellTimes {
     /// Times of a rank's whole part of the model for a whole microbatch, by `PassKind as usize`. A cell takes
     /// a fraction: one divided by chunks times slices.
-    pub acts: [f64; 4],
+    pub acts: [f64; PassKind::ALL.len()],
     /// Time that a message is under way after the link is free for the next one.
     pub latency: f64,
     /// Time that a message of a whole microbatch occupies a link.
@@ -53,18 +53,18 @@ pub struct CellTimes {
 
 impl CellTimes {
     /// Creates the times of a forward, the input half of its backward and the weight half; the whole backward
-    /// takes the sum of both halves. Messages take no time, and the input half frees nothing.
+    /// takes the sum of both halves. Updates and messages take no time, and the input half frees nothing.
     pub fn new(f: f64, i: f64, w: f64) -> Self {
-        Self { acts: [f, i + w, i, w], latency: 0.0, message: 0.0, freed: 0.0 }
+        Self { acts: [f, i + w, i, w, 0.0], latency: 0.0, message: 0.0, freed: 0.0 }
     }
     /// Every cell takes one tick, as tables are drawn.
     pub fn ticks(plan: &Plan) -> Self {
         let tick = (plan.chunks * plan.slices) as f64;
-        Self { acts: [tick; 4], ..Self::new(tick, tick, tick) }
+        Self { acts: [tick; 5], ..Self::new(tick, tick, tick) }
     }
     /// Returns the mean of the measured times of each act's cells; 0 for an act without cells.
     pub fn measured(plan: &Plan, took: impl IntoIterator<Item = (PassKind, f64)>) -> Self {
-        let mut sums = [(0.0, 0.0); 4];
+        let mut sums = [(0.0, 0.0); 5];
         for (act, took) in took {
             let (sum, cells) = &mut sums[act as usize];
             (*sum, *cells) = (*sum + took, *cells + 1.0);
@@ -92,6 +92,7 @@ impl StepTimes for CellTimes {
             PassKind::B => -1.0,
             PassKind::I => -self.freed,
             PassKind::W => self.freed - 1.0,
+            PassKind::U => 0.0,
         }
     }
 }
@@ -239,7 +240,7 @@ impl Simulation {
             at.peak = at.peak.max(at.saved);
             let end = at.free;
             see(rank, cell, start / parts, end / parts);
-            if cell.act != PassKind::W {
+            if cell.act.passes() {
                 self.give(rank, cell, end, times);
             }
         }

@@ -7,7 +7,8 @@
 //!
 //! Cells are those of `torch.distributed.pipelining`: a chunk, a letter (`F` forward, `B` the whole backward,
 //! `I` its input half, `W` its weight half), a microbatch; with `.1` at the end, its second slice.
-//! `(0F7;7B3)OVERLAP_F_B` is both cells, one after the other. JSON has the same as a list of lists of texts.
+//! `(0F7;7B3)OVERLAP_F_B` is both cells, one after the other. In a table with updates, such as `0U3`, `0F3@2`
+//! reads version 2 of the weights. JSON has the same as a list of lists of texts.
 //!
 //! A table may also name its messages, as `_dump_csv` of that library does. Messages follow from the cells,
 //! so the named ones are compared with the derived ones.
@@ -19,7 +20,7 @@ use crate::Schedule;
 use crate::pipeline::phases::{about, chunks, of_whole_microbatches};
 use entry::{TableEntry, agree, cell, entries};
 use layers::{Design, DividedSize, Sizes, StrategyInfo, counted};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use tensor::mix;
 use tensor::quoted::{quoted, sentence};
 
@@ -30,6 +31,7 @@ pub struct Table {
     rank_of: Vec<usize>,
     plan: Plan,
     messages: usize,
+    versions: BTreeMap<Cell, usize>, // that cells read, in a table with updates
 }
 
 const NAMES: [&str; 4] = ["from a file", "table", "", "schedules.md"];
@@ -62,8 +64,18 @@ impl Schedule for Table {
     fn rank_of(&self, chunk: usize, _: &Plan) -> usize {
         self.rank_of[chunk]
     }
+    fn updates_each(&self) -> bool {
+        !self.versions.is_empty()
+    }
+    fn version(&self, cell: Cell, plan: &Plan) -> usize {
+        if !self.updates_each() {
+            return 0;
+        }
+        let written = self.versions.get(&cell).filter(|_| *plan == self.plan);
+        *written.unwrap_or(&(cell.of.microbatch as usize)) // as in rows of other sizes
+    }
     /// Its own cells. For other sizes, which occur only without training, such as for held-out text: all
-    /// tasks in order.
+    /// tasks in order, or one after the other if each is an update.
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         if *plan == self.plan {
             return Box::new(self.rows[rank].clone().into_iter());
@@ -75,6 +87,10 @@ impl Schedule for Table {
         {
             let of = |chunk: &usize| Task { slice: slice as u16, ..Task::new(*chunk, microbatch as u32) };
             units.extend(own.iter().map(of));
+        }
+        if self.updates_each() {
+            let acts = [PassKind::F, PassKind::B, PassKind::U];
+            return Box::new(units.into_iter().flat_map(move |of| acts.map(|act| Cell { act, of })));
         }
         let back = units.clone().into_iter().rev().map(|of| Cell { act: PassKind::B, of });
         Box::new(units.into_iter().map(|of| Cell { act: PassKind::F, of }).chain(back))
@@ -97,14 +113,15 @@ impl Table {
         let texts = fields(text)?;
         let (entries, places) = placed(&texts)?;
         let cell_of = |(_, entry): &(TablePlace, TableEntry)| match entry {
-            TableEntry::Cell(cell) => Some(*cell),
+            TableEntry::Cell(cell, _) => Some(*cell),
             _ => None,
         };
         let rows: Vec<Vec<Cell>> =
             entries.iter().map(|row| row.iter().filter_map(cell_of).collect()).collect();
         let (plan, rank_of) = sizes(&rows, &places)?;
         complete(&plan, &rank_of, &places)?;
-        let table = Self { rows, rank_of, plan, messages: 0 };
+        let versions = versions(&entries)?;
+        let table = Self { rows, rank_of, plan, messages: 0, versions };
         let found = |word: &str| {
             let bare = word.trim_end_matches(',');
             let place = cell(bare).and_then(|cell| places.get(&cell));
@@ -132,8 +149,35 @@ impl Table {
             [(cell.act as u64) << 32 | u64::from(microbatch), u64::from(chunk) << 16 | u64::from(slice)]
         };
         let row = |row: &Vec<Cell>| row.iter().flat_map(numbers).chain([u64::MAX]).collect::<Vec<_>>();
-        self.rows.iter().flat_map(row).fold(1, |hash, number| mix(hash ^ number))
+        let versions = self.versions.values().map(|version| *version as u64);
+        self.rows.iter().flat_map(row).chain(versions).fold(1, |hash, number| mix(hash ^ number))
     }
+}
+
+/// Returns the version that each cell reads, if the table has updates.
+fn versions(rows: &[Vec<(TablePlace, TableEntry)>]) -> Result<BTreeMap<Cell, usize>, String> {
+    let cells = || rows.iter().flatten().filter_map(|(place, entry)| entry.cell().map(|of| (*place, of)));
+    let updates = cells().any(|(_, (cell, _))| cell.act == PassKind::U);
+    let mut all = BTreeMap::new();
+    for (place, (cell, version)) in cells() {
+        let reads = updates && cell.act != PassKind::U;
+        match (version, reads) {
+            (Some(version), true) => drop(all.insert(cell, version)),
+            (None, false) => {}
+            (None, true) => {
+                let place = named(place);
+                return Err(format!(
+                    "{place} is {cell}, and the table has updates; wanted the version of the weights that it \
+                     reads, such as {cell}@0"
+                ));
+            }
+            (Some(version), false) => {
+                let (place, why) = (named(place), if updates { "an update reads none" } else { "the table has no updates" });
+                return Err(format!("{place} is {cell}@{version}, but {why}; wanted {cell}"));
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Returns the texts of all cells, a row for each rank.
@@ -156,11 +200,11 @@ fn placed(rows: &[Vec<String>]) -> Result<PlacedEntries, String> {
         for (column, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
             let place = (row, column);
             let wanted =
-                "wanted a chunk, F, B, I or W, and a microbatch, such as 0F0 (or 0F0.1, its second slice)";
+                "wanted a chunk, F, B, I, W or U, and a microbatch, such as 0F0 (or 0F0.1, its second slice)";
             let all =
                 entries(text).ok_or_else(|| format!("{} is {}; {wanted}", named(place), quoted(text)))?;
             for entry in all {
-                if let TableEntry::Cell(cell) = entry
+                if let TableEntry::Cell(cell, _) = entry
                     && let Some(first) = places.insert(cell, place)
                 {
                     let (place, first) = (named(place), named(first));
@@ -259,6 +303,7 @@ pub fn csv(schedule: &dyn Schedule, plan: &Plan) -> Result<String, String> {
         let waits = start as usize + 1 - *columns; // the first cell has no comma before it
         line.extend(std::iter::repeat_n(',', waits - usize::from(*columns == 0)));
         line.push_str(&cell.to_string());
+        line.extend(schedule.read_by(cell, plan).map(|version| format!("@{version}")));
         *columns += waits;
     })?;
     let filled = |(line, columns): (String, usize)| {

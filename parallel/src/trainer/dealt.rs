@@ -34,6 +34,7 @@ pub(super) struct BatchCut<'a> {
     pub(super) design: Rc<Design>,
     pub(super) tokens: TokenShards,
     pub(super) slices: usize, // of each microbatch
+    pub(super) each: bool,    // true if each microbatch is an update
 }
 
 /// A step's microbatches on this data rank.
@@ -48,8 +49,12 @@ pub(super) struct Dealt<'a, D: Kernels> {
 }
 
 impl<'a, D: Kernels> Dealt<'a, D> {
-    fn share(&self, microbatch: usize) -> Result<LocalBatch<'a>> {
-        self.cut.batch.share(microbatch, &self.cut.tokens)
+    /// Index in its batch of a microbatch in flight, which is numbered over several steps.
+    fn index(&self, of: Task) -> usize {
+        of.microbatch as usize % self.cut.batch.microbatches().len()
+    }
+    fn share(&self, of: Task) -> Result<LocalBatch<'a>> {
+        self.cut.batch.share(self.index(of), &self.cut.tokens)
     }
     /// Returns this rank's tokens of a slice of each of its documents: the sequence, and the range of its
     /// tokens.
@@ -57,7 +62,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let share = self.share(of.microbatch as usize)?;
+        let share = self.share(of)?;
         Ok(share.slice(of.slice as usize, self.cut.slices, &self.tokens()))
     }
     fn tokens(&self) -> TokenShards {
@@ -69,10 +74,10 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let share = self.share(of.microbatch as usize)?;
+        let share = self.share(of)?;
         let sequences = match self.rank.root.is_root() {
             None => share.sequences,
-            Some(true) => &self.cut.batch.microbatches()[of.microbatch as usize],
+            Some(true) => &self.cut.batch.microbatches()[self.index(of)],
             Some(false) => &[],
         };
         let given = LocalBatch { sequences, ..share };
@@ -81,17 +86,23 @@ impl<'a, D: Kernels> Dealt<'a, D> {
     /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
     /// keys and values that attention sees.
     fn made(&mut self, of: Task) -> Result<PassContext<D>> {
-        let (share, slice) = (self.share(of.microbatch as usize)?, of.slice as usize);
-        let pass = Pass { microbatch: of.microbatch as usize, slice, ..self.pass };
+        let (share, slice) = (self.share(of)?, of.slice as usize);
+        let (pass, index) = (Pass { microbatch: of.microbatch as usize, slice, ..self.pass }, self.index(of));
         let first = of.microbatch as usize * self.cut.slices;
         let other = self.rank.cxs[first..first + slice].iter().flatten().last();
         let spare = self.rank.spare.pop().unwrap_or_default();
         let lengths = |rank| {
-            let sequences = self.cut.batch.part(pass.microbatch, &self.cut.tokens.of_data_rank(rank));
+            let sequences = self.cut.batch.part(index, &self.cut.tokens.of_data_rank(rank));
             LocalBatch { sequences, first: 0 }.segments(slice, self.cut.slices).map(|s| s.len)
         };
-        let own = self.cut.batch.microbatches()[pass.microbatch].iter().map(Sequence::tokens).sum();
-        let pass = Pass { tokens: [own, self.cut.batch.tokens()], ..pass };
+        let own = &self.cut.batch.microbatches()[index];
+        let tokens = own.iter().map(Sequence::tokens).sum();
+        let pass = if self.cut.each {
+            self.rank.rates.push_back(self.lr);
+            Pass { tokens: [tokens; 2], mean_over: own.iter().map(Sequence::counted).sum(), ..pass }
+        } else {
+            Pass { tokens: [tokens, self.cut.batch.tokens()], ..pass }
+        };
         let cx = spare
             .then(pass, [0usize; 0])
             .sharded(self.cut.tokens)
@@ -164,14 +175,19 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
             _ => unreachable!("the model gives what is wanted"),
         }
     }
-    /// An idle context keeps its lists, but no memory of the device.
+    fn update_each(
+        &mut self,
+        of: Task,
+        hooks: &[Box<dyn Hooks<D>>],
+        uses: &mut dyn ParamHooks<D>,
+        params: &mut [&mut Param<D>],
+    ) -> Result<()> {
+        self.rank.update_each(of, hooks, uses, params)
+    }
     fn done(&mut self, microbatch: usize) {
-        let (StepState { cxs, spare, .. }, counts) = (&mut *self.rank, &mut self.sums.counts);
-        let done = cxs[microbatch * self.cut.slices..(microbatch + 1) * self.cut.slices]
-            .iter_mut()
-            .map(Option::take);
-        let done = done.map(|cx| cx.expect("it is in flight")).inspect(|cx| counts.join(cx.take_counts()));
-        spare.extend(done.map(|cx| cx.then(Pass::default(), [0usize; 0])));
+        let slices = self.cut.slices;
+        let of_step = self.rank.release(microbatch * slices..(microbatch + 1) * slices);
+        self.sums.counts.join(of_step);
         (self.done)(microbatch + 1);
     }
     fn complete(&mut self) -> Result<()> {
@@ -196,7 +212,7 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
             hooks.after_update(params, &self.sums.counts)?;
         }
         uses.share(params)?;
-        self.sums.report = Some(Report { loss, norm2 });
+        self.sums.report = Some(Report { loss, norm2: Some(norm2) });
         Ok(())
     }
 }

@@ -16,6 +16,8 @@ const SHAPE: Shape = Shape {
     ..Shape::LLAMA
 };
 
+mod stale;
+
 const RATES: layers::Rates = layers::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
 
 /// The oracle's model of `SHAPE` with so many blocks, and dropout.
@@ -94,7 +96,7 @@ fn scheduled(
                 let at = format!("{ours}, step {step}, pp={pp}:{word}, dp={dp}, tp={tp}, sp={sp}, {rests:?}");
                 let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
                 assert_eq!(report.loss.read().unwrap(), [loss], "{at}");
-                assert_eq!(report.norm2.read().unwrap(), [wanted.norm2], "{at}");
+                assert_eq!(report.norm2.as_ref().expect("one update").read().unwrap(), [wanted.norm2], "{at}");
                 assert!(weights(&mut trainer)? == *truth.weights(), "weights, {at}");
             }
             Ok::<_, crate::Error>(())
@@ -127,7 +129,7 @@ fn steps_equal_the_oracle_bit_for_bit() {
 fn steps_equal_the_oracle_under_every_schedule() {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
     let batch = |m| Batch::new([5, 2, 3, 1, 4, 6].map(sequence).to_vec(), m).unwrap();
-    for schedule in crate::pipeline::ALL {
+    for schedule in crate::pipeline::ALL.iter().filter(|schedule| !schedule.updates_each()) {
         let numbers = if schedule.about().takes == NumberArgument::Nothing {
             vec![None]
         } else {

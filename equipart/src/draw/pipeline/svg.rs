@@ -32,7 +32,7 @@ impl Fold {
     fn of(timeline: &Timeline) -> Self {
         let span = timeline.of.makespan;
         // The scale must leave room for the label of every cell.
-        let needs = |ran: &Ran| (wide(&label(ran.cell, 1, true)) + 9.0) / (ran.end - ran.start);
+        let needs = |ran: &Ran| (wide(&label(ran, 1, true)) + 9.0) / (ran.end - ran.start);
         let all = timeline.rows.iter().flatten().map(needs);
         let scale = all.filter(|scale| scale.is_finite()).fold(0.0, f64::max);
         let scale = scale.min(WIDEST / span).max((NARROWEST - LEFT - RIGHT) / span);
@@ -97,8 +97,8 @@ pub fn draw(timeline: &Timeline) -> String {
 /// Draws a cell in its colour, with its microbatch in its widest piece if there is room. A tooltip has its
 /// name and times.
 fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64; 3]>) {
-    let (words, lightness) = (label(ran.cell, 1, true), timeline.lightness(ran.cell));
-    let tip = format!("<title>{}, {} to {}</title>", ran.cell, short(ran.start), short(ran.end));
+    let (words, lightness) = (label(ran, 1, true), timeline.lightness(ran.cell));
+    let tip = format!("<title>{ran}, {} to {}</title>", short(ran.start), short(ran.end));
     let (fill, ink) = (shade(hue(ran.cell.act), lightness), if lightness > 0.6 { INK } else { "#ffffff" });
     let widest = pieces.iter().map(|[.., width]| *width).fold(wide(&words), f64::max);
     let labelled = pieces.iter().position(|[.., width]| *width == widest);
@@ -130,7 +130,9 @@ fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
             picture.rect([x, y - 12.0, 16.0, 16.0], &shade(*hue, timeline.lightness(cell)));
             x += 17.0;
         }
+        let versioned = timeline.rows.iter().flatten().any(|ran| ran.version.is_some());
         let number = match (act, slices) {
+            (PassKind::F, 1) if versioned => " (number: microbatch@version of the weights)",
             (PassKind::F, 1) => " (number: microbatch)",
             (PassKind::F, _) => " (number: microbatch.slice)",
             _ => "",
@@ -198,7 +200,7 @@ mod tests {
                         !lines.is_empty() && lines.iter().all(|line| ys.iter().any(|y| line.contains(y))),
                         "{lines:?}"
                     );
-                    let number = format!(">{}</text>", label(ran.cell, 1, true));
+                    let number = format!(">{}</text>", label(ran, 1, true));
                     let numbers = lines.iter().filter(|line| line.contains(&number)).count();
                     assert!(numbers == 1 || times.acts[1] > 100.0, "{lines:?}");
                 }

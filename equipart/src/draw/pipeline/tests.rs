@@ -10,7 +10,9 @@ pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &CellTimes) -> Time
     let schedule = *pipeline::ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
     let plan = schedule.plan(sizes[0], sizes[1], None);
     let mut rows = vec![vec![]; plan.ranks];
-    let mut see = |rank: usize, cell, start, end| rows[rank].push(Ran { cell, start, end });
+    let mut see = |rank: usize, cell, start, end| {
+        rows[rank].push(Ran { cell, version: schedule.read_by(cell, &plan), start, end });
+    };
     let of = simulate(schedule, &plan, times, &mut see).unwrap();
     Timeline { name: schedule.about().name, plan, of, rows }
 }

@@ -15,6 +15,12 @@ impl Schedule for Changed {
     fn row(&self, rank: usize, _: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         Box::new(self.1[rank].clone().into_iter())
     }
+    fn updates_each(&self) -> bool {
+        self.0.updates_each()
+    }
+    fn version(&self, cell: Cell, plan: &Plan) -> usize {
+        self.0.version(cell, plan)
+    }
 }
 
 fn rows(schedule: &dyn Schedule, plan: &Plan) -> Vec<Vec<Cell>> {
@@ -55,12 +61,30 @@ fn goes(schedule: &dyn Schedule, rows: &[Vec<Cell>], plan: &Plan) -> bool {
         }
         let chunk =
             if cell.act == PassKind::F { Some(cell.of.chunk + 1) } else { cell.of.chunk.checked_sub(1) };
-        let to = chunk.filter(|chunk| (*chunk as usize) < plan.all_chunks() && cell.act != PassKind::W);
+        let to = chunk.filter(|chunk| (*chunk as usize) < plan.all_chunks() && cell.act.passes());
         given.extend(to.map(|to| (cell, schedule.rank_of(to as usize, plan))).filter(|(_, to)| *to != rank));
         did.push(cell);
         at[rank] += 1;
     }
     did.len() == rows.iter().map(Vec::len).sum::<usize>()
+        && rows.iter().all(|row| !schedule.updates_each() || versions_go(schedule, row, plan))
+}
+
+/// Returns true if updates of a row are in order, each after its own backward and no other one, and each cell
+/// reads a version that is made before it, and that no update before it drops.
+fn versions_go(schedule: &dyn Schedule, row: &[Cell], plan: &Plan) -> bool {
+    let at = |act, m: usize| row.iter().position(|cell| (cell.act, cell.of.microbatch as usize) == (act, m));
+    let reads = |m: usize| {
+        let of = Task { microbatch: m as u32, ..row[0].of };
+        schedule.version(Cell { act: PassKind::F, of }, plan)
+    };
+    (0..plan.microbatches).all(|m| {
+        let [f, b, u] = [PassKind::F, PassKind::B, PassKind::U].map(|act| at(act, m).unwrap());
+        let is_before = |version: usize, cell: usize| version == 0 || at(PassKind::U, version - 1) < Some(cell);
+        let kept = |cell| (0..m).all(|other| at(PassKind::U, other) > Some(cell) || reads(other + 1) <= reads(m));
+        let after_last = m == 0 || at(PassKind::U, m - 1) < Some(b);
+        after_last && b < u && is_before(reads(m), f) && kept(f) && kept(b)
+    })
 }
 
 /// Every cell of every schedule deleted, doubled, moved to another row, or swapped with its neighbour. Kills:
@@ -146,7 +170,7 @@ fn a_deadlock_is_a_cycle_of_ranks() {
     let other_way = says(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(
         other_way,
-        Ok(PeakNeeds { saved: vec![2; 4], waiting: vec![1; 4] }),
+        Ok(PeakNeeds { saved: vec![2; 4], waiting: vec![1; 4], versions: vec![1; 4] }),
         "the last microbatch back first"
     );
     let crossed = says(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1)).unwrap_err();
@@ -224,7 +248,7 @@ fn steps_are_checked_and_not_believed() {
         change(&mut rows);
         steps(&plan, rank_of, &rows)
     };
-    assert_eq!(says(&|_| ()), Ok(PeakNeeds { saved: vec![2, 2], waiting: vec![1, 1] }));
+    assert_eq!(says(&|_| ()), Ok(PeakNeeds { saved: vec![2, 2], waiting: vec![1, 1], versions: vec![1; 2] }));
     for (rank, n) in (0..2).flat_map(|rank| (0..8).map(move |n| (rank, n))) {
         let step = lowered(&GPipe, &plan, true).unwrap()[rank][n];
         let exited = says(&|rows| _ = rows[rank].remove(n));

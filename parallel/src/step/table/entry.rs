@@ -15,8 +15,8 @@ use crate::step::{Action, Cell, PassKind, Payload, Task};
 /// One item that a table names.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TableEntry {
-    /// A cell.
-    Cell(Cell),
+    /// A cell, and the version of the weights that it reads, if it is written.
+    Cell(Cell, Option<usize>),
     /// A message, and the task that needs it; true if it is sent, false if it is received.
     Message(bool, Payload, Task),
     /// Anything that has no counterpart here.
@@ -28,17 +28,29 @@ pub(super) fn entries(text: &str) -> Option<Vec<TableEntry>> {
     let Some(both) = text.strip_prefix('(') else { return Some(vec![entry(text)?]) };
     both.strip_suffix(")OVERLAP_F_B")?
         .split(';')
-        .map(|part| cell(part.trim()).map(TableEntry::Cell))
+        .map(|part| entry(part.trim()).filter(|entry| entry.cell().is_some()))
         .collect()
+}
+
+impl TableEntry {
+    /// Returns the cell, and the version that it reads.
+    pub(super) fn cell(self) -> Option<(Cell, Option<usize>)> {
+        if let Self::Cell(cell, version) = self { Some((cell, version)) } else { None }
+    }
 }
 
 /// Parses a cell.
 pub(super) fn cell(text: &str) -> Option<Cell> {
-    if let TableEntry::Cell(cell) = entry(text)? { Some(cell) } else { None }
+    entry(text)?.cell().map(|(cell, _)| cell)
 }
 
 fn entry(text: &str) -> Option<TableEntry> {
     let digit = |c: char| c.is_ascii_digit();
+    let (text, version) = text.split_once('@').map_or((text, None), |(text, version)| (text, Some(version)));
+    let version = version.map(|version| version.parse().ok().filter(|_| version.starts_with(digit)));
+    if version == Some(None) {
+        return None;
+    }
     let (chunk, rest) = text.split_at(text.find(|c| !digit(c))?);
     let (word, number) = rest.split_at(rest.find(digit).unwrap_or(rest.len()));
     let chunk: u16 = chunk.parse().ok()?;
@@ -49,12 +61,16 @@ fn entry(text: &str) -> Option<TableEntry> {
         Some(task).filter(|_| plain)
     };
     let own = Some(chunk);
-    let cell = |act| Some(TableEntry::Cell(Cell { act, of: task(own)? }));
+    let cell = |act| Some(TableEntry::Cell(Cell { act, of: task(own)? }, version.flatten()));
+    if version.is_some() && !["F", "B", "I", "W", "U"].contains(&word) {
+        return None;
+    }
     match word {
         "F" => cell(PassKind::F),
         "B" => cell(PassKind::B),
         "I" => cell(PassKind::I),
         "W" => cell(PassKind::W),
+        "U" => cell(PassKind::U),
         "SEND_F" => Some(TableEntry::Message(true, Payload::Activation, task(chunk.checked_add(1))?)),
         "SEND_B" => Some(TableEntry::Message(true, Payload::Gradient, task(chunk.checked_sub(1))?)),
         "RECV_F" => Some(TableEntry::Message(false, Payload::Activation, task(own)?)),
@@ -91,7 +107,7 @@ pub(super) fn agree(
             let wrong =
                 |what: String| Err(format!("rank {rank} ({}) has {text}; wanted {what}", named(place)));
             match entry {
-                TableEntry::Cell(cell) => match wanted.iter().find(|step| step.is_for(cell)) {
+                TableEntry::Cell(cell, _) => match wanted.iter().find(|step| step.is_for(cell)) {
                     Some(lacks) => return wrong(format!("to {lacks} before it")),
                     None => given.extend(cell.gives(&table.plan)),
                 },

@@ -74,7 +74,7 @@ fn what_is_wrong_is_said_with_row_and_column() {
     ] {
         refused(
             &format!("0F0,0B0,\n,,{text}\n"),
-            &format!("row 2, column 3 is {text:?}; wanted a chunk, F, B, I or W"),
+            &format!("row 2, column 3 is {text:?}; wanted a chunk, F, B, I, W or U"),
         );
     }
     for text in ["", "\n\n", ",,\n,,", "[]", "[[]]", r#"[["", ""]]"#] {

@@ -1,0 +1,145 @@
+//! Steps that overlap: under a schedule that keeps the pipeline full, the next step begins before the last
+//! microbatches of this one have run backward. Each microbatch is an update of its own.
+use super::{Report, StepState, Trainer};
+use crate::stages::Microbatches;
+use crate::step::Task;
+use crate::{Batch, Result, STEP};
+use comm::Request;
+use kernels::Kernels;
+use layers::ops::{filled, scaled};
+use layers::{Hooks, Input, LayerCounts, Output, Param, ParamHooks, Pass, PassContext, StageRequest, Wide};
+use std::ops::Range;
+use tensor::{Category, Scalar, Tensor};
+
+/// A training step that may still be running.
+pub struct RunningStep<D: Kernels>(Running<D>);
+
+enum Running<D: Kernels> {
+    /// The sum of the mean losses of this number of microbatches is under way.
+    Losses(Request<D::Wide>, usize),
+    Done(Report<D>),
+}
+
+impl<D: Kernels> RunningStep<D> {
+    /// Waits for the loss of the step; if each microbatch is an update, the mean of their losses. Gradients
+    /// and updates may still be running.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn wait(self) -> Result<Report<D>> {
+        let (losses, microbatches) = match self.0 {
+            Running::Losses(losses, microbatches) => (losses, microbatches),
+            Running::Done(report) => return Ok(report),
+        };
+        let sum: Tensor<D::Wide> = losses.wait()?;
+        let each = Wide::<D>::from_usize(microbatches).inv();
+        let loss = scaled(&sum, &filled(sum.device(), Category::Buffers, [1, 1], each));
+        Ok(Report { loss, norm2: None })
+    }
+}
+
+impl<D: Kernels> Trainer<D> {
+    /// Starts one training step on a batch. Under most schedules this is the whole step. Under one that keeps
+    /// the pipeline full, the last microbatches run backward during the next step, or in
+    /// [`drain`](Self::drain).
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn start_step(&mut self, batch: &Batch, lr: f64) -> Result<RunningStep<D>> {
+        if ![0, batch.microbatches().len()].contains(&self.model.in_flight()) {
+            self.drain()?; // the pipeline's table has another number
+        }
+        let step = self.rank.begun.unwrap_or(self.rank.optimizer.steps());
+        let _span = self.rank.mesh.span(format_args!("{STEP}{}", step + 1));
+        self.rank.begun = Some(step + 1);
+        let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
+        let sums = self.through(batch, (pass, lr), &|_| (), None)?;
+        Ok(RunningStep(match sums.report {
+            Some(report) => Running::Done(report),
+            None => Running::Losses(self.rank.total(sums.loss)?, batch.microbatches().len()),
+        }))
+    }
+    /// Finishes all steps that have begun. Every rank calls it; does nothing if none is running.
+    ///
+    /// # Errors
+    /// If a collective fails.
+    pub fn drain(&mut self) -> Result<()> {
+        let Self { model, keeper, rank, .. } = self;
+        if model.in_flight() == 0 {
+            return Ok(());
+        }
+        let _span = rank.mesh.span("drain");
+        model.empty(&mut Draining { rank }, keeper)
+    }
+    /// Number of steps that have begun, those before a restored checkpoint among them.
+    pub fn steps(&self) -> usize {
+        self.rank.begun.unwrap_or(self.rank.optimizer.steps())
+    }
+    /// Sets the number of steps so far, if it is not that of the optimizer's updates.
+    pub fn set_steps(&mut self, steps: usize) {
+        self.rank.begun = Some(steps);
+    }
+}
+
+/// Microbatches that have run forward, without the batch that they came from.
+struct Draining<'a, D: Kernels> {
+    rank: &'a mut StepState<D>,
+}
+
+impl<D: Kernels> Microbatches<D> for Draining<'_, D> {
+    fn cx(&mut self, of: Task) -> Result<&PassContext<D>> {
+        Ok(self.rank.cxs[of.microbatch as usize].as_ref().expect("it is in flight"))
+    }
+    fn input(&mut self, _: Task) -> Result<Input<D>> {
+        unreachable!("nothing enters a pipeline that is drained")
+    }
+    fn wanted(&mut self, _: Task) -> Result<StageRequest<D>> {
+        unreachable!("nothing enters a pipeline that is drained")
+    }
+    fn ended(&mut self, _: Task, _: Output<D>) {
+        unreachable!("nothing enters a pipeline that is drained")
+    }
+    fn update_each(
+        &mut self,
+        of: Task,
+        hooks: &[Box<dyn Hooks<D>>],
+        uses: &mut dyn ParamHooks<D>,
+        params: &mut [&mut Param<D>],
+    ) -> Result<()> {
+        self.rank.update_each(of, hooks, uses, params)
+    }
+    fn done(&mut self, microbatch: usize) {
+        let counts = self.rank.release(microbatch..microbatch + 1);
+        self.rank.counts.join(counts);
+    }
+}
+
+impl<D: Kernels> StepState<D> {
+    /// Changes the weights with the gradient of a microbatch, at the learning rate of its step.
+    pub(super) fn update_each(
+        &mut self,
+        of: Task,
+        hooks: &[Box<dyn Hooks<D>>],
+        uses: &mut dyn ParamHooks<D>,
+        params: &mut [&mut Param<D>],
+    ) -> Result<()> {
+        let lr = self.rates.pop_front().expect("the microbatch has begun");
+        self.optimizer.step_without_norm(params, lr, uses)?;
+        let cx = self.cxs[of.microbatch as usize].as_ref().expect("it is in flight");
+        let counts = cx.take_counts();
+        for hooks in hooks {
+            hooks.after_update(params, &counts)?;
+        }
+        self.counts.join(counts);
+        Ok(uses.share(params)?)
+    }
+    /// Releases finished contexts, and returns the counts of their layers. An idle context keeps its lists,
+    /// but no memory of the device.
+    pub(super) fn release(&mut self, finished: Range<usize>) -> LayerCounts {
+        let mut counts = LayerCounts::default();
+        let done = self.cxs[finished].iter_mut().map(|cx| cx.take().expect("it is in flight"));
+        let done = done.inspect(|cx| counts.join(cx.take_counts()));
+        self.spare.extend(done.map(|cx| cx.then(Pass::default(), [0usize; 0])));
+        counts
+    }
+}
