@@ -4,7 +4,7 @@
 use crate::deal;
 use crate::step::{Cell, Plan, check};
 use crate::strategies::lists::list;
-use layers::{Choice, StrategyInfo};
+use layers::{AtRest, Choice, Design, ShardingStrategy, StrategyInfo};
 use std::ops::Range;
 
 list! { dyn Schedule, |schedule| schedule.about();
@@ -51,6 +51,34 @@ impl Pipeline {
         let Some(split) = self.split else { return deal(blocks, chunk, chunks) };
         let first = split[..chunk].iter().sum();
         first..first + split[chunk]
+    }
+    /// Limit of the gradients' norm that training with it may have: none if stages update by themselves.
+    pub fn clip(&self, limit: Option<f64>) -> Option<f64> {
+        limit.filter(|_| !self.schedule.updates_each())
+    }
+    /// Checks that versions of a design's weights can be kept, if each microbatch is an update and parameters
+    /// rest like this.
+    ///
+    /// # Errors
+    /// One sentence on the first thing that has no versions.
+    pub fn fits(&self, design: &Design, rests: ShardingStrategy) -> Result<(), String> {
+        if !self.schedule.updates_each() {
+            return Ok(());
+        }
+        let name = self.schedule.about().name;
+        if [rests.value, rests.gradient].iter().any(|rest| *rest != AtRest::Whole) {
+            return Err(format!(
+                "{name} keeps versions of whole weights, but this layout shards values or gradients at rest, or \
+                 keeps them on one rank; wanted zero1, or no strategy of the data ranks"
+            ));
+        }
+        if design.shape().is_some_and(|shape| shape.tied) {
+            return Err(format!(
+                "{name} updates each stage by itself, but this model's head is tied to the embedding of the first \
+                 stage; wanted a model with a head of its own, or another schedule"
+            ));
+        }
+        Ok(())
     }
     /// Checks that a step with this number of microbatches has a table that all ranks can run.
     ///

@@ -90,7 +90,17 @@ pub fn training<'a, D: Kernels>(
         |tokens| batch.dealt(&tokens),
         |at: BuildContext<Meta<D::Elem>>| {
             let mut trainer = Trainer::new(&at, design, optimizer)?;
-            (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
+            let begun = at.pipeline.plan(at.mesh.group(Axis::Pp).size(), batch.microbatches().len());
+            // as many steps fill the pipeline, and as many more make all versions of weights
+            let more = 2 * at.pipeline.schedule.carries(&begun).div_ceil(begun.microbatches);
+            let mut running = None;
+            for _ in 0..STEPS + more {
+                let step = trainer.start_step(batch, 0.0)?;
+                let before = if more > 0 { running.replace(step) } else { Some(step) };
+                before.map_or(Ok(()), |before| before.wait().map(drop))?;
+            }
+            trainer.drain()?;
+            running.map_or(Ok(()), |last| last.wait().map(drop))?;
             after(&mut trainer, at.mesh)
         },
     )

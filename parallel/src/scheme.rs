@@ -1,5 +1,5 @@
 //! How a model is split: a layout, and a strategy or schedule that no list has, such as one of another crate.
-use crate::{BuildContext, Layout, Pipeline, Result, Schedule};
+use crate::{BuildContext, Error, Layout, Pipeline, Result, Schedule};
 use kernels::{Kernels, Meta};
 use layers::{Choice, Design, Strategy, StrategyInfo};
 use std::fmt;
@@ -58,7 +58,9 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     /// If the ranks of an axis do not divide what they share, with the numbers of ranks that do; if two
     /// strategies of the layout would build the same layer.
     pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
-        self.layout.fit_for(&self.strategies(), &design.into())
+        let design = design.into();
+        self.layout.fit_for(&self.strategies(), &design)?;
+        self.pipeline().fits(&design, self.layout.rests()).map_err(Error::new)
     }
     /// Number of quantities of a model that the ranks of their axes cannot share.
     pub fn misfits(&self, design: impl Into<Design>) -> usize {

@@ -130,7 +130,11 @@ impl<D: Kernels> Stages<D> {
         let step = if learns { self.begun } else { 0 };
         let known = step.min(moves.steps.len() - 1);
         self.go(&moves.steps[known].clone(), (&plan, step - known, learns), work, uses)?;
-        self.begun += usize::from(learns && self.pipeline.schedule.carries(&plan) > 0);
+        if learns && self.pipeline.schedule.carries(&plan) > 0 {
+            self.begun += 1;
+        } else if learns {
+            self.versions.end(&mut self.stage.params());
+        }
         Ok(())
     }
     /// Number of microbatches of the steps that have begun and are not finished; 0 if the pipeline is empty.
@@ -170,7 +174,7 @@ impl<D: Kernels> Stages<D> {
             }
             match at {
                 ActionPhase::Begin(Action::Run { cell, last, .. }) => {
-                    if self.pipeline.schedule.updates_each() {
+                    if learns && self.updates_each() {
                         let cell = Cell { of: counted.whole(cell.of), ..cell };
                         self.versions.before(cell, (&self.pipeline, plan), &mut self.stage.params());
                     }
@@ -241,6 +245,10 @@ impl<D: Kernels> Stages<D> {
     /// Returns true if each microbatch is an update.
     pub(crate) fn updates_each(&self) -> bool {
         self.pipeline.schedule.updates_each()
+    }
+    /// Returns true if a step may leave microbatches in the pipeline.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.pipeline.schedule.carries(&self.pipeline.plan(self.logits.size(), 1)) > 0
     }
     /// Number of slices that the schedule cuts sequences into; 1 without training.
     pub(crate) fn slices(&self, learns: bool) -> usize {

@@ -317,7 +317,8 @@ fn training<D: RunDevice>(
 }
 
 fn trainer<D: RunDevice>(work: &Comparison, at: &BuildContext<D>) -> Result<Trainer<D>> {
-    Trainer::new(at, &work.model.design, OPTIMIZER)
+    let (kind, limit) = OPTIMIZER;
+    Trainer::new(at, &work.model.design, (kind, at.pipeline.clip(limit)))
 }
 
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.

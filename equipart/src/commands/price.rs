@@ -97,7 +97,7 @@ impl PriceArgs {
             batch_size: self.batch_size.unwrap_or_else(|| microbatches.saturating_mul(data).max(8)),
             microbatches,
             optimizer: self.optimizer,
-            clip: Some(1.0),
+            clip: self.layout.pipeline().clip(Some(1.0)),
             dropout: self.dropout.0,
             label_smoothing: self.label_smoothing,
             z_loss: self.z_loss,

@@ -281,7 +281,7 @@ impl HeldArgs {
         in_device!((self.number.device, self.number.name), D => {
             let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
             scheme.fits(&design)?;
-            let held = |rank| MoveCosts::new((scheme, rank), &design, (OptimizerKind::ADAMW, Some(1.0)), &batch, (None, || ()));
+            let held = |rank| MoveCosts::new((scheme, rank), &design, (OptimizerKind::ADAMW, pipeline.clip(Some(1.0))), &batch, (None, || ()));
             (0..plan.ranks).map(|rank| held(rank)?.peak(pipeline.schedule, plan)).collect::<Result<_>>().map(Some)
         })
     }

@@ -24,8 +24,8 @@ fn moments(kind: OptimizerKind, steps: usize, params: &[Named]) -> Vec<(Entry, S
     trained.flat_map(|p| (0..count).map(move |which| of(p, which))).collect()
 }
 
-/// Returns the file of an optimizer's state, with `optimizer` and `steps` in its metadata. Every rank calls
-/// it.
+/// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata. Every
+/// rank calls it.
 ///
 /// # Errors
 /// If a collective fails.
@@ -37,7 +37,7 @@ pub fn optimizer_file<D: Kernels>(
     mesh: &Mesh<D::Place>,
 ) -> Result<CheckpointFile> {
     metadata.insert("optimizer".into(), optimizer.kind().name().into());
-    metadata.insert("steps".into(), optimizer.steps().to_string());
+    metadata.insert("updates".into(), optimizer.steps().to_string());
     let tensors = moments(optimizer.kind(), optimizer.steps(), &named(design, params, mesh)?);
     let of_param = |(entry, which): (Entry, SavedTensor)| {
         let param = entry.param.split_once('.').expect("the moment's name comes first").1.to_string();
@@ -63,14 +63,15 @@ pub fn restore_optimizer<D: Kernels>(
         let missing = || Error::new(format!("{path}: the file's metadata has no {key:?}"));
         file.metadata().get(key).ok_or_else(missing)
     };
-    let (kind, steps) = (noted("optimizer")?, noted("steps")?);
+    // files of the first format have `steps` only, one update each
+    let (kind, steps) = (noted("optimizer")?, noted("updates").or_else(|_| noted("steps"))?);
     let wanted = optimizer.kind().name();
     if kind != wanted {
         bail!("{path}: the optimizer is {}; wanted {wanted}", quoted(kind));
     }
     let steps = steps
         .parse()
-        .map_err(|_| Error::new(format!("{path}: steps is {}; it must be a whole number", quoted(steps))))?;
+        .map_err(|_| Error::new(format!("{path}: the number of updates is {}; it must be a whole number", quoted(steps))))?;
     let entries = moments(optimizer.kind(), steps, &named(design, params, mesh)?);
     let stored = Stored::new(file.clone(), entries.into_iter().map(|(entry, _)| entry).collect(), |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };

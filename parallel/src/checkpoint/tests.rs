@@ -183,7 +183,7 @@ fn what_one_layout_writes_every_other_reads_bit_for_bit_and_writes_again() {
         let [saved, next] = trained(folder.path(), layout);
         assert_eq!((saved.0, next.0), (2, 3));
         let notes = FILES.map(|name| File::open(&folder.path().join(name)).unwrap().metadata().clone());
-        let of = [("of", "a test"), ("optimizer", "adamw"), ("steps", "2")];
+        let of = [("of", "a test"), ("optimizer", "adamw"), ("updates", "2")];
         let of: Vec<_> = of.map(|(key, value)| (key.to_string(), value.to_string())).to_vec();
         assert_eq!(notes.map(|notes| notes.into_iter().collect::<Vec<_>>()), [of[..1].to_vec(), of]);
         assert!(saved.1.iter().all(|(name, bits)| bits.iter().any(|b| *b != 0) && next.1[name] != *bits));
@@ -224,8 +224,8 @@ fn a_state_that_is_not_this_optimizers_is_refused() {
     assert_eq!(noting(&[]), "state: the file's metadata has no \"optimizer\"");
     assert_eq!(noting(&[("optimizer", "adamw")]), "state: the file's metadata has no \"steps\"");
     let wrong = noting(&[("optimizer", "adamw"), ("steps", "two")]);
-    assert_eq!(wrong, "state: steps is \"two\"; it must be a whole number");
-    let missing = noting(&[("optimizer", "adamw"), ("steps", "2")]);
+    assert_eq!(wrong, "state: the number of updates is \"two\"; it must be a whole number");
+    let missing = noting(&[("optimizer", "adamw"), ("updates", "2")]);
     assert!(missing.contains("m.embedding"), "{missing}");
 }
 

@@ -14,7 +14,9 @@ impl Layout {
     /// If the ranks of an axis do not divide what they share, with the numbers of ranks that do; if two
     /// strategies would build the same layer.
     pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
-        self.fit_for(&self.strategies(), &design.into())
+        let design = design.into();
+        self.fit_for(&self.strategies(), &design)?;
+        self.pipeline().fits(&design, self.rests()).map_err(Error::new)
     }
     /// Checks that the layout fits, if these strategies split the model.
     pub(crate) fn fit_for(&self, strategies: &[&StrategyInfo], design: &Design) -> Result<()> {

@@ -38,6 +38,13 @@ impl<D: Kernels> RunningStep<D> {
     }
 }
 
+impl<D: Kernels> From<Report<D>> for RunningStep<D> {
+    /// The report of a finished step.
+    fn from(report: Report<D>) -> Self {
+        Self(Running::Done(report))
+    }
+}
+
 impl<D: Kernels> Trainer<D> {
     /// Starts one training step on a batch. Under most schedules this is the whole step. Under one that keeps
     /// the pipeline full, the last microbatches run backward during the next step, or in
@@ -70,6 +77,10 @@ impl<D: Kernels> Trainer<D> {
         }
         let _span = rank.mesh.span("drain");
         model.empty(&mut Draining { rank }, keeper)
+    }
+    /// Returns true if a step may still be running when the next one begins.
+    pub fn overlaps(&self) -> bool {
+        self.model.overlaps()
     }
     /// Number of steps that have begun, those before a restored checkpoint among them.
     pub fn steps(&self) -> usize {

@@ -40,6 +40,19 @@ impl TrainRun<'_> {
         if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
             bail!("--clip is {clip}; it must be a positive number");
         }
+        let pipeline = self.layout.pipeline();
+        if let (Some(clip), None) = (clip, pipeline.clip(clip)) {
+            bail!(
+                "--clip is {clip}, but {} updates each stage by itself, so there is no global norm; leave it out",
+                pipeline.schedule.about().name
+            );
+        }
+        if self.dump.is_some() && pipeline.schedule.updates_each() {
+            bail!(
+                "--dump is for a step with one update, but {} updates after each microbatch",
+                pipeline.schedule.about().name
+            );
+        }
         if let TrainData::Text(corpus) = self.source {
             corpus.fits(self.model.design.outputs())?;
         }

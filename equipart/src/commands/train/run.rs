@@ -11,8 +11,9 @@ use models::TrainableModel;
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance, Recorded};
 use parallel::measure;
-use parallel::{BuildContext, Layout, Network, Result, Trainer, bail, session};
+use parallel::{Batch, BuildContext, Layout, Network, Result, RunningStep, Trainer, bail, session};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Instant;
 use tensor::{Phase, Real};
@@ -56,7 +57,7 @@ pub struct StepLine {
     pub lr: f64,
     /// Training tokens a second, since the previous step.
     pub tokens_per_second: f64,
-    /// Peak bytes so far, of each rank.
+    /// Peak bytes so far, of each rank; if steps overlap, as of the last evaluation or checkpoint.
     pub peak_bytes: Vec<usize>,
     /// Bits a byte on the held-out text after the step, if it was evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,36 +142,54 @@ impl TrainRun<'_> {
         let mut saver = self.out.as_deref().map(saver).transpose()?;
         let (mut evaluations, mut experts) = (self.evaluations, LayerCounts::default());
         let mut line = StepLine { step: done, ..StepLine::default() };
+        let (mut begun, mut running) = (done, VecDeque::new());
         while line.step < until && !evaluations.end() {
-            let step = line.step;
+            let step = begun;
             let (batch, lr) = (self.source.batch(&self.settings, step, &mut epoch)?, rate.at(step));
             let profile = (self.network.profile && profile::is_taken(step - done))
                 .then(|| mesh.profile(device.place()));
-            let report = if self.dump.is_some() && step + 1 == until {
+            if self.dump.is_some() && step + 1 == until {
                 let (report, all) = dump::step(trainer, mesh, &batch, lr)?;
                 seen = Some(all);
-                report
+                running.push_back((report.into(), batch, lr));
             } else {
-                trainer.step(&batch, lr)?
-            };
+                running.push_back((trainer.start_step(&batch, lr)?, batch, lr));
+            }
             drop(profile);
-            let loss = report.loss.read().expect("the host has values")[0].to_f64();
-            if !loss.is_finite() {
-                bail!("the loss of step {step} is {loss}; a smaller --lr may help");
+            begun += 1;
+            // Ranks must not wait for each other while a step of a full pipeline runs.
+            let ends = !trainer.overlaps() || begun == until || self.is_due(begun);
+            if ends {
+                trainer.drain()?;
             }
-            let peak_bytes = mesh.world().all_gather_values(&[device.meter().peaks_of_all().total])?.concat();
-            let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
-            line =
-                StepLine { step: step + 1, loss, lr, tokens_per_second, peak_bytes, ..StepLine::default() };
-            if let Some(epoch) = &mut epoch {
-                epoch.learnt(loss, &batch);
+            if ends || line.peak_bytes.is_empty() {
+                let own = device.meter().peaks_of_all().total;
+                line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
             }
-            experts.join(trainer.take_counts());
-            self.evaluate(trainer, (&mut line, epoch.as_ref()), &mut evaluations)?;
-            if mesh.rank() == 0 {
-                watch(&line)?;
+            while running.len() > usize::from(!ends) {
+                let (step, batch, lr): (RunningStep<D>, Batch, f64) = running.pop_front().expect("one runs");
+                let loss = step.wait()?.loss.read().expect("the host has values")[0].to_f64();
+                if !loss.is_finite() {
+                    bail!("the loss of step {} is {loss}; a smaller --lr may help", line.step);
+                }
+                let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
+                let (step, peak_bytes) = (line.step + 1, line.peak_bytes);
+                line = StepLine { step, loss, lr, tokens_per_second, peak_bytes, ..StepLine::default() };
+                if let Some(epoch) = &mut epoch {
+                    epoch.learnt(loss, &batch);
+                }
+                experts.join(trainer.take_counts());
+                if running.is_empty() {
+                    self.evaluate(trainer, (&mut line, epoch.as_ref()), &mut evaluations)?;
+                }
+                if mesh.rank() == 0 {
+                    watch(&line)?;
+                }
+                clock = Instant::now();
             }
-            clock = Instant::now();
+            if !ends {
+                continue;
+            }
             let is_last = line.step == until || evaluations.end();
             if let Some(saver) = &mut saver {
                 let is_due = is_last || line.step.is_multiple_of(self.checkpoint_every);
@@ -204,6 +223,15 @@ impl TrainRun<'_> {
             TrainData::Text(corpus) => held_out(trainer, (corpus, self.settings.seq), reported),
             TrainData::Ids(_) | TrainData::Digits(_) => Ok(None),
         }
+    }
+    /// Returns true if an evaluation or a checkpoint is due after this number of steps.
+    fn is_due(&self, steps: usize) -> bool {
+        let epoch = match self.source {
+            TrainData::Digits(digits) => Some(epochs::steps(digits, self.settings.batch_size)),
+            TrainData::Text(_) | TrainData::Ids(_) => None,
+        };
+        let saves = self.out.as_ref().map(|_| self.checkpoint_every);
+        [epoch, self.evaluations.every, saves].into_iter().flatten().any(|every| steps.is_multiple_of(every))
     }
     /// Evaluates after a step, if it ends an epoch or an evaluation is due.
     fn evaluate<D: RunDevice>(

@@ -167,6 +167,7 @@ impl State {
     /// # Errors
     /// If the file holds another optimizer's state.
     pub fn restore<D: RunDevice>(&self, trainer: &mut Trainer<D>) -> Result<()> {
+        trainer.set_steps(self.steps);
         let (model, optimizer, mesh) = trainer.parts();
         let origin = self.path.display().to_string();
         let design = model.design().clone();

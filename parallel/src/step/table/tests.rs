@@ -120,7 +120,10 @@ fn what_is_wrong_is_said_with_row_and_column() {
 fn with_messages(schedule: &dyn Schedule, plan: &Plan) -> Vec<Vec<String>> {
     let other = |of: Task, forth| if forth { of.chunk + 1 } else { of.chunk - 1 };
     let word = |step: &Action| match *step {
-        Action::Run { cell, .. } => Some(cell.to_string()),
+        Action::Run { cell, .. } => {
+            let version = schedule.read_by(cell, plan).map_or(String::new(), |version| format!("@{version}"));
+            Some(format!("{cell}{version}"))
+        }
         Action::Send(Payload::Activation, of, _) => {
             Some(format!("{}SEND_F{}", other(of, false), of.microbatch))
         }

@@ -134,8 +134,9 @@ impl<'a, D: RunDevice> Saver<'a, D> {
             keep_current(dir)?;
         }
         let (settings, model) = self.about;
+        let step = trainer.steps();
         let (stages, optimizer, mesh) = trainer.parts();
-        let (design, step) = (stages.design().clone(), optimizer.steps());
+        let design = stages.design().clone();
         let params = stages.params();
         let unwritable = |why: serde_json::Error| Error::new(why.to_string());
         let noted = serde_json::to_string(settings).map_err(unwritable)?;
@@ -146,7 +147,8 @@ impl<'a, D: RunDevice> Saver<'a, D> {
             notes.extend([note("evaluations", serde_json::to_string(evaluations).map_err(unwritable)?)]);
         }
         let place = (dir.join(optimizer_name(step)), format!("optimizer-{step}"), *limit as u64);
-        let state = optimizer_file(place, notes.clone(), optimizer, (&design, &params), mesh)?;
+        let of_state = notes.clone().into_iter().chain([note("steps", step.to_string())]).collect();
+        let state = optimizer_file(place, of_state, optimizer, (&design, &params), mesh)?;
         let tensors = model.entries().into_iter().map(|entry| (entry, SavedTensor::Value)).collect();
         let about = [note("format", "pt".into()), note("step", step.to_string())];
         let metadata = notes.into_iter().chain(about).collect();
