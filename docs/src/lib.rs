@@ -120,3 +120,7 @@ mod choosing_a_layout {}
 #[cfg(doctest)]
 #[doc = include_str!("checkpoints.md")]
 mod checkpoints {}
+
+#[cfg(doctest)]
+#[doc = include_str!("stale-weights.md")]
+mod stale_weights {}

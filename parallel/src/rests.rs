@@ -130,7 +130,11 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
                     let at_step = format!("step {step}, zero{stage}, {sizes:?}");
                     let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
                     assert_eq!(report.loss.read().unwrap(), [loss], "{at_step}");
-                    assert_eq!(report.norm2.as_ref().expect("one update").read().unwrap(), [wanted.norm2], "{at_step}");
+                    assert_eq!(
+                        report.norm2.as_ref().expect("one update").read().unwrap(),
+                        [wanted.norm2],
+                        "{at_step}"
+                    );
                     for param in trainer.model().params() {
                         let name = &**param.name();
                         let (value, gradient) = (&truth.weights()[name], &wanted.gradients[name]);

@@ -1,7 +1,7 @@
 //! How a model is split: a layout, and a strategy or schedule that no list has, such as one of another crate.
 use crate::{BuildContext, Error, Layout, Pipeline, Result, Schedule};
 use kernels::{Kernels, Meta};
-use layers::{Choice, Design, Strategy, StrategyInfo};
+use layers::{Choice, Design, ShardingStrategy, Strategy, StrategyInfo};
 use std::fmt;
 
 /// A strategy that builds its layers on a device, and on the meta device, where they are priced. Every
@@ -64,7 +64,9 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     }
     /// Number of quantities of a model that the ranks of their axes cannot share.
     pub fn misfits(&self, design: impl Into<Design>) -> usize {
-        self.layout.misfits_of(&self.strategies(), &design.into())
+        let design = design.into();
+        let versions = self.pipeline().fits(&design, ShardingStrategy::WHOLE);
+        self.layout.misfits_of(&self.strategies(), &design) + usize::from(versions.is_err())
     }
     /// The schedule of its stages.
     pub fn pipeline(&self) -> Pipeline {

@@ -17,8 +17,8 @@ use comm::{Axis, Group, Mesh, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
 use layers::{
-    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params,
-    ShardingStrategy, TokenShards,
+    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, ShardingStrategy,
+    TokenShards,
 };
 use microbatches::Counted;
 use passed::{Passed, Received, Sent};
@@ -40,13 +40,13 @@ pub struct Stages<D: Kernels> {
     regions: [Region; 2],      // of the stream within a stage, and between stages
     rooted: bool,              // only the first data rank keeps the parameters
     design: Rc<Design>,
-    made: [Option<Made>; 2],       // of inference, and of training: for the last plan
-    begun: usize,                  // training steps since the pipeline was empty
+    made: [Option<Made>; 2], // of inference, and of training: for the last plan
+    begun: usize,            // training steps since the pipeline was empty
     versions: Versions<D>,
-    hooks: Vec<Box<dyn Hooks<D>>>, // of its strategies
-    held: Vec<((Payload, Task), Passed<D>)>, // by the task that needs it
-    sent: Vec<((Payload, Task), Sent<D>)>, // not waited for yet
-    coming: Vec<((Payload, Task), Received<D>)>, // started, and not needed yet
+    hooks: Vec<Box<dyn Hooks<D>>>,                         // of its strategies
+    held: Vec<((Payload, Task), Passed<D>)>,               // by the task that needs it
+    sent: Vec<((Payload, Task), Sent<D>)>,                 // not waited for yet
+    coming: Vec<((Payload, Task), Received<D>)>,           // started, and not needed yet
     pub(crate) watch: Option<Box<dyn FnMut(ActionPhase)>>, // called before each move
 }
 
@@ -122,10 +122,8 @@ impl<D: Kernels> Stages<D> {
         work: &mut dyn Microbatches<D>,
         uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
-        let plan = Plan {
-            slices: self.slices(learns),
-            ..self.pipeline.plan(self.logits.size(), microbatches)
-        };
+        let plan =
+            Plan { slices: self.slices(learns), ..self.pipeline.plan(self.logits.size(), microbatches) };
         let Made { moves, .. } = self.table(plan, learns)?;
         let step = if learns { self.begun } else { 0 };
         let known = step.min(moves.steps.len() - 1);

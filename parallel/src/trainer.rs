@@ -21,10 +21,10 @@ use crate::stages::{BuildContext, Stages};
 use crate::{Batch, Result, bail};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
-pub use running::RunningStep;
 use kernels::{Kernels, OrderedKernels};
 use layers::ops::{Partial, RootExchange, top_k};
 use layers::{Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, Wide};
+pub use running::RunningStep;
 pub use share::features;
 use std::collections::VecDeque;
 use tensor::{Category, Real, Scalar, Tensor};
@@ -48,8 +48,8 @@ struct StepState<D: Kernels> {
     cxs: Vec<Option<PassContext<D>>>, // of the microbatches in flight, by microbatch and slice
     spare: Vec<PassContext<D>>,       // of finished microbatches, whose memory the next one reuses
     counts: LayerCounts,              // of all microbatches so far
-    rates: VecDeque<f64>,             // learning rates of microbatches that have begun, for updates after each
-    begun: Option<usize>,             // steps, as dropout counts them; until the first one, the optimizer's
+    rates: VecDeque<f64>, // learning rates of microbatches that have begun, for updates after each
+    begun: Option<usize>, // steps, as dropout counts them; until the first one, the optimizer's
 }
 
 /// Result of a step, still on the device; the same on every rank.
@@ -98,7 +98,8 @@ impl<D: Kernels> Trainer<D> {
             rates: VecDeque::new(),
             begun: None,
         };
-        if at.pipeline.schedule.updates_each() && optimizer.1.is_some() && at.mesh.group(Axis::Pp).size() > 1 {
+        if at.pipeline.schedule.updates_each() && optimizer.1.is_some() && at.mesh.group(Axis::Pp).size() > 1
+        {
             bail!(
                 "{} updates each stage by itself, so there is no global norm to clip; leave the limit out",
                 at.pipeline.schedule.about().name

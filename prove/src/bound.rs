@@ -42,8 +42,9 @@ fn log2_per_key(subject: &Subject) -> f64 {
     let logits = model.logits_recorded(trainer.weights(), &subject.oracle_texts(), &mut |_, _| {});
     let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
     for (batch, lr) in subject.oracle_steps() {
-        let step = trainer.step(&batch, lr);
-        let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten()).chain([step.norm2]);
+        let step = trainer.step_recorded(&batch, lr, &mut |_, _, _| {});
+        let norm2 = subject.stale.is_none().then_some(step.norm2);
+        let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten()).chain(norm2);
         let weights = trainer.weights().values().flatten().copied();
         output = seen.chain(weights).map(Degree::cleared).fold(output, f64::max);
         trainer.replace(random()); // the added noise makes them independent

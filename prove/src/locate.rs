@@ -24,6 +24,9 @@ pub fn locate<'a>(
     keys: &[Key],
 ) -> Result<Option<Difference>> {
     let scheme = scheme.into();
+    if scheme.pipeline().schedule.updates_each() {
+        return Ok(None); // a step has many updates, so records of it have no single place
+    }
     for &key in keys {
         if let Some(difference) = locate_in(world(scheme.layout)?, subject, scheme, key)? {
             return Ok(Some(difference));

@@ -1,7 +1,10 @@
 //! The same model and batch, in the oracle's types.
 use layers::Design;
 use parallel::{Batch, Sequence};
+use reference::{StaleTrainer, Weights};
+use std::fmt::Arguments;
 use std::ops::Range;
+use tensor::Scalar;
 
 /// Converts a model of any kind.
 pub fn design(design: &Design) -> reference::Design {
@@ -33,4 +36,43 @@ pub(crate) fn documents(s: &Sequence) -> Vec<reference::Sequence> {
         reference::Sequence { ids, targets, x: part(&s.x, tokens, &at), y: part(&s.y, tokens, &at) }
     };
     s.documents.iter().map(document).collect()
+}
+
+/// The oracle in training: on the latest weights, or on stale ones.
+pub(crate) enum Oracle<S> {
+    Latest(reference::Trainer<S>),
+    Stale(StaleTrainer<S>),
+}
+
+impl<S: Scalar> Oracle<S> {
+    /// Does one step from an empty pipeline to an empty one, and shows the values of each microbatch.
+    pub(crate) fn step_recorded(
+        &mut self,
+        microbatches: &[Vec<reference::Sequence>],
+        lr: f64,
+        see: &mut dyn FnMut(usize, Arguments, &[S]),
+    ) -> reference::Step<S> {
+        match self {
+            Self::Latest(oracle) => oracle.step_recorded(microbatches, lr, see),
+            Self::Stale(oracle) => {
+                let step = oracle.step_recorded(microbatches, lr, see);
+                oracle.drain();
+                step
+            }
+        }
+    }
+    /// Returns the current weights.
+    pub(crate) fn weights(&self) -> &Weights<S> {
+        match self {
+            Self::Latest(oracle) => oracle.weights(),
+            Self::Stale(oracle) => oracle.weights(),
+        }
+    }
+    /// Replaces the weights.
+    pub(crate) fn replace(&mut self, weights: Weights<S>) {
+        match self {
+            Self::Latest(oracle) => oracle.replace(weights),
+            Self::Stale(oracle) => oracle.replace(weights),
+        }
+    }
 }

@@ -59,6 +59,7 @@ pub fn certify<'a>(
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     check(subject, scheme)?;
+    let subject = &subject.under(&scheme);
     let one = LazyCell::new(|| {
         watch("bounding the probability of an error");
         subject.bound_log2(1)
@@ -97,6 +98,14 @@ pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
 /// Checks that the ranks fit the model, and that a table of its stages covers all of each step.
 fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
     scheme.fits(&subject.model)?;
+    let schedule = scheme.pipeline().schedule;
+    if schedule.updates_each() && subject.under(&scheme).stale.is_none() {
+        let name = schedule.about().name;
+        return Err(Error::new(format!(
+            "the schedule {name} updates after each microbatch in an order of its own, so there is no reference \
+             to compare it with; pipedream and pipedream-vertical have one"
+        )));
+    }
     let stages = scheme.layout.size(Axis::Pp);
     let mut steps = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
     steps.try_for_each(|n| scheme.pipeline().check(stages, n)).map_err(Error::new)
@@ -108,6 +117,7 @@ fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
 /// If the layout does not fit the model or the batch, or 64 bits do not count the bytes of a rank.
 pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<u128> {
     let scheme = scheme.into();
+    let subject = &subject.under(&scheme);
     let dealt =
         |tokens| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(&tokens)).collect() };
     let ranks = price::peak_of_all(scheme, dealt, |at: BuildContext<Meta<F61>>| {
@@ -161,6 +171,7 @@ pub fn prove_in<'a>(
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     fits(subject, scheme)?;
+    let subject = &subject.under(&scheme);
     let one = |key: Key| {
         let _key = key.enter();
         let watch = |what: &str| watch(&format!("proving {scheme} under {key}: {what}"));
@@ -223,6 +234,7 @@ fn under_keys(
 /// As [`prove`], and if a file cannot be written.
 pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
     fits(subject, layout.into())?;
+    let subject = &subject.under(&layout.into());
     let _key = key.enter();
     let ranks = session::run((layout, &world(layout)?), &START, |at: BuildContext<Cpu<F61>>| {
         let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };

@@ -1,10 +1,12 @@
 //! Subject of a proof: a model, texts to read, steps to train; and the oracle's results for them.
 use super::trace::{TensorTrace, disturbed, reported};
 use crate::cases::{CaseStep, Document, ProofCase};
+use crate::oracle::Oracle;
 use crate::{ProofProgress, oracle};
+use comm::Axis;
 use layers::{Design, OptimizerKind, RandomValues, Shape, Window, counted};
-use parallel::{Batch, BuildContext, Layout, Result, Sequence, Stages, dump, session};
-use reference::Weights;
+use parallel::{Batch, BuildContext, Layout, Result, Scheme, Sequence, Stages, dump, session};
+use reference::{StaleTrainer, Staleness, Weights};
 use std::fmt;
 use tensor::{Cpu, F61, Key, Scalar, mix};
 
@@ -22,6 +24,9 @@ pub(crate) fn reads_alone(shape: &Shape) -> bool {
 
 /// Returns the number of microbatches of both steps under a layout.
 fn microbatches(layout: &Layout) -> [usize; 2] {
+    if layout.table().is_none() && layout.pipeline().schedule.updates_each() {
+        return [layout.size(Axis::Pp) + 1, 1]; // enough to fill the pipeline; degrees grow with each update
+    }
     layout.table().map_or([2, 1], |table| [table.sizes().microbatches; 2])
 }
 
@@ -40,6 +45,8 @@ pub struct Subject {
     pub optimizer: (OptimizerKind, Option<f64>),
     /// Size of the window, if the model's was narrowed.
     pub narrowed: Option<usize>,
+    /// Age of the weights that microbatches read, if each of them is an update.
+    pub stale: Option<Staleness>,
 }
 
 impl Subject {
@@ -93,6 +100,7 @@ impl Subject {
             steps,
             optimizer: (OptimizerKind::Sgd, Some(0.5)),
             narrowed: None,
+            stale: None,
         })
     }
     fn of_ids(shape: Shape, data: usize, [first, second]: [usize; 2]) -> Result<Self> {
@@ -128,10 +136,33 @@ impl Subject {
         let texts = self.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1);
         texts.chain(self.given().iter().map(Sequence::tokens)).collect()
     }
+    /// Returns the subject of a proof of this scheme: under a schedule that updates after each microbatch, one
+    /// that trains without clipping, on weights as stale as the schedule's paper says.
+    #[must_use]
+    pub fn under(&self, scheme: &Scheme<Cpu<F61>>) -> Self {
+        let (pipeline, stages) = (scheme.pipeline(), scheme.layout.size(Axis::Pp));
+        let vertical = match pipeline.schedule.about().word {
+            "pipedream" => false,
+            "pipedream-vertical" => true,
+            _ => return self.clone(),
+        };
+        let parts = self.model.parts(scheme.layout.size(Axis::Tp));
+        let blocks = |stage| {
+            let parts = pipeline.blocks(parts, stage, stages);
+            let [first, end] =
+                [parts.start, parts.end].map(|part| self.model.start(part, scheme.layout.size(Axis::Tp)));
+            end - first
+        };
+        let stale = Some(Staleness { stages: (0..stages).map(blocks).collect(), vertical });
+        Self { optimizer: (self.optimizer.0, None), stale, ..self.clone() }
+    }
     /// Returns the oracle, with these weights.
-    pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> reference::Trainer<S> {
-        let (kind, clip) = self.optimizer;
-        reference::Trainer::new(oracle::design(&self.model), kind, clip, weights)
+    pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> Oracle<S> {
+        let ((kind, clip), design) = (self.optimizer, oracle::design(&self.model));
+        match self.stale.clone() {
+            None => Oracle::Latest(reference::Trainer::new(design, kind, clip, weights)),
+            Some(stale) => Oracle::Stale(StaleTrainer::new(design, kind, stale, weights)),
+        }
     }
     /// Returns the oracle's batch and learning rate of each step.
     pub(super) fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
@@ -183,7 +214,7 @@ impl Subject {
                 let rows = tokens(&model, &batch[m], batch[..m].iter().map(Vec::len).sum());
                 see(n + 1, &name.to_string(), &rows, x);
             });
-            reported(&mut trace, n, step, (&shapes, trainer.weights()));
+            reported(&mut trace, n, (step, self.stale.is_none()), (&shapes, trainer.weights()));
             trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
         }
         trace

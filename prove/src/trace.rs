@@ -45,17 +45,19 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     Ok(())
 }
 
-/// Appends the results of a step of the oracle: the loss and the norm², the gradients, and the weights of
-/// these shapes.
+/// Appends the results of a step of the oracle: the loss, the norm² if there is one, the gradients, and the
+/// weights of these shapes.
 pub(super) fn reported(
     trace: &mut TensorTrace,
     n: usize,
-    step: reference::Step<F61>,
+    (step, has_norm): (reference::Step<F61>, bool),
     (shapes, weights): (&[(String, [usize; 2])], &Weights<F61>),
 ) {
     let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
     trace.push((format!("step {n}: loss"), vec![loss]));
-    trace.push((format!("step {n}: norm²"), vec![step.norm2]));
+    if has_norm {
+        trace.push((format!("step {n}: norm²"), vec![step.norm2]));
+    }
     for (what, from) in [("gradient of", &step.gradients), ("new", weights)] {
         // a weight that is not trained has no gradient
         let numbers = |name: &String| from.get(name).cloned().unwrap_or_default();

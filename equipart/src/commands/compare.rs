@@ -190,6 +190,7 @@ fn subject(
         steps: vec![(batch, LR)],
         optimizer: OPTIMIZER,
         narrowed: None,
+        stale: None,
     };
     let Data::Text(model, corpus) = work.data else { return Ok((of(texts, batch(work)?), None)) };
     if price::parameters(design)? <= LARGE {

@@ -69,9 +69,9 @@ pub fn restore_optimizer<D: Kernels>(
     if kind != wanted {
         bail!("{path}: the optimizer is {}; wanted {wanted}", quoted(kind));
     }
-    let steps = steps
-        .parse()
-        .map_err(|_| Error::new(format!("{path}: the number of updates is {}; it must be a whole number", quoted(steps))))?;
+    let steps = steps.parse().map_err(|_| {
+        Error::new(format!("{path}: the number of updates is {}; it must be a whole number", quoted(steps)))
+    })?;
     let entries = moments(optimizer.kind(), steps, &named(design, params, mesh)?);
     let stored = Stored::new(file.clone(), entries.into_iter().map(|(entry, _)| entry).collect(), |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };

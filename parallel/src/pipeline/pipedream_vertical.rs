@@ -19,8 +19,12 @@ use layers::{StrategyInfo, Tries};
 /// `PipeDream` with vertical sync.
 pub struct PipeDreamVertical;
 
-const NAMES: [&str; 4] =
-    ["PipeDream with vertical sync", "pipedream-vertical", "Harlap et al., arXiv:1806.03377", "stale-weights.md"];
+const NAMES: [&str; 4] = [
+    "PipeDream with vertical sync",
+    "pipedream-vertical",
+    "Harlap et al., arXiv:1806.03377",
+    "stale-weights.md",
+];
 
 static ABOUT: StrategyInfo = StrategyInfo { tries: Tries::Never, ..about(NAMES) };
 

@@ -26,9 +26,9 @@ use tensor::Device;
 #[derive(Clone, Debug)]
 pub struct MoveCosts<L = ()> {
     stage: usize,
-    own: Vec<usize>, // its chunks
-    built: usize,    // peak before the first step
-    rests: usize,    // held between steps
+    own: Vec<usize>,      // its chunks
+    built: usize,         // peak before the first step
+    rests: usize,         // held between steps
     whole: Option<usize>, // peak of the step, if versions of weights come and go
     seen: HashMap<MoveKey, (MemoryChange, L)>,
 }
@@ -86,7 +86,8 @@ impl<L: Clone + 'static> MoveCosts<L> {
             let plan = at.pipeline.plan(stages.size(), batch.microbatches().len());
             let own = at.pipeline.schedule.chunks_of(stages.rank(), &plan);
             let each = at.pipeline.schedule.updates_each();
-            let mut held = Self { stage: stages.rank(), own, built, rests, whole: None, seen: HashMap::new() };
+            let mut held =
+                Self { stage: stages.rank(), own, built, rests, whole: None, seen: HashMap::new() };
             let ends = watched[1..].iter().map(|(_, at, lap)| (*at, lap.clone())).chain([end]);
             let moves = keys(&held.own, watched.iter().map(|(at, ..)| *at));
             for ((key, (at, [_, before], _)), ([most, after], lap)) in zip(zip(moves, &watched), ends) {

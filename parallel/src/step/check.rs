@@ -127,7 +127,8 @@ impl<R: Fn(u16) -> usize> RowWalk<'_, R> {
         let mut left = vec![self.plan.slices * self.plan.microbatches; self.plan.all_chunks()];
         let (mut came, mut given) = (Came::new(), Vec::new());
         let (mut saved, mut waiting, mut peaks) = (0_usize, 0_usize, (0, 0));
-        let is_update = |step: &Action| matches!(step, Action::Run { cell: Cell { act: PassKind::U, .. }, .. });
+        let is_update =
+            |step: &Action| matches!(step, Action::Run { cell: Cell { act: PassKind::U, .. }, .. });
         let updates = self.rows[rank].iter().any(is_update);
         for step in &self.rows[rank] {
             match *step {

@@ -117,9 +117,9 @@ impl Turns {
                     let came = coming.iter().position(|receive| receive.is_for(cell));
                     moves.extend(came.map(|at| ActionPhase::End(coming.remove(at))));
                     let rest = &steps[at + 1..];
-                    let next = rest
-                        .iter()
-                        .find_map(|step| if let Action::Run { cell, .. } = step { Some(*cell) } else { None });
+                    let next = rest.iter().find_map(|step| {
+                        if let Action::Run { cell, .. } = step { Some(*cell) } else { None }
+                    });
                     let before_next = rest.iter().take_while(|step| !matches!(step, Action::Run { .. }));
                     let early = before_next.copied().find(|step| next.is_some_and(|next| step.is_for(next)));
                     moves.extend(early.map(ActionPhase::Begin));
@@ -133,8 +133,7 @@ impl Turns {
                     coming.push(step);
                 }
                 Action::Send(what, _, to) => {
-                    let same =
-                        |step: &Action| matches!(step, Action::Send(of, _, rank) if (*of, *rank) == (what, to));
+                    let same = |step: &Action| matches!(step, Action::Send(of, _, rank) if (*of, *rank) == (what, to));
                     let before = sent.iter().position(same);
                     moves.extend(before.map(|at| ActionPhase::End(sent.remove(at))));
                     moves.push(ActionPhase::Begin(step));

@@ -96,7 +96,11 @@ fn scheduled(
                 let at = format!("{ours}, step {step}, pp={pp}:{word}, dp={dp}, tp={tp}, sp={sp}, {rests:?}");
                 let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
                 assert_eq!(report.loss.read().unwrap(), [loss], "{at}");
-                assert_eq!(report.norm2.as_ref().expect("one update").read().unwrap(), [wanted.norm2], "{at}");
+                assert_eq!(
+                    report.norm2.as_ref().expect("one update").read().unwrap(),
+                    [wanted.norm2],
+                    "{at}"
+                );
                 assert!(weights(&mut trainer)? == *truth.weights(), "weights, {at}");
             }
             Ok::<_, crate::Error>(())

@@ -161,6 +161,7 @@ impl ProofCase {
             steps,
             optimizer: (self.optimizer, self.clip),
             narrowed: None,
+            stale: None,
         })
     }
     fn batch(&self, n: usize, step: &CaseStep) -> Result<Batch> {

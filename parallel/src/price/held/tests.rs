@@ -154,7 +154,8 @@ fn versions_of_a_full_pipeline_are_priced_to_the_byte() {
         };
         let world = layout.world().unwrap();
         let held = session::run((&layout, &world), &RandomValues { seed: 1 }, program).unwrap();
-        let priced = crate::price::training::<Float>(&layout, SHAPE, optimizer, &batch, |_, _| Ok(())).unwrap();
+        let priced =
+            crate::price::training::<Float>(&layout, SHAPE, optimizer, &batch, |_, _| Ok(())).unwrap();
         let all: usize = held.iter().map(|held| held.total).sum();
         assert_eq!(priced.all, all as u128, "{layout}, {microbatches} microbatches");
         let few = |rank| {

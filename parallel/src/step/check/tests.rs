@@ -80,8 +80,10 @@ fn versions_go(schedule: &dyn Schedule, row: &[Cell], plan: &Plan) -> bool {
     };
     (0..plan.microbatches).all(|m| {
         let [f, b, u] = [PassKind::F, PassKind::B, PassKind::U].map(|act| at(act, m).unwrap());
-        let is_before = |version: usize, cell: usize| version == 0 || at(PassKind::U, version - 1) < Some(cell);
-        let kept = |cell| (0..m).all(|other| at(PassKind::U, other) > Some(cell) || reads(other + 1) <= reads(m));
+        let is_before =
+            |version: usize, cell: usize| version == 0 || at(PassKind::U, version - 1) < Some(cell);
+        let kept =
+            |cell| (0..m).all(|other| at(PassKind::U, other) > Some(cell) || reads(other + 1) <= reads(m));
         let after_last = m == 0 || at(PassKind::U, m - 1) < Some(b);
         after_last && b < u && is_before(reads(m), f) && kept(f) && kept(b)
     })

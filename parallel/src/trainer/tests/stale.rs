@@ -22,7 +22,8 @@ fn stale_steps(
     ([pp, dp, tp, sp], zero): ([usize; 4], bool),
 ) {
     let _key = Key(9).enter();
-    let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).map(|i| if i == 3 { IGNORED } else { i }).collect());
+    let sequence =
+        |n: u32| Sequence::new((0..n).collect(), (1..=n).map(|i| if i == 3 { IGNORED } else { i }).collect());
     let batch = |step: usize| {
         let lengths = (0..microbatches + 1).map(|i| 2 + ((i + step) % 4) as u32);
         Batch::new(lengths.map(sequence).collect(), microbatches).unwrap().idling(true)
@@ -78,7 +79,8 @@ fn stale_steps(
 /// targets of another step; a microbatch that is taken for one a step before; a loss that is not a mean.
 #[test]
 fn steps_on_stale_weights_equal_their_oracle_bit_for_bit() {
-    let all: Vec<_> = crate::pipeline::ALL.iter().copied().filter(|schedule| schedule.updates_each()).collect();
+    let all: Vec<_> =
+        crate::pipeline::ALL.iter().copied().filter(|schedule| schedule.updates_each()).collect();
     assert_eq!(all.len(), 2);
     for schedule in all {
         for (m, runs, layout, zero) in [

@@ -65,7 +65,8 @@ where
             let start = dump::weights(trainer.model().params(), &mesh)?;
             let report = trainer.step(&batch(), RATE)?;
             let new: Weights<_> = dump::weights(trainer.model().params(), &mesh)?.into_iter().collect();
-            let seen = [&report.loss, report.norm2.as_ref().expect("one update a step")].map(|x| x.read().expect("the host has values")[0]);
+            let seen = [&report.loss, report.norm2.as_ref().expect("one update a step")]
+                .map(|x| x.read().expect("the host has values")[0]);
             Ok::<_, parallel::Error>((seen, new) == unsplit(start.into_iter().collect()))
         });
         match ranks {
