@@ -20,7 +20,6 @@ use layers::{
     Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, ShardingStrategy,
     TokenShards,
 };
-use microbatches::Counted;
 use passed::{Passed, Received, Sent};
 use std::rc::Rc;
 use tensor::{Category, Scalar};
@@ -40,21 +39,14 @@ pub struct Stages<D: Kernels> {
     regions: [Region; 2],      // of the stream within a stage, and between stages
     rooted: bool,              // only the first data rank keeps the parameters
     design: Rc<Design>,
-    made: [Option<Made>; 2], // of inference, and of training: for the last plan
-    begun: usize,            // training steps since the pipeline was empty
+    made: [Option<(Plan, Rc<StepMoves>)>; 2], // of inference, and of training: for the last plan
+    begun: usize,                             // training steps since the pipeline was empty
     versions: Versions<D>,
     hooks: Vec<Box<dyn Hooks<D>>>,                         // of its strategies
     held: Vec<((Payload, Task), Passed<D>)>,               // by the task that needs it
     sent: Vec<((Payload, Task), Sent<D>)>,                 // not waited for yet
     coming: Vec<((Payload, Task), Received<D>)>,           // started, and not needed yet
     pub(crate) watch: Option<Box<dyn FnMut(ActionPhase)>>, // called before each move
-}
-
-/// The moves of this rank in steps of this plan.
-#[derive(Clone)]
-struct Made {
-    plan: Plan,
-    moves: Rc<StepMoves>,
 }
 
 impl<D: Kernels> Stages<D> {
@@ -124,7 +116,7 @@ impl<D: Kernels> Stages<D> {
     ) -> Result<()> {
         let plan =
             Plan { slices: self.slices(learns), ..self.pipeline.plan(self.logits.size(), microbatches) };
-        let Made { moves, .. } = self.table(plan, learns)?;
+        let moves = self.table(plan, learns)?;
         let step = if learns { self.begun } else { 0 };
         let known = step.min(moves.steps.len() - 1);
         self.go(&moves.steps[known].clone(), (&plan, step - known, learns), work, uses)?;
@@ -137,7 +129,7 @@ impl<D: Kernels> Stages<D> {
     }
     /// Number of microbatches of the steps that have begun and are not finished; 0 if the pipeline is empty.
     pub(crate) fn in_flight(&self) -> usize {
-        self.made[1].as_ref().filter(|_| self.begun > 0).map_or(0, |made| made.plan.microbatches)
+        self.made[1].as_ref().filter(|_| self.begun > 0).map_or(0, |(plan, _)| plan.microbatches)
     }
     /// Finishes the microbatches in flight, and gives the parameters their latest version.
     pub(crate) fn empty(
@@ -145,7 +137,7 @@ impl<D: Kernels> Stages<D> {
         work: &mut dyn Microbatches<D>,
         uses: &mut dyn ParamHooks<D>,
     ) -> Result<()> {
-        if let (Some(Made { plan, moves }), Some(last)) = (self.made[1].clone(), self.begun.checked_sub(1)) {
+        if let (Some((plan, moves)), Some(last)) = (self.made[1].clone(), self.begun.checked_sub(1)) {
             let known = last.min(moves.ends.len() - 1);
             self.go(&moves.ends[known].clone(), (&plan, last - known, true), work, uses)?;
             self.versions.end(&mut self.stage.params());
@@ -164,8 +156,10 @@ impl<D: Kernels> Stages<D> {
         let stages = self.mesh.group(Axis::Pp).clone();
         let steps = 1 + self.pipeline.schedule.carries(plan).div_ceil(plan.microbatches);
         let [first, ring] = [later, steps].map(|steps| (steps * plan.microbatches) as u32);
-        let counted = Counted { first, ring };
-        let all = &Plan { microbatches: ring as usize, ..*plan }; // in flight
+        let since_empty = |of: Task| Task { microbatch: of.microbatch + first, ..of };
+        // for the caller, microbatches in flight have numbers below `ring`, which are then used again
+        let in_flight = |of: Task| Task { microbatch: (of.microbatch + first) % ring, ..of };
+        let all = &Plan { microbatches: ring as usize, ..*plan };
         for &at in moves {
             if let Some(watch) = &mut self.watch {
                 watch(at);
@@ -173,10 +167,10 @@ impl<D: Kernels> Stages<D> {
             match at {
                 ActionPhase::Begin(Action::Run { cell, last, .. }) => {
                     if learns && self.updates_each() {
-                        let cell = Cell { of: counted.whole(cell.of), ..cell };
+                        let cell = Cell { of: since_empty(cell.of), ..cell };
                         self.versions.before(cell, (&self.pipeline, plan), &mut self.stage.params());
                     }
-                    let of = counted.in_flight(cell.of);
+                    let of = in_flight(cell.of);
                     if cell.act == PassKind::U {
                         self.update(of, plan, work, uses)?;
                     } else {
@@ -184,16 +178,16 @@ impl<D: Kernels> Stages<D> {
                     }
                 }
                 ActionPhase::End(Action::Run { cell, .. }) => {
-                    work.done(counted.in_flight(cell.of).microbatch as usize);
+                    work.done(in_flight(cell.of).microbatch as usize);
                 }
                 ActionPhase::Begin(Action::Receive(payload, task, from)) => {
-                    let task = counted.in_flight(task);
+                    let task = in_flight(task);
                     let rows = work.cx(task)?.rows();
                     let coming = self.receive((payload, task, from), (rows, learns), &stages, all)?;
                     self.coming.push(((payload, task), coming));
                 }
                 ActionPhase::End(Action::Receive(payload, task, _)) => {
-                    let task = counted.in_flight(task);
+                    let task = in_flight(task);
                     let Passed { x, row } = named(&mut self.coming, (payload, task)).wait()?;
                     let x = if x.region() == self.regions[0] {
                         x
@@ -203,14 +197,14 @@ impl<D: Kernels> Stages<D> {
                     self.held.push(((payload, task), Passed { x, row }));
                 }
                 ActionPhase::Begin(Action::Send(payload, task, to)) => {
-                    let task = counted.in_flight(task);
+                    let task = in_flight(task);
                     let Passed { x, row } = named(&mut self.held, (payload, task));
                     let passed = Passed { x: x.in_region(self.regions[1]), row };
                     let sent = passed.start_send(&stages, to, tags(payload, task, all))?;
                     self.sent.push(((payload, task), sent));
                 }
                 ActionPhase::End(Action::Send(payload, task, _)) => {
-                    named(&mut self.sent, (payload, counted.in_flight(task))).wait()?;
+                    named(&mut self.sent, (payload, in_flight(task))).wait()?;
                 }
                 ActionPhase::Begin(Action::Complete) => {
                     work.complete()?;
@@ -226,10 +220,10 @@ impl<D: Kernels> Stages<D> {
     }
     /// Returns this rank's moves for a plan, and keeps them for the next step. The whole table is checked
     /// first.
-    fn table(&mut self, plan: Plan, learns: bool) -> Result<Made> {
+    fn table(&mut self, plan: Plan, learns: bool) -> Result<Rc<StepMoves>> {
         let made = &mut self.made[usize::from(learns)];
-        if let Some(made) = made.as_ref().filter(|made| made.plan == plan) {
-            return Ok(made.clone());
+        if let Some((_, moves)) = made.as_ref().filter(|(of, _)| *of == plan) {
+            return Ok(moves.clone());
         }
         let (schedule, rank) = (self.pipeline.schedule, self.logits.rank());
         let moves = if learns {
@@ -238,7 +232,7 @@ impl<D: Kernels> Stages<D> {
             let all = moves(schedule, &plan, rank, false);
             all.map(|all| StepMoves { steps: vec![all.into()], ends: Vec::new() })
         };
-        Ok(made.insert(Made { plan, moves: Rc::new(moves.map_err(Error::new)?) }).clone())
+        Ok(made.insert((plan, Rc::new(moves.map_err(Error::new)?))).1.clone())
     }
     /// Returns true if each microbatch is an update.
     pub(crate) fn updates_each(&self) -> bool {

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input
-//! half, `W` its weight half. `U` is an update after one microbatch. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble
-//! pipeline parallelism", §2, arXiv:2401.10241 (the two halves).
+//! half, `W` its weight half. `U` is an update after one microbatch. Source: Huang et al., "GPipe", §2.2,
+//! arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2, arXiv:2401.10241 (the two halves).
 mod cell;
 mod check;
 mod moves;

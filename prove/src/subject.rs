@@ -136,8 +136,8 @@ impl Subject {
         let texts = self.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1);
         texts.chain(self.given().iter().map(Sequence::tokens)).collect()
     }
-    /// Returns the subject of a proof of this scheme: under a schedule that updates after each microbatch, one
-    /// that trains without clipping, on weights as stale as the schedule's paper says.
+    /// Returns the subject of a proof of this scheme: under a schedule that updates after each microbatch,
+    /// one that trains without clipping, on weights as stale as the schedule's paper says.
     #[must_use]
     pub fn under(&self, scheme: &Scheme<Cpu<F61>>) -> Self {
         let (pipeline, stages) = (scheme.pipeline(), scheme.layout.size(Axis::Pp));

@@ -11,8 +11,7 @@
 //! | `mask.rs`, `look.rs`, `attention.rs`, `cross_attention.rs` | sequences, masks; attention |
 //! | `feed_forward.rs`, `router.rs`, `experts.rs`, `balance.rs` | feed-forward; experts, and their losses |
 //! | `parameters.rs`, `block.rs`, `model.rs`, `pass.rs`, `loss.rs`, `see.rs` | a transformer, its losses |
-//! | `classifier.rs`, `design.rs`, `update.rs`, `train.rs` | a classifier; any model; a training step |
-//! | `stale.rs` | training on stale weights |
+//! | `classifier.rs`, `design.rs`, `update.rs`, `train.rs`, `stale.rs` | a classifier; training steps |
 //! | `degree.rs`, `compiled.rs`; tests: `proof.rs`, `tests/all/` | degrees; derivatives, Hugging Face |
 mod activation;
 mod attention;

@@ -1,5 +1,5 @@
-//! Training on stale weights, as pipelines without a flush do: each microbatch is an update, and reads weights
-//! from before the updates that are still under way.
+//! Training on stale weights, as pipelines without a flush do: each microbatch is an update, and reads
+//! weights from before the updates that are still under way.
 //!
 //! ```text
 //! w_r ← w_r − lr·∇_r f(w_0(v_0), .., w_{K−1}(v_{K−1}))      w_r(v): weights of stage r after v updates

@@ -24,8 +24,8 @@ fn moments(kind: OptimizerKind, steps: usize, params: &[Named]) -> Vec<(Entry, S
     trained.flat_map(|p| (0..count).map(move |which| of(p, which))).collect()
 }
 
-/// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata. Every
-/// rank calls it.
+/// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata.
+/// Every rank calls it.
 ///
 /// # Errors
 /// If a collective fails.

@@ -1,4 +1,4 @@
-//! `PipeDream`, `pp=N:pipedream`: 1F1B without a flush, where each microbatch is an update, with weight stashing.
+//! `PipeDream`, `pp=N:pipedream`: 1F1B without a flush; each microbatch is an update, with stashed weights.
 //!
 //! ```text
 //! stages 3                rank 0   F0 F1 F2 ·  ·  ·  B0 U0 F3 B1 U1 F4 B2 U2 ..
@@ -8,9 +8,8 @@
 //! ```
 //!
 //! Microbatch `n` goes forward with the latest weights of each rank, and backward with the same: rank `r` of
-//! `K` stashes the K − r versions that microbatches in flight have read. The pipeline stays full from step to
-//! step, so ranks wait only at its beginning and its end. The price is staleness: a rank's gradient is K − 1 − r
-//! updates old, and ranks read versions of different age.
+//! `K` stashes the K − r versions of microbatches in flight. The pipeline stays full from step to step, so
+//! ranks wait only at its beginning and its end. In return ranks read versions of different age.
 //!
 //! Source: Harlap et al., "`PipeDream`", §3.3 (weight stashing), arXiv:1806.03377. Neighbour:
 //! [`pipedream_vertical`](super::pipedream_vertical). Chapter: 23.

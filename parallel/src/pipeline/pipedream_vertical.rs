@@ -1,4 +1,5 @@
-//! `PipeDream` with vertical sync, `pp=N:pipedream-vertical`: a microbatch reads the same version on all ranks.
+//! `PipeDream` with vertical sync, `pp=N:pipedream-vertical`: a microbatch reads the same version on all
+//! ranks.
 //!
 //! ```text
 //! w_r(n + 1) = w_r(n) − lr·∇_r f(w_0(v), .., w_{K−1}(v))              v = max(0, n − (K − 1))

@@ -1,4 +1,4 @@
-//! The microbatches of steps, as the executor counts and requests them.
+//! The microbatches of a step, as the executor requests them.
 use crate::Result;
 use crate::step::Task;
 use kernels::Kernels;
@@ -38,24 +38,5 @@ pub(crate) trait Microbatches<D: Kernels> {
         _: &mut [&mut Param<D>],
     ) -> Result<()> {
         Ok(())
-    }
-}
-
-/// Microbatches of a step as the executor counts them: `first` is added to those of the moves, for the
-/// schedule; for the caller, microbatches in flight have numbers below `ring`, which are then used again.
-#[derive(Clone, Copy)]
-pub(super) struct Counted {
-    pub(super) first: u32,
-    pub(super) ring: u32,
-}
-
-impl Counted {
-    /// Number of a task's microbatch since the pipeline was empty.
-    pub(super) fn whole(self, of: Task) -> Task {
-        Task { microbatch: of.microbatch + self.first, ..of }
-    }
-    /// Number of the microbatch among those in flight.
-    pub(super) fn in_flight(self, of: Task) -> Task {
-        Task { microbatch: (of.microbatch + self.first) % self.ring, ..of }
     }
 }

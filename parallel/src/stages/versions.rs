@@ -1,5 +1,5 @@
-//! Versions of a rank's weights, under a schedule that updates them after each microbatch. The parameters have
-//! the version that was read last; other versions that microbatches still need are beside them.
+//! Versions of a rank's weights, under a schedule that updates them after each microbatch. The parameters
+//! have the version that was read last; other versions that microbatches still need are beside them.
 use crate::pipeline::Pipeline;
 use crate::step::{Cell, PassKind, Plan};
 use kernels::Kernels;

@@ -3,10 +3,9 @@
 //! Cells: every task runs forward once and backward once, on its rank, each cell after what it needs, and no
 //! rank waits for ever. Actions, as lowered: the last contribution to a chunk's gradients is marked as such,
 //! every message is received before the cell that needs it and in the order in which it was sent, and all
-//! messages [meet](meet) although nothing buffers them. Versions ([`versions`]): in a schedule with updates as
-//! cells, every update follows its microbatch's backward, and every version is there when a cell reads it. A
-//! refusal names the smallest thing that is wrong: two
-//! cells, or a cycle of ranks.
+//! messages [meet](meet) although nothing buffers them. Versions ([`versions`]): in a schedule with updates
+//! as cells, every update follows its microbatch's backward, and every version is there when a cell reads it.
+//! A refusal names the smallest thing that is wrong: two cells, or a cycle of ranks.
 pub(super) mod meet;
 mod versions;
 

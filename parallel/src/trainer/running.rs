@@ -12,9 +12,9 @@ use std::ops::Range;
 use tensor::{Category, Scalar, Tensor};
 
 /// A training step that may still be running.
-pub struct RunningStep<D: Kernels>(Running<D>);
+pub struct RunningStep<D: Kernels>(StepLoss<D>);
 
-enum Running<D: Kernels> {
+enum StepLoss<D: Kernels> {
     /// The sum of the mean losses of this number of microbatches is under way.
     Losses(Request<D::Wide>, usize),
     Done(Report<D>),
@@ -28,8 +28,8 @@ impl<D: Kernels> RunningStep<D> {
     /// If a rank fails.
     pub fn wait(self) -> Result<Report<D>> {
         let (losses, microbatches) = match self.0 {
-            Running::Losses(losses, microbatches) => (losses, microbatches),
-            Running::Done(report) => return Ok(report),
+            StepLoss::Losses(losses, microbatches) => (losses, microbatches),
+            StepLoss::Done(report) => return Ok(report),
         };
         let sum: Tensor<D::Wide> = losses.wait()?;
         let each = Wide::<D>::from_usize(microbatches).inv();
@@ -41,7 +41,7 @@ impl<D: Kernels> RunningStep<D> {
 impl<D: Kernels> From<Report<D>> for RunningStep<D> {
     /// The report of a finished step.
     fn from(report: Report<D>) -> Self {
-        Self(Running::Done(report))
+        Self(StepLoss::Done(report))
     }
 }
 
@@ -62,8 +62,8 @@ impl<D: Kernels> Trainer<D> {
         let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
         let sums = self.through(batch, (pass, lr), &|_| (), None)?;
         Ok(RunningStep(match sums.report {
-            Some(report) => Running::Done(report),
-            None => Running::Losses(self.rank.total(sums.loss)?, batch.microbatches().len()),
+            Some(report) => StepLoss::Done(report),
+            None => StepLoss::Losses(self.rank.total(sums.loss)?, batch.microbatches().len()),
         }))
     }
     /// Finishes all steps that have begun. Every rank calls it; does nothing if none is running.

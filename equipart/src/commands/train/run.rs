@@ -11,7 +11,7 @@ use models::TrainableModel;
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance, Recorded};
 use parallel::measure;
-use parallel::{Batch, BuildContext, Layout, Network, Result, RunningStep, Trainer, bail, session};
+use parallel::{BuildContext, Layout, Network, Result, Trainer, bail, session};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -148,13 +148,14 @@ impl TrainRun<'_> {
             let (batch, lr) = (self.source.batch(&self.settings, step, &mut epoch)?, rate.at(step));
             let profile = (self.network.profile && profile::is_taken(step - done))
                 .then(|| mesh.profile(device.place()));
-            if self.dump.is_some() && step + 1 == until {
+            let started = if self.dump.is_some() && step + 1 == until {
                 let (report, all) = dump::step(trainer, mesh, &batch, lr)?;
                 seen = Some(all);
-                running.push_back((report.into(), batch, lr));
+                report.into()
             } else {
-                running.push_back((trainer.start_step(&batch, lr)?, batch, lr));
-            }
+                trainer.start_step(&batch, lr)?
+            };
+            running.push_back((started, batch, lr));
             drop(profile);
             begun += 1;
             // Ranks must not wait for each other while a step of a full pipeline runs.
@@ -167,7 +168,7 @@ impl TrainRun<'_> {
                 line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
             }
             while running.len() > usize::from(!ends) {
-                let (step, batch, lr): (RunningStep<D>, Batch, f64) = running.pop_front().expect("one runs");
+                let (step, batch, lr) = running.pop_front().expect("one runs");
                 let loss = step.wait()?.loss.read().expect("the host has values")[0].to_f64();
                 if !loss.is_finite() {
                     bail!("the loss of step {} is {loss}; a smaller --lr may help", line.step);

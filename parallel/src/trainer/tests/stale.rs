@@ -13,8 +13,8 @@ fn weights(trainer: &mut Trainer<Cpu<F61>>, mesh: &Mesh<tensor::Host>) -> Result
     Ok(all)
 }
 
-/// Trains for some steps with a full pipeline, drains it, then for some more, under layouts `[pp, dp, tp, sp]`
-/// with the values' state as `ZeRO`-1 if `zero`.
+/// Trains for some steps with a full pipeline, drains it, then for some more, under layouts `[pp, dp, tp,
+/// sp]` with the values' state as `ZeRO`-1 if `zero`.
 fn stale_steps(
     (schedule, split): (&'static dyn Schedule, Option<&'static [usize]>),
     shape: Shape,
