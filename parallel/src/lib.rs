@@ -54,7 +54,8 @@ pub use pipeline::{Pipeline, Schedule};
 pub use scheme::{AnyDeviceStrategy, Scheme};
 pub use stages::{BuildContext, Stages};
 pub use stored::{Entry, Orientation, Stacked, Stored};
-pub use trainer::{Report, RunningStep, Trainer, features};
+pub use trainer::running::RunningStep;
+pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};
 
 /// Prefix of a training step's name in a trace; the step's number follows.

@@ -2,25 +2,23 @@
 //! and gradients from chunk to chunk. It knows neither what a chunk computes nor which schedule wrote the
 //! cells.
 mod at;
-mod microbatches;
 mod once;
 mod passed;
 mod versions;
 
 pub use at::BuildContext;
-pub(crate) use microbatches::Microbatches;
 
 use crate::pipeline::Pipeline;
 use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, StepMoves, Task, moves};
 use crate::{Error, Result};
-use comm::{Axis, Group, Mesh, Tag};
+use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
 use layers::{
-    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, ShardingStrategy,
-    TokenShards,
+    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, PassContext,
+    ShardingStrategy, StageRequest, TokenShards,
 };
-use passed::{Passed, Received, Sent};
+use passed::{Passed, Received, Sent, tags};
 use std::rc::Rc;
 use tensor::{Category, Scalar};
 use versions::Versions;
@@ -47,6 +45,43 @@ pub struct Stages<D: Kernels> {
     sent: Vec<((Payload, Task), Sent<D>)>,                 // not waited for yet
     coming: Vec<((Payload, Task), Received<D>)>,           // started, and not needed yet
     pub(crate) watch: Option<Box<dyn FnMut(ActionPhase)>>, // called before each move
+}
+
+/// The microbatches of a step, as the executor requests them.
+pub(crate) trait Microbatches<D: Kernels> {
+    /// Returns the context of a slice of a microbatch, created on first use.
+    fn cx(&mut self, of: Task) -> Result<&PassContext<D>>;
+    /// Returns the input of the model.
+    fn input(&mut self, of: Task) -> Result<Input<D>>;
+    /// Returns the kind of output wanted at the model's end.
+    fn wanted(&mut self, of: Task) -> Result<StageRequest<D>>;
+    /// Receives the output of the model.
+    fn ended(&mut self, of: Task, output: Output<D>);
+    /// Changes the weights with the gradient of one microbatch.
+    fn update_each(
+        &mut self,
+        _: Task,
+        _: &[Box<dyn Hooks<D>>],
+        _: &mut dyn ParamHooks<D>,
+        _: &mut [&mut Param<D>],
+    ) -> Result<()> {
+        Ok(())
+    }
+    /// Called when this rank has finished a microbatch.
+    fn done(&mut self, _: usize) {}
+    /// Called when all microbatches have run backward, before the sums of their gradients are waited for.
+    fn complete(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// Called when all gradients are summed; changes the weights.
+    fn update(
+        &mut self,
+        _: &[Box<dyn Hooks<D>>],
+        _: &mut dyn ParamHooks<D>,
+        _: &mut [&mut Param<D>],
+    ) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<D: Kernels> Stages<D> {
@@ -355,14 +390,6 @@ fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Ho
 fn named<M>(all: &mut Vec<((Payload, Task), M)>, name: (Payload, Task)) -> M {
     let at = all.iter().position(|(of, _)| *of == name);
     all.remove(at.expect("the data of a task has arrived")).1
-}
-
-/// Tags of a message and of the row beside it, unique within the step.
-fn tags(payload: Payload, of: Task, plan: &Plan) -> (Tag, Tag) {
-    let microbatch = of.microbatch as usize + plan.microbatches * of.chunk.saturating_sub(1) as usize;
-    let number = microbatch * plan.slices + of.slice as usize;
-    let row = if payload == Payload::Activation { "row beside" } else { "row back" };
-    (Tag::new(payload.name(), number), Tag::new(row, number))
 }
 
 #[cfg(test)]

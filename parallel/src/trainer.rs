@@ -14,7 +14,7 @@
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
 mod dealt;
-mod running;
+pub(crate) mod running;
 mod share;
 
 use crate::stages::{BuildContext, Stages};
@@ -24,7 +24,6 @@ use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
 use kernels::{Kernels, OrderedKernels};
 use layers::ops::{Partial, RootExchange, top_k};
 use layers::{Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, Wide};
-pub use running::RunningStep;
 pub use share::features;
 use std::collections::VecDeque;
 use tensor::{Category, Real, Scalar, Tensor};

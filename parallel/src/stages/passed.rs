@@ -2,6 +2,7 @@
 //! one (`layers/src/model/hooks.rs`). The row is a message of its own, in a wide dtype: a narrow one cannot
 //! count that far.
 use crate::Result;
+use crate::step::{Payload, Plan, Task};
 use comm::{Group, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, Stream};
@@ -67,4 +68,12 @@ impl<D: Kernels> Received<D> {
         let x = Stream::sent(self.share.wait()?, self.rows, self.region);
         Ok(Passed { x, row: self.row.map(Request::wait).transpose()? })
     }
+}
+
+/// Tags of a message and of the row beside it, unique among microbatches in flight.
+pub(super) fn tags(payload: Payload, of: Task, plan: &Plan) -> (Tag, Tag) {
+    let microbatch = of.microbatch as usize + plan.microbatches * of.chunk.saturating_sub(1) as usize;
+    let number = microbatch * plan.slices + of.slice as usize;
+    let row = if payload == Payload::Activation { "row beside" } else { "row back" };
+    (Tag::new(payload.name(), number), Tag::new(row, number))
 }
