@@ -11,7 +11,7 @@
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `context.rs`, `exposed.rs` | attention and a block on a long sequence; exposed communication time |
 //! | `machine.rs`, `measure.rs` | the hardware and its limits; the host as data, for prices |
-//! | `parts.rs` | times of a model's parts, for PipeDream's partitioner |
+//! | `parts.rs` | times of a model's parts, for `PipeDream`'s partitioner |
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | breakdown of the time of training steps, read from a trace |
 mod all_reduce;

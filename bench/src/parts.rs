@@ -1,8 +1,8 @@
-//! PipeDream's profiler: the costs of each part of a model, measured in training steps of one microbatch on
+//! `PipeDream`'s profiler: the costs of each part of a model, measured in training steps of one microbatch on
 //! one rank. Every part is a chunk of its own there, so a step's trace has a span for the forward and one for
 //! the backward of each part; the update is in none of them.
 //!
-//! Source: Harlap et al., "PipeDream", §3.1, arXiv:1806.03377.
+//! Source: Harlap et al., "`PipeDream`", §3.1, arXiv:1806.03377.
 use super::measure::call;
 use super::model::batch;
 use super::pipeline::cells;

@@ -1,4 +1,4 @@
-//! PipeDream's partitioner: cuts a row of measured parts into stages, and replicates each stage over ranks, so
+//! `PipeDream`'s partitioner: cuts a row of measured parts into stages, and replicates each stage over ranks, so
 //! that the slowest stage or message takes as little time as possible.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!
 //! More ranks can be slower, since `W_l` grows with them: the result uses as many as are best.
 //!
-//! Source: Harlap et al., "PipeDream", §3.2, arXiv:1806.03377; Narayanan et al., SOSP 2019, §3.1.
+//! Source: Harlap et al., "`PipeDream`", §3.2, arXiv:1806.03377; Narayanan et al., SOSP 2019, §3.1.
 use parallel::pipeline::one_f_one_b::OneForwardOneBackward;
 use parallel::step::simulate::{StepTimes, simulate};
 use parallel::step::{Cell, PassKind, Payload, Plan};
@@ -145,12 +145,6 @@ impl ModelProfile {
 }
 
 impl Partition {
-    /// Returns the number of ranks of every stage if it is the same.
-    #[must_use]
-    pub fn replicas(&self) -> Option<usize> {
-        let ranks = self.stages[0].ranks;
-        self.stages.iter().all(|stage| stage.ranks == ranks).then_some(ranks)
-    }
     /// Simulates a step of 1F1B on these stages. Returns its microbatches per second.
     ///
     /// # Errors

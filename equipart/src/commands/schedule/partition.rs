@@ -1,6 +1,5 @@
-//! `schedule --partition RANKS`: profiles a model's parts, and splits them into replicated stages as PipeDream
+//! `schedule --partition RANKS`: profiles a model's parts, and splits them into replicated stages as `PipeDream`
 //! does.
-use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
 use bench::parts;
 use clap::Args;
@@ -36,7 +35,13 @@ impl PartitionArgs {
     ///
     /// # Errors
     /// If a number does not fit the model, or the model cannot be trained here.
-    pub(super) fn run(&self, ranks: usize, (model, seq): (&Model, usize), dtype: DtypeName, as_json: bool) -> Result<bool> {
+    pub(super) fn run(
+        &self,
+        ranks: usize,
+        (model, seq): (&Model, usize),
+        dtype: DtypeName,
+        as_json: bool,
+    ) -> Result<bool> {
         let (sequences, blocks) = (self.sequences, model.config.shape.blocks);
         if !(1..=MOST[1]).contains(&sequences) {
             bail!("--sequences is {sequences}; it must be 1 to {}", MOST[1]);
@@ -44,104 +49,75 @@ impl PartitionArgs {
         let most = MOST[0].min(blocks * sequences);
         if !(1..=most).contains(&ranks) {
             bail!(
-                "--partition is {ranks}; it must be 1 to {most}: {} on at most {} each, one for each sequence of a \
-                 microbatch (--sequences)",
+                "--partition is {ranks}; it must be 1 to {most}: {} on at most {} each, one for each of --sequences",
                 counted(blocks, "block"),
-                counted(sequences, "rank"),
+                counted(sequences, "rank")
             );
         }
-        let watch = ProgressWatch::spinner();
-        watch.say(&format!("training steps of {}", counted(blocks, "block")));
+        out::note(&format!("profiling {}", counted(blocks, "block")));
         let shape = model.config.shape;
         let profile = with_dtype!(dtype, D => parts::profile::<D>((shape, model.values()), [sequences, seq]))?;
-        watch.done();
         let partition = profile.partition(ranks, sequences);
-        let simulated = match partition.replicas() {
-            Some(_) => None,
-            None => Some(partition.simulated(&profile, SIMULATED)?),
-        };
-        let found = Found { profile, partition, simulated };
-        if as_json { found.json([sequences, seq]) } else { found.say(&model.origin, [sequences, seq]) }
+        let rate = 1.0 / partition.bottleneck;
+        let speedup = profile.seconds() * rate;
+        let layout = layout(&partition);
+        let simulated =
+            layout.is_none().then(|| partition.simulated(&profile, SIMULATED)).transpose()?;
+        if as_json {
+            let (layout, split) = layout.unzip();
+            show::json(&json!({
+                "sequences": sequences, "seq": seq, "parts": profile.parts, "bandwidth": profile.bandwidth,
+                "stages": partition.stages, "bottleneck": partition.bottleneck, "speedup": speedup, "layout": layout,
+                "split": split.flatten(), "microbatches_per_second": rate, "simulated_microbatches_per_second": simulated,
+            }));
+            return Ok(true);
+        }
+        let batch = format!("{} of {}", counted(sequences, "sequence"), counted(seq, "token"));
+        let (origin, steps) = (&model.origin, parts::STEPS);
+        out::line(&format!("The model is {origin}. Its parts, on one rank and a microbatch of {batch}, median of {steps} steps:\n"));
+        tables(&profile, &partition);
+        let ms = partition.bottleneck * 1e3;
+        out::line(&format!("\nThe bottleneck takes {ms:.3} ms a microbatch: {speedup:.2} times the speed of one rank."));
+        out::line(&match layout {
+            Some((layout, None)) => format!("It runs: train --layout {layout}"),
+            Some((layout, Some(split))) => format!("It runs: train --layout {layout} --split {split}"),
+            None => format!(
+                "No layout runs stages with different numbers of ranks. Simulated under 1F1B, {SIMULATED} microbatches a step, they run \
+                 {:.2} microbatches per second;\nthe bottleneck allows {rate:.2}.",
+                simulated.unwrap_or_default(),
+            ),
+        });
         Ok(true)
     }
 }
 
-/// A profile, its best partition, and the simulated microbatches per second of stages that no layout has.
-struct Found {
-    profile: ModelProfile,
-    partition: Partition,
-    simulated: Option<f64>,
+/// Returns the layout of stages with equal numbers of ranks, and the blocks of each if there are several.
+fn layout(Partition { stages, .. }: &Partition) -> Option<(String, Option<String>)> {
+    let (m, k) = (stages[0].ranks, stages.len());
+    let dp = (m > 1).then(|| format!("dp={m}"));
+    let pp = (k > 1).then(|| format!("pp={k}:pipedream"));
+    let axes: Vec<_> = dp.into_iter().chain(pp).collect();
+    let layout = if axes.is_empty() { "none".into() } else { axes.join(",") };
+    let split: Vec<_> = stages.iter().map(|stage| stage.parts.len().to_string()).collect();
+    stages.iter().all(|stage| stage.ranks == m).then(|| (layout, (k > 1).then(|| split.join(","))))
 }
 
-impl Found {
-    /// Returns the layout of stages with equal numbers of ranks, and the blocks of each stage if there are
-    /// several.
-    fn layout(&self) -> Option<(String, Option<String>)> {
-        let stages = &self.partition.stages;
-        let split: Vec<_> = stages.iter().map(|stage| stage.parts.len().to_string()).collect();
-        Some(match (self.partition.replicas()?, stages.len()) {
-            (1, 1) => ("none".into(), None),
-            (m, 1) => (format!("dp={m}"), None),
-            (1, k) => (format!("pp={k}:pipedream"), Some(split.join(","))),
-            (m, k) => (format!("dp={m},pp={k}:pipedream"), Some(split.join(","))),
-        })
-    }
-    fn speedup(&self) -> f64 {
-        self.profile.seconds() / self.partition.bottleneck
-    }
-    fn json(&self, [sequences, seq]: [usize; 2]) {
-        let (layout, split) = self.layout().unzip();
-        show::json(&json!({
-            "sequences": sequences, "seq": seq, "parts": self.profile.parts, "bandwidth": self.profile.bandwidth,
-            "stages": self.partition.stages, "bottleneck": self.partition.bottleneck, "speedup": self.speedup(),
-            "layout": layout, "split": split.flatten(), "microbatches_per_second": 1.0 / self.partition.bottleneck,
-            "simulated_microbatches_per_second": self.simulated,
-        }));
-    }
-    fn say(&self, origin: &str, [sequences, seq]: [usize; 2]) {
-        let Self { profile, partition, simulated } = self;
-        let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
-        let bytes = |bytes: usize| readable(bytes as u128);
-        out::line(&format!(
-            "The model is {origin}. Its parts on one rank, for a microbatch of {}, each time the median of {} steps:\n",
-            format_args!("{} of {}", counted(sequences, "sequence"), counted(seq, "token")),
-            parts::STEPS,
-        ));
-        let rows = profile.parts.iter().enumerate().map(|(block, part)| {
-            let activation = if part.activation_bytes == 0 { "-".into() } else { bytes(part.activation_bytes) };
-            vec![format!("block {block}"), ms(part.seconds()), activation, bytes(part.weight_bytes)]
-        });
-        out::line(&show::table(&["part", "ms", "activation", "weights"], rows).to_string());
-        out::line(&format!("\nA message between two ranks has {}/s. The best stages:\n", bytes(profile.bandwidth as usize)));
-        let share = |seconds: f64| format!("{:.0} %", 100.0 * seconds / partition.bottleneck);
-        let rows = partition.stages.iter().enumerate().map(|(stage, of)| {
-            let sent = match 2.0 * profile.message(of.parts.start) {
-                0.0 => "-".into(),
-                sent => ms(sent),
-            };
-            let blocks = match of.parts.len() {
-                1 => of.parts.start.to_string(),
-                _ => format!("{} to {}", of.parts.start, of.parts.end - 1),
-            };
-            vec![format!("stage {stage}"), blocks, of.ranks.to_string(), ms(of.seconds), share(of.seconds), sent]
-        });
-        let head = ["stage", "blocks", "ranks", "ms", "of bottleneck", "ms of messages from before"];
-        out::line(&show::table(&head, rows).to_string());
-        out::line(&format!(
-            "\nThe bottleneck takes {} ms a microbatch: {:.2} times the speed of one rank.",
-            ms(partition.bottleneck),
-            self.speedup()
-        ));
-        let ends = match (self.layout(), simulated) {
-            (Some((layout, None)), _) => format!("It runs: train --layout {layout}"),
-            (Some((layout, Some(split))), _) => format!("It runs: train --layout {layout} --split {split}"),
-            (None, rate) => format!(
-                "No layout runs stages with different numbers of ranks, so a step of {SIMULATED} microbatches is simulated under \
-                 1F1B:\n{:.1} microbatches per second; the bottleneck allows {:.1}.",
-                rate.unwrap_or_default(),
-                1.0 / partition.bottleneck,
-            ),
-        };
-        out::line(&ends);
-    }
+/// Prints the measured parts, and the stages.
+fn tables(profile: &ModelProfile, Partition { stages, bottleneck }: &Partition) {
+    let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
+    let bytes = |bytes: usize| readable(bytes as u128);
+    let rows = profile.parts.iter().zip(0..).map(|(part, block)| {
+        let sizes = [part.activation_bytes, part.weight_bytes].map(bytes);
+        [vec![format!("block {block}"), ms(part.seconds())], sizes.into()].concat()
+    });
+    out::line(&show::table(&["part", "ms", "activation", "weights"], rows).to_string());
+    let speed = bytes(profile.bandwidth as usize);
+    out::line(&format!("\nTwo ranks pass {speed}/s. Stages, and messages from the stage before and back:\n"));
+    let rows = stages.iter().zip(0..).map(|(of, stage)| {
+        let (blocks, ranks) = (of.parts.len().to_string(), of.ranks.to_string());
+        let share = format!("{:.0} %", 100.0 * of.seconds / bottleneck);
+        vec![format!("stage {stage}"), blocks, ranks, ms(of.seconds), share, ms(2.0 * profile.message(of.parts.start))]
+    });
+    let head = ["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"];
+    out::line(&show::table(&head, rows).to_string());
 }
