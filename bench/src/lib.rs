@@ -11,9 +11,8 @@
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `context.rs`, `exposed.rs` | attention and a block on a long sequence; exposed communication time |
 //! | `machine.rs`, `measure.rs` | the hardware and its limits; the host as data, for prices |
-//! | `parts.rs` | times of a model's parts, for `PipeDream`'s partitioner |
 //! | `peers.rs` | other programs' figures, from a file |
-//! | `profile.rs` | breakdown of the time of training steps, read from a trace |
+//! | `profile.rs`, `parts.rs` | times of training steps, read from a trace: by kind and layer; by part |
 mod all_reduce;
 mod context;
 mod experts;

@@ -23,8 +23,6 @@ use tensor::Device;
 const WARM: usize = 2;
 /// Number of steps of which each time is the median.
 pub const STEPS: usize = 7;
-/// Bursts of messages of which the fastest counts.
-const TRIES: usize = 4;
 
 /// Measures a model of this shape with these weights on microbatches of `sequences` sequences of `seq`
 /// tokens, with elements of `D`. The bandwidth is that of messages as large as an activation between two
@@ -67,8 +65,7 @@ pub fn profile<D: RunDevice>(
     let mut parts: Vec<_> = parts.collect();
     parts.iter_mut().next_back().expect("a model has parts").activation_bytes = 0;
     let elements = activation_bytes.div_ceil(size_of::<f32>());
-    let sent = (0..TRIES)
-        .try_fold(f64::INFINITY, |best, _| Ok::<_, parallel::Error>(call(Op::Send, elements)?.min(best)))?;
+    let sent = call(Op::Send, elements)?;
     Ok(ModelProfile { parts, bandwidth: (elements * size_of::<f32>()) as f64 / sent })
 }
 
@@ -96,7 +93,7 @@ mod tests {
         let sent: Vec<_> = of.parts.iter().map(|part| part.activation_bytes).collect();
         assert_eq!(sent, [2 * 8 * shape.width * 8, 2 * 8 * shape.width * 8, 0]);
         let all: usize = of.parts.iter().map(|part| part.weight_bytes).sum();
-        assert_eq!(all, 8 * price::parameters(&Design::from(shape)).unwrap());
+        assert_eq!(all, 8 * price::parameters(Design::from(shape)).unwrap());
         let [first, middle, last] = [0, 1, 2].map(|part: usize| of.parts[part].weight_bytes);
         assert!(first > middle && last > middle, "{of:?}");
         assert_eq!(

@@ -1,8 +1,8 @@
-//! `PipeDream`'s partitioner: cuts a row of measured parts into stages, and replicates each stage over ranks, so
-//! that the slowest stage or message takes as little time as possible.
+//! `PipeDream`'s partitioner: cuts a row of measured parts into stages, and replicates each stage over ranks,
+//! so that the slowest stage or message takes as little time as possible.
 //!
 //! ```text
-//! T(i → j, m) = max(Σ T_l, Σ W_l) ÷ m      parts i to j on m ranks; T_l: forward and backward of a microbatch
+//! T(i → j, m) = max(Σ T_l, Σ W_l) ÷ m      parts i to j on m ranks; T_l: forward and backward of part l
 //! W_l         = 4 (m − 1) ÷ m · w_l ÷ B    sum of the gradients of w_l bytes of weights over these ranks
 //! C_i         = activation bytes ÷ B       message from part i to the next; its gradient takes as long
 //! A(j, m)     = min(T(1 → j, m), min over i < j, m' < m of max(A(i, m − m'), 2 C_i, T(i + 1 → j, m')))

@@ -1,5 +1,5 @@
-//! `schedule --partition RANKS`: profiles a model's parts, and splits them into replicated stages as `PipeDream`
-//! does.
+//! `schedule --partition RANKS`: profiles a model's parts, and splits them into replicated stages as
+//! `PipeDream` does.
 use crate::cli::{out, show};
 use bench::parts;
 use clap::Args;
@@ -20,7 +20,7 @@ const SIMULATED: usize = 64;
 #[derive(Args, Debug)]
 pub(super) struct PartitionArgs {
     /// Measure the blocks of --model on this machine, and split them into stages over at most this number of
-    /// ranks, with more ranks for slower stages, as PipeDream does
+    /// ranks, with more ranks for slower stages
     #[arg(long = "partition", value_name = "RANKS", requires = "model", conflicts_with_all = [
         "kind", "stages", "microbatches", "chunks", "slices", "times", "link", "file", "svg", "csv",
     ])]

@@ -9,8 +9,8 @@ fn said(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Kills: a block without a row, stages that lack blocks or have more ranks than were given, a bottleneck or a
-/// speed-up of other numbers, a layout that is not of the stages, a simulation that beats its bound.
+/// Kills: a block without a row, stages that lack blocks or have more ranks than were given, a bottleneck or
+/// a speed-up of other numbers, a layout that is not of the stages, a simulation that beats its bound.
 #[test]
 fn stages_of_measured_blocks_are_printed() {
     for (model, ranks, sequences) in [("embedded", 1, 1), ("embedded", 2, 1), ("moe", 3, 2)] {
