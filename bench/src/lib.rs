@@ -12,7 +12,7 @@
 //! | `context.rs`, `exposed.rs` | attention and a block on a long sequence; exposed communication time |
 //! | `machine.rs`, `measure.rs` | the hardware and its limits; the host as data, for prices |
 //! | `peers.rs` | other programs' figures, from a file |
-//! | `profile.rs` | breakdown of the time of training steps, read from a trace |
+//! | `profile.rs`, `parts.rs` | times of training steps, read from a trace: by kind and layer; by part |
 mod all_reduce;
 mod context;
 mod experts;
@@ -21,6 +21,7 @@ mod figures;
 mod machine;
 pub mod measure;
 mod model;
+pub mod parts;
 mod peers;
 mod pipeline;
 mod products;

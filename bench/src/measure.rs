@@ -326,7 +326,7 @@ fn links(of: &MeasureScale) -> Result<Level> {
 }
 
 /// Seconds of a call in which each of two ranks sends, as the ledger counts, this number of elements.
-fn call(op: Op, elements: usize) -> Result<f64> {
+pub(super) fn call(op: Op, elements: usize) -> Result<f64> {
     let world = World::threads(&[(Axis::Tp, 2)])?;
     let calls = ((1 << 19) / elements).clamp(1, 1000);
     let times = world.run(|device: Cpu<f32>, mesh| {

@@ -16,10 +16,10 @@ use super::scale::Scale;
 use comm::{Event, TimeUse, Trace};
 use kernels::{Kernels, Meta};
 use layers::{Design, EvenValues, OptimizerKind, Shape};
-use parallel::step::Plan;
 use parallel::step::simulate::{CellTimes, simulate};
+use parallel::step::{Cell, Plan};
 use parallel::{
-    Batch, BuildContext, Error, Layout, Network, Result, STEP, Sequence, Trainer, measure, session,
+    Batch, BuildContext, Error, Layout, Network, Result, STEP, Schedule, Sequence, Trainer, measure, session,
 };
 use serde::Serialize;
 use std::time::Duration;
@@ -120,34 +120,41 @@ fn tried(layout: &Layout, of: Of, scale: &Scale) -> Result<BestTimes> {
     all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")
 }
 
-/// Reads a step of a run: its trace has the cells in the order of the table's rows.
+/// Reads a step of a run.
 fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Result<BestTimes> {
     let schedule = layout.pipeline().schedule;
     let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, Vec::new());
     let mut busiest = Duration::ZERO;
     for (rank, events) in ranks.iter().enumerate() {
-        let mut events = events.iter();
-        let mut next = |name: String| {
-            let found = events.find(|event| matches!(&event.what, TimeUse::Span(span) if *span == name));
-            found.ok_or_else(|| {
-                Error::new(format!("rank {rank} did not run {name} in the order of its table"))
-            })
-        };
-        from = from.min(next(format!("{STEP}{number}"))?.from);
-        let mut busy = Duration::ZERO;
-        for cell in schedule.row(rank, &plan) {
-            let event = next(cell.within(&plan).to_string())?;
-            took.push((cell.act, event.took().as_secs_f64()));
-            to = to.max(event.to);
-            busy += event.took();
-        }
-        busiest = busiest.max(busy);
+        let (began, cells) = cells(events, (rank, number), schedule, &plan)?;
+        from = from.min(began);
+        took.extend(cells.iter().map(|(cell, event)| (cell.act, event.took().as_secs_f64())));
+        to = cells.iter().map(|(_, event)| event.to).fold(to, Duration::max);
+        busiest = busiest.max(cells.iter().map(|(_, event)| event.took()).sum());
     }
     let times = CellTimes::measured(&plan, took);
     let [cells @ .., _] = times.acts.map(|act| act / (plan.chunks * plan.slices) as f64);
     let simulated = simulate(schedule, &plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?.makespan;
     let [seconds, busiest] = [to.saturating_sub(from), busiest].map(|time| time.as_secs_f64());
     Ok(BestTimes { seconds, simulated, busiest, cells, unsplit: f64::INFINITY, plan })
+}
+
+/// Returns the start of a step of a rank, and the step's cells with their events: its trace has them in the
+/// order of the table's row.
+pub(super) fn cells<'a>(
+    events: &'a [Event],
+    (rank, number): (usize, usize),
+    schedule: &dyn Schedule,
+    plan: &Plan,
+) -> Result<(Duration, Vec<(Cell, &'a Event)>)> {
+    let mut events = events.iter();
+    let mut next = |name: String| {
+        let found = events.find(|event| matches!(&event.what, TimeUse::Span(span) if *span == name));
+        found.ok_or_else(|| Error::new(format!("rank {rank} did not run {name} in the order of its table")))
+    };
+    let began = next(format!("{STEP}{number}"))?.from;
+    let cells = schedule.row(rank, plan).map(|cell| Ok((cell, next(cell.within(plan).to_string())?)));
+    Ok((began, cells.collect::<Result<_>>()?))
 }
 
 /// Lower bound: the products and the attention of the step, at the peak of this number of cores.

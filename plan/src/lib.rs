@@ -10,6 +10,7 @@
 //! | `cores.rs` | work for all cores |
 //! | `generation.rs` | the time of generating texts, and the search for its best layout |
 //! | `morphing.rs` | the best layout of as many devices as are left |
+//! | `partition.rs` | `PipeDream`'s stages, by measured times of a model's parts |
 //! | `advice.rs` | the usual decision trees, with this job's figures |
 pub mod advice;
 pub mod bound;
@@ -19,6 +20,7 @@ pub mod generation;
 pub mod hold;
 pub mod machine;
 pub mod morphing;
+pub mod partition;
 pub mod search;
 pub mod space;
 pub mod step;

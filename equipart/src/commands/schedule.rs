@@ -1,18 +1,21 @@
 //! `schedule`: draws and measures a pipeline's schedule before anything runs.
+mod partition;
+
 use super::Run;
 use crate::cli::args::{self, DtypeArgs, ModelName, SEQ};
 use crate::cli::{config, out, show};
-use crate::device::in_device;
+use crate::device::{DeviceName, in_device};
 use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use layers::{Design, NumberArgument, OptimizerKind};
-use models::Model;
+use models::{Config, Model};
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{CellTimes, simulate};
 use parallel::step::table::{self, Table};
 use parallel::step::{PassKind, Plan, check};
 use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, Scheme, Sequence, bail, pipeline};
+use partition::PartitionArgs;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -35,7 +38,7 @@ const MOST_DRAWN: usize = 100_000;
 const KEPT: usize = 2000;
 
 /// Help on JSON.
-pub(crate) const JSON: &str = "With --json: one object. messages: number of those in a table of --file, which\nagree with its cells. makespan: from the first cell's start to the last one's end. bubble_time: the longest wait of a\nrank between its first and its last cell; bubble_fraction: its fraction of the time between them; bubbles: of every\nrank. peak_saved: most saved activations of each rank, in microbatches through all its chunks. peak_bytes, with\n--model: peak bytes of each rank, over all categories.";
+pub(crate) const JSON: &str = "With --json: one object. messages: number of those in a table of --file, which\nagree with its cells. makespan: from the first cell's start to the last one's end. bubble_time: the longest wait of a\nrank between its first and its last cell; bubble_fraction: its fraction of the time between them; bubbles: of every\nrank. peak_saved: most saved activations of each rank, in microbatches through all its chunks. peak_bytes, with\n--model: peak bytes of each rank, over all categories. With --partition, in seconds and bytes: parts, their forward and\nbackward, bytes of the activation that they pass on, and of weights; bandwidth; stages, with first and last part, ranks\nand seconds; bottleneck; speedup over one rank; layout and split that run it, or null.";
 
 /// Draw a pipeline's schedule, built-in or your own: the work, waiting time and memory of each rank
 #[derive(Args, Debug)]
@@ -74,6 +77,8 @@ pub(crate) struct ScheduleArgs {
     file: Option<PathBuf>,
     #[command(flatten)]
     held: HeldArgs,
+    #[command(flatten)]
+    partition: PartitionArgs,
     /// Write the diagram to this file, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -136,6 +141,13 @@ impl ScheduleArgs {
 impl Run for ScheduleArgs {
     fn run(self, as_json: bool) -> Result<bool> {
         let a = &self;
+        if let (Some(ranks), Some(model)) = (a.partition.ranks, a.held.model()?) {
+            if a.held.number.device == DeviceName::Cuda {
+                bail!("--partition measures on the CPU; leave out --device cuda");
+            }
+            let seq = a.held.seq(&model.config)?;
+            return a.partition.run(ranks, (&model, seq), a.held.number.name, as_json);
+        }
         let table = a.file.as_deref().map(args::table).transpose()?;
         let (schedule, plan) =
             table.map_or_else(|| a.listed(), |table| Ok((table as &dyn Schedule, table.sizes())))?;
@@ -238,8 +250,8 @@ fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: 
 /// Flags of the peak bytes of each rank.
 #[derive(Args, Debug)]
 struct HeldArgs {
-    /// A folder with a config.json, or embedded, or moe: also print the peak bytes of each rank in training
-    /// with AdamW, one sequence a microbatch
+    /// A folder with a config.json, or embedded, or moe: the model of --partition; without that, also print
+    /// the peak bytes of each rank in training with AdamW, one sequence a microbatch
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// With --model, tokens of a sequence [default: 256, or the model's positions if fewer]
@@ -250,6 +262,26 @@ struct HeldArgs {
 }
 
 impl HeldArgs {
+    /// Returns the model, if one is given; of a folder only its config.json is read, and weights are drawn.
+    fn model(&self) -> Result<Option<Model>> {
+        Ok(Some(match &self.model {
+            None => return Ok(None),
+            Some(ModelName::Mlp) => {
+                bail!("--model mlp has no config.json; write a folder, or embedded, or moe")
+            }
+            Some(ModelName::Embedded) => Model::embedded()?,
+            Some(ModelName::Moe) => Model::moe()?,
+            Some(ModelName::Folder(folder)) => Model::fresh(config(Some(&folder.join("config.json")))?, 0),
+        }))
+    }
+    /// Returns the tokens of a sequence.
+    fn seq(&self, config: &Config) -> Result<usize> {
+        let seq = self.seq.unwrap_or(SEQ.min(config.positions));
+        if !(1..=config.positions).contains(&seq) {
+            bail!("--seq is {seq}; it must be 1 to {}, the positions of the model", config.positions);
+        }
+        Ok(seq)
+    }
     /// Peak bytes of each rank, if a model is given.
     fn peaks(
         &self,
@@ -257,19 +289,8 @@ impl HeldArgs {
         plan: &Plan,
         table: Option<&'static Table>,
     ) -> Result<Option<Vec<usize>>> {
-        let config = match &self.model {
-            None => return Ok(None),
-            Some(ModelName::Mlp) => {
-                bail!("--model mlp has no config.json; write a folder, or embedded, or moe")
-            }
-            Some(ModelName::Embedded) => config(None)?,
-            Some(ModelName::Moe) => Model::moe()?.config,
-            Some(ModelName::Folder(folder)) => config(Some(&folder.join("config.json")))?,
-        };
-        let seq = self.seq.unwrap_or(SEQ.min(config.positions));
-        if !(1..=config.positions).contains(&seq) {
-            bail!("--seq is {seq}; it must be 1 to {}, the positions of the model", config.positions);
-        }
+        let Some(Model { config, .. }) = self.model()? else { return Ok(None) };
+        let seq = self.seq(&config)?;
         let layout: Layout =
             if plan.ranks == 1 { Layout::UNSPLIT } else { format!("pp={}", plan.ranks).parse()? };
         let layout = table.map_or(Ok(layout), |table| layout.scheduled(table))?;

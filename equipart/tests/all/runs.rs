@@ -1,5 +1,6 @@
 //! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint
 //! is read under any layout, the price is what is measured, f32 stays near f64.
+mod partition;
 mod schedules;
 
 use equipart::commands::price::{Cost, price, program};

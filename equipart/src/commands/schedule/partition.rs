@@ -1,0 +1,123 @@
+//! `schedule --partition RANKS`: profiles a model's parts, and splits them into replicated stages as
+//! `PipeDream` does.
+use crate::cli::{out, show};
+use bench::parts;
+use clap::Args;
+use comm::readable;
+use layers::counted;
+use models::Model;
+use parallel::dtype::DtypeName;
+use parallel::{Result, bail, with_dtype};
+use plan::partition::{ModelProfile, Partition};
+use serde_json::json;
+
+/// The most ranks, and the most sequences of a microbatch.
+const MOST: [usize; 2] = [4096, 64];
+/// Number of microbatches of a simulated step.
+const SIMULATED: usize = 64;
+
+/// Flags of the partitioner.
+#[derive(Args, Debug)]
+pub(super) struct PartitionArgs {
+    /// Measure the blocks of --model on this machine, and split them into stages over at most this number of
+    /// ranks, with more ranks for slower stages
+    #[arg(long = "partition", value_name = "RANKS", requires = "model", conflicts_with_all = [
+        "kind", "stages", "microbatches", "chunks", "slices", "times", "link", "file", "svg", "csv",
+    ])]
+    pub(super) ranks: Option<usize>,
+    /// With --partition, sequences of a microbatch
+    #[arg(long, default_value_t = 4, requires = "ranks")]
+    sequences: usize,
+}
+
+impl PartitionArgs {
+    /// Profiles a model on sequences of `seq` tokens, and prints its best stages on at most `ranks` ranks.
+    ///
+    /// # Errors
+    /// If a number does not fit the model, or the model cannot be trained here.
+    pub(super) fn run(
+        &self,
+        ranks: usize,
+        (model, seq): (&Model, usize),
+        dtype: DtypeName,
+        as_json: bool,
+    ) -> Result<bool> {
+        let (sequences, blocks) = (self.sequences, model.config.shape.blocks);
+        if !(1..=MOST[1]).contains(&sequences) {
+            bail!("--sequences is {sequences}; it must be 1 to {}", MOST[1]);
+        }
+        let most = MOST[0].min(blocks * sequences);
+        if !(1..=most).contains(&ranks) {
+            bail!(
+                "--partition is {ranks}; it must be 1 to {most}: {} on at most {} each, one for each of --sequences",
+                counted(blocks, "block"),
+                counted(sequences, "rank")
+            );
+        }
+        out::note(&format!("profiling {}", counted(blocks, "block")));
+        let shape = model.config.shape;
+        let profile = with_dtype!(dtype, D => parts::profile::<D>((shape, model.values()), [sequences, seq]))?;
+        let partition = profile.partition(ranks, sequences);
+        let rate = 1.0 / partition.bottleneck;
+        let speedup = profile.seconds() * rate;
+        let layout = layout(&partition);
+        let simulated =
+            layout.is_none().then(|| partition.simulated(&profile, SIMULATED)).transpose()?;
+        if as_json {
+            let (layout, split) = layout.unzip();
+            show::json(&json!({
+                "sequences": sequences, "seq": seq, "parts": profile.parts, "bandwidth": profile.bandwidth,
+                "stages": partition.stages, "bottleneck": partition.bottleneck, "speedup": speedup, "layout": layout,
+                "split": split.flatten(), "microbatches_per_second": rate, "simulated_microbatches_per_second": simulated,
+            }));
+            return Ok(true);
+        }
+        let batch = format!("{} of {}", counted(sequences, "sequence"), counted(seq, "token"));
+        let (origin, steps) = (&model.origin, parts::STEPS);
+        out::line(&format!("The model is {origin}. Its parts, on one rank and a microbatch of {batch}, median of {steps} steps:\n"));
+        tables(&profile, &partition);
+        let ms = partition.bottleneck * 1e3;
+        out::line(&format!("\nThe bottleneck takes {ms:.3} ms a microbatch: {speedup:.2} times the speed of one rank."));
+        out::line(&match layout {
+            Some((layout, None)) => format!("It runs: train --layout {layout}"),
+            Some((layout, Some(split))) => format!("It runs: train --layout {layout} --split {split}"),
+            None => format!(
+                "No layout runs stages with different numbers of ranks. Simulated under 1F1B, {SIMULATED} microbatches a step, they run \
+                 {:.2} microbatches per second;\nthe bottleneck allows {rate:.2}.",
+                simulated.unwrap_or_default(),
+            ),
+        });
+        Ok(true)
+    }
+}
+
+/// Returns the layout of stages with equal numbers of ranks, and the blocks of each if there are several.
+fn layout(Partition { stages, .. }: &Partition) -> Option<(String, Option<String>)> {
+    let (m, k) = (stages[0].ranks, stages.len());
+    let dp = (m > 1).then(|| format!("dp={m}"));
+    let pp = (k > 1).then(|| format!("pp={k}:pipedream"));
+    let axes: Vec<_> = dp.into_iter().chain(pp).collect();
+    let layout = if axes.is_empty() { "none".into() } else { axes.join(",") };
+    let split: Vec<_> = stages.iter().map(|stage| stage.parts.len().to_string()).collect();
+    stages.iter().all(|stage| stage.ranks == m).then(|| (layout, (k > 1).then(|| split.join(","))))
+}
+
+/// Prints the measured parts, and the stages.
+fn tables(profile: &ModelProfile, Partition { stages, bottleneck }: &Partition) {
+    let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
+    let bytes = |bytes: usize| readable(bytes as u128);
+    let rows = profile.parts.iter().zip(0..).map(|(part, block)| {
+        let sizes = [part.activation_bytes, part.weight_bytes].map(bytes);
+        [vec![format!("block {block}"), ms(part.seconds())], sizes.into()].concat()
+    });
+    out::line(&show::table(&["part", "ms", "activation", "weights"], rows).to_string());
+    let speed = bytes(profile.bandwidth as usize);
+    out::line(&format!("\nTwo ranks pass {speed}/s. Stages, and messages from the stage before and back:\n"));
+    let rows = stages.iter().zip(0..).map(|(of, stage)| {
+        let (blocks, ranks) = (of.parts.len().to_string(), of.ranks.to_string());
+        let share = format!("{:.0} %", 100.0 * of.seconds / bottleneck);
+        vec![format!("stage {stage}"), blocks, ranks, ms(of.seconds), share, ms(2.0 * profile.message(of.parts.start))]
+    });
+    let head = ["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"];
+    out::line(&show::table(&head, rows).to_string());
+}
