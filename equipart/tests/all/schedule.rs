@@ -184,7 +184,7 @@ fn what_does_not_fit_is_refused() {
         ("\n", "a.csv: it has no cells; wanted a row of cells for each rank"),
         (
             "0F0,0B0\n1F0,1C0\n",
-            "a.csv: row 2, column 2 is \"1C0\"; wanted a chunk, F, B, I or W, and a microbatch",
+            "a.csv: row 2, column 2 is \"1C0\"; wanted a chunk, F, B, I, W or U, and a microbatch",
         ),
         ("0F0,0B0,0F1\n", "a.csv: row 1 has no 0B1, nor 0I1 and 0W1; wanted it as row 1, column 3 is 0F1"),
         ("0F0,0B0\n1B0,1F0\n", "rank 1 has 1B0 (row 2, column 1) before 1F0 (row 2, column 2)"),

@@ -106,7 +106,9 @@ fn every_layout_of_the_list_runs() {
     for entry in all {
         let layout: Layout = entry["layout"].as_str().unwrap().parse().unwrap();
         let config = if entry["fits"] == "experts" { &moe } else { &embedded };
-        let settings = Settings { microbatches: 2, ..crate::memory::settings(4, 4) };
+        let usual = crate::memory::settings(4, 4);
+        let clip = layout.pipeline().clip(usual.clip);
+        let settings = Settings { microbatches: 2, clip, ..usual };
         // of a word that no axis names
         let ranks = if layout.axes().iter().all(|(_, n)| *n == 1) { 1 } else { 2 };
         assert_eq!(price(config, &settings, &layout).unwrap().len(), ranks, "{entry}");

@@ -22,7 +22,7 @@ fn bounds_are_below_what_they_bound() {
         (state >> 40) as f64 / f64::from(1 << 24)
     };
     let mut close = 0;
-    for schedule in pipeline::ALL {
+    for schedule in pipeline::ALL.iter().filter(|schedule| !schedule.updates_each()) {
         let words = [schedule.about().word.to_owned(), format!("{}/4", schedule.about().word)];
         for (ranks, word) in [2, 3, 4].into_iter().flat_map(|k| words.iter().map(move |word| (k, word))) {
             let Ok(layout) = format!("pp={ranks}:{word}").parse::<Layout>() else { continue };

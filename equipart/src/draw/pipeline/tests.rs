@@ -100,7 +100,7 @@ rank 1  B0─── B1───
         let wide =
             |line: &&String| if colour { displayed(line) } else { (*line).clone() }.chars().count() > width;
         assert!(drawn.len() >= 4 && !drawn.iter().any(wide), "{word}: {drawn:?}");
-        let last = |line: &&String| format!("{line} ").matches("F7 ").count();
+        let last = |line: &&String| format!("{line} ").matches("F7 ").count() + line.matches("F7@").count();
         let labels = drawn.iter().map(last).sum::<usize>();
         assert!(
             colour || labels == 4 * timeline.plan.chunks || timeline.plan.slices > 1,
