@@ -15,7 +15,8 @@ pub fn covering(max_ranks: usize) -> Vec<Layout> {
     let fits = |layout: &Layout| {
         let n = layout.ranks();
         let heads = Heads { queries: n, keys: n, dim: 2 };
-        layout.conflict(Shape { heads, hidden: n, ..Shape::LLAMA }).is_none()
+        let shape = Shape { heads, hidden: n, ..Shape::LLAMA };
+        layout.conflict(shape).is_none() && layout.pipeline().fits(&shape.into(), layout.rests()).is_ok()
     };
     of(grammar_of_all(), max_ranks, &fits)
 }

@@ -66,7 +66,8 @@ fn a_run_on_stale_weights_goes_on_as_if_it_had_not_stopped() {
         parts.extend(train_as(&model(false), twice.path(), settings.clone(), layout, None));
         assert_eq!(losses.len(), 4, "{layout}");
         assert_eq!(parts[..2], losses[..2], "{layout}");
-        let drained = train_as(&model(false), tempfile::tempdir().unwrap().path(), settings.clone(), layout, Some(4));
+        let drained =
+            train_as(&model(false), tempfile::tempdir().unwrap().path(), settings.clone(), layout, Some(4));
         assert_eq!(drained, losses, "{layout}");
     }
 }

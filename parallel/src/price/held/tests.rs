@@ -160,7 +160,10 @@ fn versions_of_a_full_pipeline_are_priced_to_the_byte() {
         assert_eq!(priced.all, all as u128, "{layout}, {microbatches} microbatches");
         let few = |rank| {
             let costs = MoveCosts::new::<Float>((&layout, rank), SHAPE, optimizer, &equal(7), (None, || ()));
-            costs.unwrap().peak(layout.pipeline().schedule, &layout.pipeline().plan(layout.size(Axis::Pp), 50)).unwrap()
+            costs
+                .unwrap()
+                .peak(layout.pipeline().schedule, &layout.pipeline().plan(layout.size(Axis::Pp), 50))
+                .unwrap()
         };
         let few: Vec<_> = (0..layout.ranks()).map(few).collect();
         assert_eq!(few, measured(&layout, &SHAPE.into(), &equal(11)), "{layout}");
