@@ -72,6 +72,13 @@ impl Pipeline {
                  keeps them on one rank; wanted zero1, or no strategy of the data ranks"
             ));
         }
+        let experts = design.shape().and_then(|shape| shape.experts);
+        if let Some(pooled) = experts.map(|experts| experts.balance.pooled).filter(|pooled| *pooled != 0.0) {
+            return Err(format!(
+                "{name} finishes microbatches after their step, but the balance of this model's experts over all \
+                 blocks, {pooled}, adds to the loss of a step on the way back; wanted 0, or another schedule"
+            ));
+        }
         if design.shape().is_some_and(|shape| shape.tied) {
             return Err(format!(
                 "{name} updates each stage by itself, but this model's head is tied to the embedding of the first \

@@ -38,7 +38,9 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         Experts { capacity: None, forced: false, by_experts: false, balance, ..of }
     };
     shape = nearest(shape, scheme, once(Shape { experts: shape.experts.map(alone), ..shape }));
-    shape = nearest(shape, scheme, once(Shape { tied: false, ..shape }));
+    let untied = Shape { tied: false, ..shape };
+    let both = Shape { experts: untied.experts.map(alone), ..untied };
+    shape = nearest(shape, scheme, [untied, both].into_iter());
     for size in sizes {
         let mut from = shape;
         let Some(&mut wished) = size(&mut from) else { continue };

@@ -77,7 +77,7 @@ fn equal(who: impl Fn(&Member) -> bool) {
             assert_eq!(verdict.tensors, a_key * keys.len(), "{}, {layout}", member.name);
         }
         assert!(
-            subjects.len() <= 6,
+            subjects.len() <= 8, // two of them with other batches, for steps of many updates
             "one run of the oracle serves all layouts of as many blocks and experts"
         );
     }
@@ -99,7 +99,10 @@ fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
             let without = listed.iter().find(|of| needed(of)).is_some_and(|of| instead(of, one));
             let recomputes = |about: &StrategyInfo| about.choice == Choice::Recompute;
             let alone = (one.alone || other.alone) && !recomputes(one) && !recomputes(other);
-            let alternatives = without || instead(one, other) || alone && one.name != other.name;
+            let stale = |about: &StrategyInfo| about.word.starts_with("pipedream");
+            let sharded = |about: &StrategyInfo| ["zero2", "zero3", "tile", "classic"].contains(&about.word);
+            let versions = stale(one) && sharded(other) || sharded(one) && stale(other);
+            let alternatives = versions || without || instead(one, other) || alone && one.name != other.name;
             assert_eq!(meet, !alternatives, "{} and {} in {all:?}", one.name, other.name);
         }
     }
