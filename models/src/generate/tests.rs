@@ -18,7 +18,7 @@ fn model(eos: Vec<u32>) -> Model {
 }
 
 fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompts {
-    Prompts { prompts, max_new, sampling, record: false }
+    Prompts { prompts, max_new, sampling, record: false, requests: RequestMode::Batch }
 }
 
 const GREEDY: Sampling = Sampling { temperature: None, top_k: None, top_p: None, seed: 3 };
