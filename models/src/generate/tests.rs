@@ -5,7 +5,9 @@ use crate::config::Architecture;
 use kernels::Heads;
 use layers::{Balance, Experts, Shape};
 use parallel::BuildContext;
-use tensor::Cpu;
+use tensor::{Cpu, Device};
+
+mod modes;
 
 const V: usize = 300;
 const NEW: usize = 6;
