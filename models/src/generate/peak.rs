@@ -57,8 +57,8 @@ impl Prompts {
         };
         price::peak_of_all::<D, _>(layout, dealt, program)
     }
-    /// Reads prompts of these lengths, of this rank and of all data ranks. The cache is held while the first
-    /// logits are computed.
+    /// Reads prompts of these lengths, of this rank and of all data ranks, and a new token of each. The cache
+    /// is held while the first logits are computed.
     fn read<D: OrderedKernels<Elem: Real>>(
         &self,
         chunk: &mut Stages<D>,
@@ -66,11 +66,18 @@ impl Prompts {
         (lengths, all): (&[usize], impl Iterator<Item = Vec<usize>>),
         vocabulary: usize,
     ) -> Result<()> {
-        let cx = PassContext::infer(lengths).sharded(at.tokens).among(all);
-        let cx = cx.with_cache(self.positions(lengths));
-        let ids = TokenIds::new(at.device.place(), &vec![0; cx.rows()], vocabulary)?;
-        let logits = chunk.logits(&cx, ids, false)?;
-        drop(self.first(vocabulary).map(|n| ops::top_k(&logits, n)));
+        let all: Vec<_> = all.collect();
+        let cx = PassContext::infer(lengths).sharded(at.tokens).among(all.iter().cloned());
+        let mut cx = cx.with_cache(self.positions(lengths));
+        for pass in 0..self.max_new.clamp(1, 2) {
+            if pass > 0 {
+                cx.advance(&vec![1; lengths.len()]);
+                cx = cx.among(all.iter().map(|lengths| vec![1; lengths.len()]));
+            }
+            let ids = TokenIds::new(at.device.place(), &vec![0; cx.rows()], vocabulary)?;
+            let logits = chunk.logits(&cx, ids, false)?;
+            drop(self.first(vocabulary).map(|n| ops::top_k(&logits, n)));
+        }
         Ok(())
     }
     /// The request as a price runs it in slots, if it asks for slots: with up to two new tokens a text, since

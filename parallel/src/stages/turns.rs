@@ -138,6 +138,7 @@ impl<D: Kernels> SlotTurns<'_, D> {
     }
     fn run_cell(&mut self, chunk: usize, slot: usize, uses: &mut dyn ParamHooks<D>) -> Result<()> {
         let (of, last) = (Task::new(chunk, slot as u32), self.stages.last_stage());
+        let _span = self.stages.mesh.span(format_args!("slot {slot}"));
         let input = if chunk == 0 { Some(self.requests.input(slot)?) } else { None };
         let cx = self.requests.cx(slot);
         self.stages.take_activation(of, cx, &self.plan)?;
