@@ -1,4 +1,5 @@
 //! Ways to answer several requests.
+use std::fmt;
 
 /// Order in which the requests of a data rank are answered.
 ///
@@ -39,5 +40,11 @@ impl RequestMode {
     pub(super) fn slots(self, chunks: usize, requests: usize) -> usize {
         let Self::Async { slots } = self else { return 0 };
         slots.unwrap_or(2 * chunks).min(requests)
+    }
+}
+
+impl fmt::Display for RequestMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
