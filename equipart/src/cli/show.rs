@@ -10,6 +10,7 @@ use layers::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
 use parallel::dtype::DtypeName;
+use parallel::measure::PeakBytes;
 use parallel::{Result, measure};
 use serde::Serialize;
 use std::collections::BTreeSet;
