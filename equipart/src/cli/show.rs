@@ -186,7 +186,9 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
             None => line(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
         }
     }
-    let ms = |what, seconds: Option<f64>| seconds.map(|s| format!(", {what} {:.2} ms", 1e3 * s)).unwrap_or_default();
+    let ms = |what, seconds: Option<f64>| {
+        seconds.map(|s| format!(", {what} {:.2} ms", 1e3 * s)).unwrap_or_default()
+    };
     let latency = generated.latency();
     let held: Vec<_> = PeakBytes::of(&generated.taken).total.iter().map(|n| readable(*n as u128)).collect();
     note(&format!(

@@ -106,7 +106,8 @@ impl<D: RunDevice> BatchRun<'_, D> {
         let mut cx = cx.recorded(self.record.clone()).with_cache(request.positions(&lengths));
         let together = together(&model.config.shape, at);
         for new in 0..request.max_new.max(1) {
-            let _span = if new == 0 { at.mesh.span("prompt") } else { at.mesh.span(format_args!("token {new}")) };
+            let _span =
+                if new == 0 { at.mesh.span("prompt") } else { at.mesh.span(format_args!("token {new}")) };
             if new > 0 {
                 cx.advance(&lengths);
             }
@@ -142,7 +143,8 @@ impl<D: RunDevice> BatchRun<'_, D> {
         fed: &mut [Vec<u32>],
     ) -> Result<()> {
         let (Self { model, request, watch, from, .. }, mut rows) = (self, 0..);
-        for (i, (text, fed)) in texts.iter_mut().zip(fed).enumerate().filter(|(_, (_, fed))| !fed.is_empty()) {
+        for (i, (text, fed)) in texts.iter_mut().zip(fed).enumerate().filter(|(_, (_, fed))| !fed.is_empty())
+        {
             let row = rows.next().expect("a row for every open sequence");
             fed.clear();
             if request.max_new == 0 {
@@ -171,8 +173,7 @@ impl Prompts {
         together: bool,
     ) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = if together { most_requests(self, data_ranks) } else { mine.len() };
-        let (n, each) =
-            if self.requests == RequestMode::Sync { (all, 1) } else { (1, mine.len()) };
+        let (n, each) = if self.requests == RequestMode::Sync { (all, 1) } else { (1, mine.len()) };
         let at = move |i: usize| (mine.start + i * each).min(mine.end);
         (0..n).map(move |i| at(i)..at(i + 1))
     }

@@ -172,9 +172,11 @@ impl<D: Kernels> Stages<D> {
     /// Receives the activation that a task needs, if another rank computes it.
     fn take_activation(&mut self, of: Task, cx: &PassContext<D>, plan: &Plan) -> Result<()> {
         let (stages, payload) = (self.mesh.group(Axis::Pp), Payload::Activation);
-        let before = (of.chunk as usize).checked_sub(1).map(|chunk| self.pipeline.schedule.rank_of(chunk, plan));
+        let before =
+            (of.chunk as usize).checked_sub(1).map(|chunk| self.pipeline.schedule.rank_of(chunk, plan));
         let Some(from) = before.filter(|rank| *rank != stages.rank()) else { return Ok(()) };
-        let Passed { x, row } = self.receive((payload, of, from), (cx.rows(), false), stages, plan)?.wait()?;
+        let Passed { x, row } =
+            self.receive((payload, of, from), (cx.rows(), false), stages, plan)?.wait()?;
         let is_own = x.region() == self.regions[0];
         let x = if is_own { x } else { x.gather(self.mesh.group(Axis::Tp))?.into() };
         self.held.push(((payload, of), Passed { x, row }));

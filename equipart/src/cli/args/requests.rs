@@ -45,7 +45,9 @@ impl RequestsArgs {
             (RequestMode::Async { .. }, slots) => Ok(RequestMode::Async { slots }),
             (mode, Some(n)) => {
                 let mode = mode.name();
-                bail!("--slots is {n}, but --requests {mode} has no slots; give --requests async, or leave --slots out")
+                bail!(
+                    "--slots is {n}, but --requests {mode} has no slots; give --requests async, or leave --slots out"
+                )
             }
         }
     }
@@ -75,6 +77,8 @@ pub(crate) fn note_waiting(request: &Prompts, layout: &Layout) {
     if let (waiting @ 1.., slots) = request.waiting(layout) {
         let of = if layout.tokens().data_ranks() > 1 { " of each data rank" } else { "" };
         let all = request.prompts.len();
-        out::note(&format!("note: {waiting} of {all} requests wait until one of the {slots} slots{of} is free"));
+        out::note(&format!(
+            "note: {waiting} of {all} requests wait until one of the {slots} slots{of} is free"
+        ));
     }
 }

@@ -168,7 +168,9 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
 /// If no way has stages.
 fn in_every_order(ways: &[Partitioning]) -> Result<Vec<Partitioning>> {
     if ways.iter().all(|way| way.layout.size(Axis::Pp) == 1) {
-        bail!("--requests: none of the compared layouts has pp ranks; give one that has, such as --layout pp=2");
+        bail!(
+            "--requests: none of the compared layouts has pp ranks; give one that has, such as --layout pp=2"
+        );
     }
     let orders = |way: &Partitioning| {
         let way = *way;

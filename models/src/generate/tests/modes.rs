@@ -18,7 +18,8 @@ fn deep(experts: Option<bool>, eos: Vec<u32>) -> Model {
 }
 
 fn prompts() -> Vec<Vec<u32>> {
-    let prompt = |n: u32| (0..[3, 1, 5, 2, 4, 1, 7][n as usize]).map(|i| (17 * n + 5 * i + 1) % 300).collect();
+    let prompt =
+        |n: u32| (0..[3, 1, 5, 2, 4, 1, 7][n as usize]).map(|i| (17 * n + 5 * i + 1) % 300).collect();
     (0..7).map(prompt).collect()
 }
 
@@ -50,7 +51,8 @@ fn assert_equal(one: &Generated<f32>, other: &Generated<f32>, what: &str) {
 
 /// The ids that end some of the texts early, each after another number of tokens.
 fn ends(experts: Option<bool>, sampling: Sampling) -> Vec<u32> {
-    let texts = answers(&deep(experts, Vec::new()), "none", &in_mode(RequestMode::Batch, sampling, prompts()));
+    let texts =
+        answers(&deep(experts, Vec::new()), "none", &in_mode(RequestMode::Batch, sampling, prompts()));
     let new = |text: usize, n: usize| texts.texts[text].ids[prompts()[text].len() + n];
     vec![new(0, 1), new(2, 3), new(3, 0)]
 }
@@ -118,7 +120,8 @@ fn fewer_requests_than_data_ranks_run_in_slots() {
 #[test]
 fn each_mode_is_priced_to_the_byte() {
     let (dense, forced) = (deep(None, Vec::new()), deep(Some(true), Vec::new()));
-    let dense_layouts = ["none", "pp=2", "pp=3", "dp=2,pp=2", "tp=2,pp=2", "pp=2:interleaved/2", "dp=2:zero3,pp=2"];
+    let dense_layouts =
+        ["none", "pp=2", "pp=3", "dp=2,pp=2", "tp=2,pp=2", "pp=2:interleaved/2", "dp=2:zero3,pp=2"];
     let all = dense_layouts.map(|layout| (&dense, layout));
     for (model, layout) in all.into_iter().chain(["ep=2,pp=2", "ep=2"].map(|layout| (&forced, layout))) {
         for mode in MODES {
@@ -137,8 +140,7 @@ fn a_price_of_texts_that_end_early_is_enough() {
     let model = deep(None, ends(None, GREEDY));
     for mode in MODES {
         let request = in_mode(mode, GREEDY, prompts());
-        let held: usize =
-            answers(&model, "pp=2", &request).taken.iter().map(|t| t.load.max(t.work)).sum();
+        let held: usize = answers(&model, "pp=2", &request).taken.iter().map(|t| t.load.max(t.work)).sum();
         let priced = request.peak::<Cpu<f32>>(&model, &"pp=2".parse().unwrap()).unwrap().all;
         assert!(priced >= held as u128, "{mode:?}: {priced} priced, {held} held");
     }
@@ -163,7 +165,8 @@ fn a_request_that_no_mode_answers_is_refused() {
     let why = |requests, record| {
         let request = Prompts { record, ..in_mode(requests, GREEDY, prompts()) };
         let layout = "pp=2".parse().unwrap();
-        request.check::<Cpu<f32>>(&deep(None, Vec::new()), (&layout, &Network::default()))
+        request
+            .check::<Cpu<f32>>(&deep(None, Vec::new()), (&layout, &Network::default()))
             .unwrap_err()
             .to_string()
     };
