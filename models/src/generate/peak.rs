@@ -103,10 +103,11 @@ impl Prompts {
         let most = super::slots::most_requests(self, layout.tokens().data_ranks());
         self.requests.slots(layout.chunks(), most)
     }
-    /// Number of requests that wait for a slot at first, and the number of slots of a data rank.
+    /// Number of requests that wait for a slot at first, and number of slots of a data rank; 0 without slots.
     pub fn waiting(&self, layout: &Layout) -> (usize, usize) {
         let (tokens, slots) = (layout.tokens(), self.slots(layout));
-        let wait = |rank| tokens.of_data_rank(rank).sequences(self.prompts.len()).len().saturating_sub(slots);
-        ((0..tokens.data_ranks()).map(wait).sum(), slots)
+        let wait =
+            |rank| tokens.of_data_rank(rank).sequences(self.prompts.len()).len().saturating_sub(slots);
+        (if slots > 0 { (0..tokens.data_ranks()).map(wait).sum() } else { 0 }, slots)
     }
 }
