@@ -106,8 +106,7 @@ impl Prompts {
     /// Number of requests that wait for a slot at first, and number of slots of a data rank; 0 without slots.
     pub fn waiting(&self, layout: &Layout) -> (usize, usize) {
         let (tokens, slots) = (layout.tokens(), self.slots(layout));
-        let wait =
-            |rank| tokens.of_data_rank(rank).sequences(self.prompts.len()).len().saturating_sub(slots);
+        let wait = |rank| tokens.of_data_rank(rank).sequences(self.prompts.len()).len().saturating_sub(slots);
         (if slots > 0 { (0..tokens.data_ranks()).map(wait).sum() } else { 0 }, slots)
     }
 }

@@ -116,7 +116,8 @@ fn fewer_requests_than_data_ranks_run_in_slots() {
 }
 
 /// Kills: a mode priced as another, a price without the caches of all slots or the message of a token, the
-/// caches of requests one by one priced at once, a cache that stays when the next request has joined.
+/// caches of requests one by one priced at once, a cache that stays when the next request has joined, a mode
+/// that runs as another.
 #[test]
 fn each_mode_is_priced_to_the_byte() {
     let (dense, forced) = (deep(None, Vec::new()), deep(Some(true), Vec::new()));
@@ -132,6 +133,13 @@ fn each_mode_is_priced_to_the_byte() {
             assert_eq!(priced, held as u128, "{mode:?} under {layout}");
         }
     }
+    let order = [0, 3, 4, 5, 2, 1].map(|mode: usize| {
+        in_mode(MODES[mode], GREEDY, prompts())
+            .peak::<Cpu<f32>>(&dense, &"pp=2".parse().unwrap())
+            .unwrap()
+            .all
+    });
+    assert!(order.is_sorted_by(|a, b| a < b), "more requests at once hold more: {order:?}");
 }
 
 /// Kills: a price that is too low where a request joins earlier than the others do.
