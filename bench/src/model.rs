@@ -12,7 +12,7 @@ use comm::Ledger;
 use kernels::{Kernels, Meta};
 use layers::{EvenValues, Keeper, OptimizerKind, ParamHooks, PassContext, Shape};
 use models::config::Architecture;
-use models::generate::{self, Prompts, RequestMode};
+use models::generate::{self, Prompts};
 use models::sampling::Sampling;
 use models::{Config, Model};
 use parallel::dtype::RunDevice;
@@ -196,13 +196,7 @@ pub(super) fn decode<D: RunDevice>(scale: &Scale) -> Result<f64> {
     };
     let model = Model::even(config);
     let prompts = vec![ids(scale, 0, prompt)];
-    let request = Prompts {
-        prompts,
-        max_new: new + 1,
-        sampling: Sampling::default(),
-        record: false,
-        requests: RequestMode::Batch,
-    };
+    let request = Prompts { prompts, max_new: new + 1, sampling: Sampling::default(), ..Prompts::default() };
     let chosen = Mutex::new(Vec::with_capacity(new + 1));
     let now = |_| chosen.lock().expect("nothing panics under this lock").push(Instant::now());
     generate::generate::<D>(&model, (&Layout::default(), &Network::default()), &request, &now)?;

@@ -1,41 +1,29 @@
 //! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all
 //! logits of the next token and chooses by the same draw. Data ranks have different prompts, or none.
+mod answers;
 mod batch;
 mod chooser;
 mod generated;
 mod peak;
+mod prompts;
 mod requests;
 mod slots;
 mod text;
 mod whole;
 
 pub use generated::{Generated, Line, TokenLatency, TokenTimes};
+pub use prompts::Prompts;
 pub use requests::RequestMode;
 pub use text::Text;
 pub use whole::{all_logits, all_logits_peak};
 
 use crate::Model;
-use crate::sampling::Sampling;
-use batch::{Answers, OfRank, once};
+use answers::Answers;
+use batch::{OfRank, once};
 use layers::Design;
 use parallel::dtype::RunDevice;
 use parallel::{Batch, BuildContext, Layout, Network, Result, Stages, bail, budget, session};
 use tensor::TokenIds;
-
-/// Request: prompts to continue, and how.
-#[derive(Clone, Debug)]
-pub struct Prompts {
-    /// Token ids of each prompt.
-    pub prompts: Vec<Vec<u32>>,
-    /// Number of tokens to add to each.
-    pub max_new: usize,
-    /// Method of choosing the next token.
-    pub sampling: Sampling,
-    /// True if inputs and outputs of layers, and the weights, are recorded for a dump.
-    pub record: bool,
-    /// Order in which requests are answered.
-    pub requests: RequestMode,
-}
 
 impl Prompts {
     /// Checks that the request fits the model and the layout, and that the machine has enough memory.

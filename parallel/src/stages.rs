@@ -4,10 +4,9 @@
 mod at;
 mod once;
 mod passed;
-mod turns;
+pub mod turns;
 
 pub use at::BuildContext;
-pub use turns::{SlotRequests, SlotToken};
 
 use crate::pipeline::Pipeline;
 use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, Task, moves};

@@ -1,14 +1,12 @@
 //! Flags.
 mod network;
 mod ranks;
-mod requests;
 
 pub(crate) use network::NetworkArgs;
 pub(crate) use network::{link, patience};
 pub(crate) use ranks::{
     OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, size, table,
 };
-pub(crate) use requests::{RequestsArgs, note_waiting};
 
 use crate::device::DeviceName;
 use clap::Args;

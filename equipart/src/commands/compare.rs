@@ -24,8 +24,7 @@ use crate::device::in_device;
 use layers::OptimizerKind;
 use layers::counted;
 use models::Model;
-use models::generate::{Generated, Prompts, RequestMode, Text, all_logits};
-use models::sampling::Sampling;
+use models::generate::{Generated, Prompts, Text, all_logits};
 use models::text::Corpus;
 use parallel::dtype::RunDevice;
 use parallel::measure;
@@ -159,13 +158,7 @@ fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
     let prompt = PROMPT.min(room / 2).max(1);
     let pairs = corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
     let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
-    Prompts {
-        prompts,
-        max_new: NEW.min(room - prompt),
-        sampling: Sampling::default(),
-        record: false,
-        requests: RequestMode::Batch,
-    }
+    Prompts { prompts, max_new: NEW.min(room - prompt), ..Prompts::default() }
 }
 
 /// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data

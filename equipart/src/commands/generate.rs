@@ -1,9 +1,8 @@
 //! `generate`: continues prompts.
 use super::Run;
-use crate::cli::args::{
-    DtypeArgs, ModelName, NetworkArgs, RanksArgs, RequestsArgs, note_inference, note_waiting,
-};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RanksArgs, note_inference};
 use crate::cli::processes::ProcessesArgs;
+use crate::cli::requests::RequestsArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{model, out, processes, show};
 use crate::device::in_device;
@@ -146,4 +145,15 @@ fn continued<D: RunDevice>(
         show::texts(&generated, tokenizer)?;
     }
     Ok(true)
+}
+
+/// Notes requests that wait for a slot.
+fn note_waiting(request: &Prompts, layout: &Layout) {
+    if let (waiting @ 1.., slots) = request.waiting(layout) {
+        let of = if layout.tokens().data_ranks() > 1 { " of each data rank" } else { "" };
+        let all = request.prompts.len();
+        out::note(&format!(
+            "note: {waiting} of {all} requests wait until one of the {slots} slots{of} is free"
+        ));
+    }
 }

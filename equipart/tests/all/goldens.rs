@@ -7,7 +7,7 @@ use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::schedule::LrSchedule;
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use equipart::commands::train::state::Saves;
-use models::generate::{Prompts, RequestMode, all_logits, generate};
+use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
 use parallel::{Layout, Network, Sequence, dump};
@@ -142,13 +142,8 @@ fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
             assert!((norm / golden.grad_norm - 1.0).abs() < NEAR, "{name}, {layout}: norm {norm}");
             let prompts = vec![golden.greedy.prompt.clone(); layout.size(comm::Axis::Dp)];
             let sampling = Sampling::default();
-            let request = Prompts {
-                prompts,
-                max_new: golden.greedy.ids.len(),
-                sampling,
-                record: false,
-                requests: RequestMode::Batch,
-            };
+            let request =
+                Prompts { prompts, max_new: golden.greedy.ids.len(), sampling, ..Prompts::default() };
             for text in
                 generate::<Cpu<f32>>(&model, (&layout, &Network::default()), &request, &|_| ()).unwrap().texts
             {

@@ -1,11 +1,14 @@
 //! Requests answered on one rank: as one batch, or one by one as batches of one.
+use super::answers::{Answers, together};
 use super::chooser::TokenChooser;
+use super::generated::TokenTimes;
+use super::prompts::Prompts;
 use super::requests::RequestMode;
-use super::slots::{SlotRun, most_requests};
-use super::{Prompts, Text, TokenTimes};
+use super::slots::SlotRun;
+use super::text::Text;
 use crate::Model;
 use comm::Axis;
-use layers::{AtRest, PassContext, Record, TokenShards};
+use layers::{PassContext, Record, TokenShards};
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Recorded};
 use parallel::measure::{self, RankMeasurements};
@@ -13,14 +16,6 @@ use parallel::{BuildContext, Result, Stages};
 use std::ops::Range;
 use std::time::Instant;
 use tensor::{Device, Phase, TokenIds};
-
-/// Answers of a rank to its requests.
-#[derive(Default)]
-pub(super) struct Answers {
-    pub(super) texts: Vec<Text>,
-    pub(super) times: Vec<TokenTimes>,
-    pub(super) prefill: f64, // seconds until the last prompt was read
-}
 
 /// Result of a rank: the answers, without texts if another rank reports for its data rank; its measurements;
 /// and its recorded activations, if any.
@@ -54,11 +49,6 @@ pub(super) fn once<D: RunDevice>(
     }
     let seen = |r: Record<_>| Recorded { activations: r.take(), gradients: Vec::new(), weights, after: None };
     Ok((answers, taken, record.map(seen)))
-}
-
-/// True if data ranks hold experts, or values, for each other: they continue until all have finished.
-pub(super) fn together<D: kernels::Kernels>(shape: &layers::Shape, at: &BuildContext<D>) -> bool {
-    shape.experts.is_some() || at.rests.value != AtRest::Whole
 }
 
 /// A run of a request on one rank.
@@ -160,21 +150,5 @@ impl<D: RunDevice> BatchRun<'_, D> {
             }
         }
         Ok(())
-    }
-}
-
-impl Prompts {
-    /// The batches in which a data rank answers its requests `mine`: one, or one for each request. Ranks that
-    /// work together have the same number of batches.
-    pub(super) fn batches(
-        &self,
-        mine: Range<usize>,
-        data_ranks: usize,
-        together: bool,
-    ) -> impl Iterator<Item = Range<usize>> + use<> {
-        let all = if together { most_requests(self, data_ranks) } else { mine.len() };
-        let (n, each) = if self.requests == RequestMode::Sync { (all, 1) } else { (1, mine.len()) };
-        let at = move |i: usize| (mine.start + i * each).min(mine.end);
-        (0..n).map(move |i| at(i)..at(i + 1))
     }
 }

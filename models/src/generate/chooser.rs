@@ -1,7 +1,7 @@
 //! The choice of a text's next token from logits that are read to the host.
 //!
 //! The host reads only the logits that a choice needs: 2 of a row for the largest, k + 1 for a draw from k.
-use super::Prompts;
+use super::prompts::Prompts;
 use crate::sampling::{Logits, SampledToken, Sampling, SamplingRoom};
 use kernels::{Kernels, OrderedKernels};
 use layers::ops;

@@ -1,5 +1,5 @@
 //! Results of a generation: texts, times, memory.
-use super::Text;
+use super::text::Text;
 use parallel::dump::Recorded;
 use parallel::measure::{self, PeakBytes, RankMeasurements};
 use serde::{Deserialize, Serialize};

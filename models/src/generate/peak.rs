@@ -1,6 +1,6 @@
 //! Price of a generation.
-use super::Prompts;
-use super::batch::together;
+use super::answers::together;
+use super::prompts::Prompts;
 use super::requests::RequestMode;
 use super::slots::SlotRun;
 use crate::Model;
@@ -8,25 +8,10 @@ use kernels::{Meta, OrderedKernels};
 use layers::{PassContext, TokenShards, ops};
 use parallel::dtype::RunDevice;
 use parallel::{BuildContext, Layout, Result, Stages, price};
-use std::ops::Range;
 use std::time::Instant;
 use tensor::{Real, TokenIds};
 
 impl Prompts {
-    /// Number of a row's first logits that are read for a new token. `None`: all of them, or no new token is
-    /// wanted.
-    pub(super) fn first(&self, vocabulary: usize) -> Option<usize> {
-        (self.max_new > 0).then(|| self.sampling.needs(vocabulary)).flatten()
-    }
-    /// Number of positions of the longest text of a rank with prompts of these lengths; 0 for a rank without
-    /// prompts.
-    pub(super) fn positions(&self, lengths: &[usize]) -> usize {
-        lengths.iter().max().map_or(0, |longest| longest + self.max_new)
-    }
-    /// Lengths of these prompts.
-    fn lengths(&self, of: Range<usize>) -> Vec<usize> {
-        self.prompts[of].iter().map(Vec::len).collect()
-    }
     /// Returns the peak memory of the ranks, with caches for all new tokens. With slots and a model that can
     /// end a text early, an upper bound: a request that waits may then join any slot.
     ///
@@ -100,7 +85,7 @@ impl Prompts {
     }
     /// Number of slots of a data rank; 0 without slots.
     pub(super) fn slots(&self, layout: &Layout) -> usize {
-        let most = super::slots::most_requests(self, layout.tokens().data_ranks());
+        let most = self.most_requests(layout.tokens().data_ranks());
         self.requests.slots(layout.chunks(), most)
     }
     /// Number of requests that wait for a slot at first, and number of slots of a data rank; 0 without slots.

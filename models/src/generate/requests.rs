@@ -6,7 +6,7 @@ use std::fmt;
 /// | name | requests in the stages | caches |
 /// |---|---|---|
 /// | `sync` | one, until it ends | of that request |
-/// | `async` | one in each slot; slots take turns, and a waiting request joins a slot that is free | of every slot |
+/// | `async` | one in each slot, in turns; waiting requests join a free slot | of every slot |
 /// | `batch` | all at once, as one batch | of all requests |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequestMode {

@@ -5,23 +5,20 @@
 //! rank has a request for it. The last stage finds that out with the token it chooses.
 //!
 //! On the meta device every text gets all new tokens, so the passes of all data ranks are known.
-use super::batch::{Answers, together};
+use super::answers::{Answers, together};
 use super::chooser::TokenChooser;
-use super::{Prompts, Text, TokenTimes};
+use super::generated::TokenTimes;
+use super::prompts::Prompts;
+use super::text::Text;
 use comm::Group;
 use kernels::OrderedKernels;
 use layers::{Input, PassContext, Shape, TokenShards};
-use parallel::stages::{SlotRequests, SlotToken};
+use parallel::stages::turns::{SlotRequests, SlotToken};
 use parallel::{BuildContext, Result};
 use std::mem::take;
 use std::ops::Range;
 use std::time::Instant;
 use tensor::{Real, Tensor, TokenIds};
-
-/// Most requests of any data rank.
-pub(super) fn most_requests(request: &Prompts, data_ranks: usize) -> usize {
-    request.prompts.len().div_ceil(data_ranks)
-}
 
 /// A run of a request in slots, on one rank.
 pub(super) struct SlotRun<'a, D: OrderedKernels> {
@@ -60,7 +57,7 @@ impl<'a, D: OrderedKernels<Elem: Real>> SlotRun<'a, D> {
         (watch, from): (Option<&'a dyn Fn(u32)>, Instant),
     ) -> Self {
         let (tokens, n) = (at.tokens, request.prompts.len());
-        let (mine, most) = (tokens.sequences(n), most_requests(request, tokens.data_ranks()));
+        let (mine, most) = (tokens.sequences(n), request.most_requests(tokens.data_ranks()));
         let slots = request.requests.slots(chunks(at), most);
         let prompts = &request.prompts[mine.clone()];
         let lengths: Vec<_> = prompts.iter().map(Vec::len).collect();

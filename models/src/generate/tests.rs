@@ -2,6 +2,7 @@
 use super::*;
 use crate::Config;
 use crate::config::Architecture;
+use crate::sampling::Sampling;
 use kernels::Heads;
 use layers::{Balance, Experts, Shape};
 use parallel::BuildContext;
@@ -20,7 +21,7 @@ fn model(eos: Vec<u32>) -> Model {
 }
 
 fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompts {
-    Prompts { prompts, max_new, sampling, record: false, requests: RequestMode::Batch }
+    Prompts { prompts, max_new, sampling, ..Prompts::default() }
 }
 
 const GREEDY: Sampling = Sampling { temperature: None, top_k: None, top_p: None, seed: 3 };

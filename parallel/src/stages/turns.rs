@@ -2,21 +2,17 @@
 //!
 //! ```text
 //! tick       0    1    2    3    4    5     slots a, b, c; two stages, so two ticks a pass
-//! stage 0    a1   b1   c1   a2   b2   c2    a2 begins with the token that a1 chose
-//! stage 1         a1   b1   c1   a2   b2
-//! token              a    b    c    a       sent by the last stage at the end of its cell
+//! stage 0    a1   b1   c1   a2   b2   c2    a2 begins with the token that a1 chose,
+//! stage 1         a1   b1   c1   a2   b2    sent by the last stage at the end of its cell
 //! ```
 //!
-//! A pass begins one tick after the pass before it, or as many ticks as there are chunks after the last pass
-//! of its slot, whichever is later. Every rank derives the same ticks from the same tokens, and works in the
-//! order of (tick, later chunk first): receive, compute, wait for the chunk's last send, send. Before a rank
-//! begins a pass of a slot, it runs all cells of earlier ticks, and waits for the slot's last token. A send
-//! waits for nobody when it starts.
+//! A pass begins a tick after the pass before it, but not before its slot's last pass has left all chunks.
+//! Every rank derives the same ticks, and works in the order of (tick, later chunk first): receive, compute,
+//! wait for the chunk's last send, start to send. It receives a slot's token before it begins the next pass.
 //!
-//! No deadlock: a rank waits only for what another rank starts at a place earlier in that order. A receive at
-//! tick t waits for a send at t−1. A send at t−1 is waited for at t or later, behind the receive at t of the
-//! next chunk. The send of a token is waited for at the end of its slot's next pass, which each receiver
-//! begins after it has received the token.
+//! No deadlock: a rank waits only for a start that is earlier in this order. A receive at tick t needs a send
+//! of t−1, which is waited for at t or later, behind the next chunk's receive at t. A token's send is waited
+//! for at the end of its slot's next pass, which each receiver begins after it has received the token.
 use super::once::Once;
 use super::passed::{Passed, Sent};
 use super::{Stages, named, tags};

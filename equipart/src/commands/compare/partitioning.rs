@@ -8,9 +8,7 @@
 //! | `new` | heads; shards of experts, gathered for each use and dropped | its heads, its tokens |
 //! | `expert-parallel` | whole experts, others on each rank | its own requests, and tokens for its experts |
 //! | `tensor-sliced` | attention by heads, every expert by hidden features | its heads, its features |
-//! | `pipeline-sync` | its blocks | one request at a time |
-//! | `pipeline-async` | its blocks | requests in slots that take turns |
-//! | `pipeline-batch` | its blocks | all requests at once |
+//! | `pipeline-sync`, `-async`, `-batch` | its blocks | one request; requests in turns; all at once |
 //!
 //! A thesis on distributed inference of models with experts compares the first three; its own partitioning is
 //! `new`.

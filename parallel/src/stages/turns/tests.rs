@@ -84,11 +84,11 @@ impl SlotRequests<Cpu<F61>> for Forced {
     fn choose(&mut self, slot: usize, logits: Tensor<Cpu<F61>>) -> Result<Option<SlotToken>> {
         let of = self.slots[slot].1.expect("a text");
         self.rows.insert(of, logits.read().unwrap());
-        Ok(Some(SlotToken { id: (of.0 * 1000 + of.1) as u32 * 77_777, open: of.1 % 2 == 0 }))
+        Ok(Some(SlotToken { id: (of.0 * 1000 + of.1) as u32 * 77_777, open: of.1.is_multiple_of(2) }))
     }
     fn chosen(&mut self, slot: usize, token: Option<SlotToken>) {
         let of = self.slots[slot].1.expect("a text");
-        let wanted = SlotToken { id: (of.0 * 1000 + of.1) as u32 * 77_777, open: of.1 % 2 == 0 };
+        let wanted = SlotToken { id: (of.0 * 1000 + of.1) as u32 * 77_777, open: of.1.is_multiple_of(2) };
         assert_eq!(token, Some(wanted), "slot {slot}");
     }
 }

@@ -1,10 +1,9 @@
 //! Flags of requests: their prompts in a file, and the order in which they are answered.
-use super::named;
-use crate::cli::out;
+use crate::cli::args::named;
 use clap::Args;
 use clap::builder::TypedValueParser;
-use models::generate::{Prompts, RequestMode};
-use parallel::{Error, Layout, Result, bail};
+use models::generate::RequestMode;
+use parallel::{Error, Result, bail};
 use std::path::{Path, PathBuf};
 use tensor::files;
 use tensor::quoted::displayed;
@@ -70,15 +69,4 @@ fn lines(file: &Path) -> Result<Vec<String>> {
         bail!("{name} has no prompt; write one in each line");
     }
     Ok(lines)
-}
-
-/// Notes requests that wait for a slot.
-pub(crate) fn note_waiting(request: &Prompts, layout: &Layout) {
-    if let (waiting @ 1.., slots) = request.waiting(layout) {
-        let of = if layout.tokens().data_ranks() > 1 { " of each data rank" } else { "" };
-        let all = request.prompts.len();
-        out::note(&format!(
-            "note: {waiting} of {all} requests wait until one of the {slots} slots{of} is free"
-        ));
-    }
 }
