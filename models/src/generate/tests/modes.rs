@@ -83,8 +83,8 @@ fn every_mode_gives_the_texts_of_the_unsplit_batch() {
     );
 }
 
-/// Kills: chunks of one rank out of the order in which messages meet, an answer by the last rank in the place
-/// of the one that has the head.
+/// Kills: an answer by the last rank in the place of the one that has the head, a pass that begins before all
+/// chunks of its rank have run the one before it.
 #[test]
 fn every_mode_runs_under_schedules_with_several_chunks() {
     all_modes_equal_the_unsplit_batch(
