@@ -196,7 +196,7 @@ pub(super) fn decode<D: RunDevice>(scale: &Scale) -> Result<f64> {
     };
     let model = Model::even(config);
     let prompts = vec![ids(scale, 0, prompt)];
-    let request = Prompts { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
+    let request = Prompts { prompts, max_new: new + 1, sampling: Sampling::default(), ..Prompts::default() };
     let chosen = Mutex::new(Vec::with_capacity(new + 1));
     let now = |_| chosen.lock().expect("nothing panics under this lock").push(Instant::now());
     generate::generate::<D>(&model, (&Layout::default(), &Network::default()), &request, &now)?;

@@ -4,6 +4,7 @@ pub(crate) mod echo;
 pub(crate) mod out;
 pub(crate) mod pictures;
 pub(crate) mod processes;
+pub(crate) mod requests;
 pub(crate) mod show;
 pub(crate) mod watch;
 

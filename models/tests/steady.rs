@@ -25,7 +25,7 @@ fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
         5,
     );
     let prompts = vec![(0..40).collect(), vec![7, 8, 9]];
-    let request = Prompts { prompts, max_new: 60, sampling, record: false };
+    let request = Prompts { prompts, max_new: 60, sampling, ..Prompts::default() };
     let seen = Mutex::new(Vec::with_capacity(request.max_new));
     let watch = |_| seen.lock().unwrap().push(counting::taken());
     generate::<tensor::Cpu<f32>>(&model, (&layout.parse().unwrap(), &Network::default()), &request, &watch)

@@ -4,6 +4,7 @@
 mod at;
 mod once;
 mod passed;
+pub mod turns;
 mod versions;
 
 pub use at::BuildContext;

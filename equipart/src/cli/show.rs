@@ -10,6 +10,7 @@ use layers::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
 use parallel::dtype::DtypeName;
+use parallel::measure::PeakBytes;
 use parallel::{Result, measure};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -185,11 +186,19 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
             None => line(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
         }
     }
+    let ms = |what, seconds: Option<f64>| {
+        seconds.map(|s| format!(", {what} {:.2} ms", 1e3 * s)).unwrap_or_default()
+    };
+    let latency = generated.latency();
+    let held: Vec<_> = PeakBytes::of(&generated.taken).total.iter().map(|n| readable(*n as u128)).collect();
     note(&format!(
-        "{} new tokens in {:.2} s, {:.0} token/s",
+        "{} new tokens in {:.2} s, {:.0} token/s{}{}; peak of each rank: {}",
         generated.new_tokens(),
         measure::seconds(&generated.taken),
-        generated.tokens_per_second()
+        generated.tokens_per_second(),
+        ms("first token after", latency.first_token_seconds),
+        ms("then one every", latency.token_seconds),
+        held.join(", ")
     ));
     Ok(())
 }

@@ -25,7 +25,6 @@ use layers::OptimizerKind;
 use layers::counted;
 use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
-use models::sampling::Sampling;
 use models::text::Corpus;
 use parallel::dtype::RunDevice;
 use parallel::measure;
@@ -73,6 +72,7 @@ impl Run for CompareArgs {
         let (corpus, digits);
         let data = match &model.text {
             None => {
+                pictures::only_text(&[("requests", a.requests)])?;
                 digits = pictures::digits(a.data.as_deref())?;
                 Data::Digits(&digits)
             }
@@ -130,19 +130,20 @@ pub fn compare<D: RunDevice>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<
     work.network.fits(&layouts)?;
     let text = if let Data::Text(model, corpus) = work.data { Some((model, corpus)) } else { None };
     let request = text.map(|(model, corpus)| request(work, model, corpus));
-    let held = budget::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, request.as_ref())))?;
+    let held = budget::all(ways.iter().map(|way| held::bytes::<D>(work, way, request.as_ref())))?;
     for (layout, bytes) in layouts.iter().zip(held) {
         budget::fits::<D::Place>(format_args!("comparing {layout}"), [layout.ranks(); 2], bytes)?;
     }
     let (mut judged, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {
         let generated = timed::generating::<D>((work, model), &ways, request, watch)?;
-        judged = verdicts(work, &layouts, texts(&generated[0].0), watch)?;
+        judged = verdicts(work, &ways, texts(&generated[0].0), watch)?;
         rows = inference::<D>(model, &ways, request, &generated)?;
     } else {
-        judged.extend(verdicts(work, &layouts, Vec::new(), watch)?);
+        judged.extend(verdicts(work, &ways, Vec::new(), watch)?);
     }
     if work.learns {
+        let ways: Vec<_> = ways.into_iter().filter(Partitioning::trains).collect();
         rows.extend(training::<D>(work, &ways, watch)?);
     }
     for (row, judged) in rows.iter_mut().zip(judged) {
@@ -157,7 +158,7 @@ fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
     let prompt = PROMPT.min(room / 2).max(1);
     let pairs = corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
     let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
-    Prompts { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default(), record: false }
+    Prompts { prompts, max_new: NEW.min(room - prompt), ..Prompts::default() }
 }
 
 /// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data
@@ -215,15 +216,16 @@ fn texts<E: Scalar>(generated: &Generated<E>) -> Vec<(Vec<u32>, usize)> {
 /// generated, under each layout; then a training step under each.
 fn verdicts(
     work: &Comparison,
-    layouts: &[Layout],
+    ways: &[Partitioning],
     texts: Vec<(Vec<u32>, usize)>,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<FieldVerdict>> {
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, mut judged) = ([key, key.next()], [Vec::new(), Vec::new()]);
     let truths = OracleTraces::default();
-    for (n, layout) in layouts.iter().enumerate() {
-        if let Some(known) = layouts[..n].iter().position(|before| before == layout) {
+    for (n, way) in ways.iter().enumerate() {
+        let layout = &way.layout;
+        if let Some(known) = ways[..n].iter().position(|before| before.layout == *layout) {
             for all in judged.iter_mut().filter(|all: &&mut Vec<FieldVerdict>| !all.is_empty()) {
                 all.push(all[known].clone());
             }
@@ -243,7 +245,9 @@ fn verdicts(
             judged.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
         }
     }
-    Ok(judged.concat())
+    let [mut first, second] = judged;
+    first.extend(second.into_iter().zip(ways).filter(|(_, way)| way.trains()).map(|(judged, _)| judged));
+    Ok(first)
 }
 
 /// One row for each layout.
@@ -265,6 +269,7 @@ fn inference<D: RunDevice>(
         let tie = parts(&generated.texts, alone, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
         let rate = Rate::TokensPerSecond(tokens as f64 / timed.median);
+        let request = way.request(request);
         let numbers = [
             request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest.total,
             request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest.total,

@@ -2,6 +2,7 @@
 use super::Run;
 use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RanksArgs, note_inference};
 use crate::cli::processes::ProcessesArgs;
+use crate::cli::requests::RequestsArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{model, out, processes, show};
 use crate::device::in_device;
@@ -29,6 +30,8 @@ pub(crate) struct GenerateArgs {
     /// Token ids to continue, such as 1,403,407; may be repeated
     #[arg(long, value_name = "IDS", value_parser = ids)]
     pub(crate) prompt_ids: Vec<Vec<u32>>,
+    #[command(flatten)]
+    pub(crate) order: RequestsArgs,
     /// Number of tokens to add [default: as in the model's folder, or 128, up to the model's positions]
     #[arg(long)]
     pub(crate) max_new: Option<usize>,
@@ -79,18 +82,20 @@ impl Run for GenerateArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
+        let (mode, lines) = (a.order.mode()?, a.order.texts()?);
         let (mut model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
         let layout = a.on_ranks.of(a.layout, &Design::from(model.config.shape).inferring())?;
         note_inference(&layout);
         network.fits(&[layout])?;
         let shows_text = !json && model.tokens.are_known();
-        let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
+        let texts: Vec<_> = a.prompt.iter().chain(&lines).collect();
+        let tokenizer = (shows_text || !texts.is_empty()).then(|| model.tokenizer()).transpose()?;
         let mut prompts = a.prompt_ids.clone();
-        for (text, tokenizer) in a.prompt.iter().zip(tokenizer.iter().cycle()) {
+        for (text, tokenizer) in texts.into_iter().zip(tokenizer.iter().cycle()) {
             prompts.push(tokenizer.encode_prompt(text)?);
         }
         if prompts.is_empty() {
-            bail!("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3");
+            bail!("there is no prompt; give --prompt TEXT, --prompts FILE or --prompt-ids 1,2,3");
         }
         let draws = if a.greedy { Some(false) } else { a.temperature.map(|_| true) };
         let generation = model.generation(draws)?;
@@ -108,7 +113,7 @@ impl Run for GenerateArgs {
         let room = model.config.positions.saturating_sub(longest);
         let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
         model.config.eos = generation.eos;
-        let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
+        let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
         let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
         let network = a.processes.join(network, (&layout, engine), a.on_ranks.split.as_ref(), &[dumps])?;
         in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
@@ -124,6 +129,7 @@ fn continued<D: RunDevice>(
     json: bool,
 ) -> Result<bool> {
     request.check::<D>(model, (layout, network))?;
+    note_waiting(request, layout);
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = ProgressWatch::bar(request.max_new);
     let generated = generate::<D>(model, (layout, network), request, &|_| watch.tick());
@@ -139,4 +145,15 @@ fn continued<D: RunDevice>(
         show::texts(&generated, tokenizer)?;
     }
     Ok(true)
+}
+
+/// Notes requests that wait for a slot.
+fn note_waiting(request: &Prompts, layout: &Layout) {
+    if let (waiting @ 1.., slots) = request.waiting(layout) {
+        let of = if layout.tokens().data_ranks() > 1 { " of each data rank" } else { "" };
+        let all = request.prompts.len();
+        out::note(&format!(
+            "note: {waiting} of {all} requests wait until one of the {slots} slots{of} is free"
+        ));
+    }
 }

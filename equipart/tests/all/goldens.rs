@@ -142,7 +142,8 @@ fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
             assert!((norm / golden.grad_norm - 1.0).abs() < NEAR, "{name}, {layout}: norm {norm}");
             let prompts = vec![golden.greedy.prompt.clone(); layout.size(comm::Axis::Dp)];
             let sampling = Sampling::default();
-            let request = Prompts { prompts, max_new: golden.greedy.ids.len(), sampling, record: false };
+            let request =
+                Prompts { prompts, max_new: golden.greedy.ids.len(), sampling, ..Prompts::default() };
             for text in
                 generate::<Cpu<f32>>(&model, (&layout, &Network::default()), &request, &|_| ()).unwrap().texts
             {

@@ -35,6 +35,7 @@ mod paths;
 mod plan;
 mod processes;
 mod profile;
+mod requests;
 #[path = "../../../docs/tests/all/rewrites.rs"]
 mod rewrites;
 mod runs;

@@ -332,7 +332,8 @@ fn slow_links_take_their_time_and_change_nothing() {
     let (took, least) = (begun.elapsed(), 3 * moving(bytes));
     assert!(bytes > 10_000 && took >= least, "{took:?} for three times {bytes} bytes, {least:?}");
     let sampling = Sampling { temperature: Some(0.8), top_k: None, top_p: None, seed: 4 };
-    let request = Prompts { prompts: vec![vec![3, 4, 5], vec![6]], max_new: 6, sampling, record: false };
+    let request =
+        Prompts { prompts: vec![vec![3, 4, 5], vec![6]], max_new: 6, sampling, ..Prompts::default() };
     let texts =
         |network| generate::<tensor::Cpu<f32>>(&model, (&layout, network), &request, &|_| ()).unwrap();
     let (fast, slow) = (texts(&Network::default()), texts(&slow));

@@ -248,7 +248,7 @@ fn texts_do_not_depend_on_the_layout() {
     for sampling in [Sampling::default(), drawn] {
         let prompts =
             vec![b"the ".map(u32::from).to_vec(), b"quick brown".map(u32::from).to_vec(), vec![120]];
-        let request = Prompts { prompts, max_new: 12, sampling, record: false };
+        let request = Prompts { prompts, max_new: 12, sampling, ..Prompts::default() };
         let texts = |split: &str| {
             generate::<Cpu<f32>>(&model, (&layout(split), &Network::default()), &request, &|_| ())
                 .unwrap()
@@ -284,8 +284,12 @@ fn texts_end_where_they_end() {
     let generate = |eos: Vec<u32>, split: &str| {
         let mut ending = model(false);
         ending.config.eos = eos;
-        let request =
-            Prompts { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
+        let request = Prompts {
+            prompts: prompts.clone(),
+            max_new: 10,
+            sampling: Sampling::default(),
+            ..Prompts::default()
+        };
         let reported = Mutex::new(Vec::new());
         let texts = generate::<Cpu<f32>>(&ending, (&layout(split), &Network::default()), &request, &|id| {
             reported.lock().unwrap().push(id);
@@ -329,7 +333,8 @@ fn logits_in_f32_are_near_those_in_f64() {
     for split in ["tp=2", "tp=4", "dp=2", "tp=2,dp=2"] {
         assert!(error(split) <= 4.0 * own, "{split} errs by {:e}, unsplit by {own:e}", error(split));
     }
-    let greedy = Prompts { prompts: texts.clone(), max_new: 1, sampling: Sampling::default(), record: false };
+    let greedy =
+        Prompts { prompts: texts.clone(), max_new: 1, sampling: Sampling::default(), ..Prompts::default() };
     let decoded =
         generate::<Cpu<f32>>(&model, (&layout("tp=2"), &Network::default()), &greedy, &|_| ()).unwrap();
     let last = &truth[19 * 256..20 * 256];

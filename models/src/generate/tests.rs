@@ -2,10 +2,13 @@
 use super::*;
 use crate::Config;
 use crate::config::Architecture;
+use crate::sampling::Sampling;
 use kernels::Heads;
 use layers::{Balance, Experts, Shape};
 use parallel::BuildContext;
-use tensor::Cpu;
+use tensor::{Cpu, Device};
+
+mod modes;
 
 const V: usize = 300;
 const NEW: usize = 6;
@@ -18,7 +21,7 @@ fn model(eos: Vec<u32>) -> Model {
 }
 
 fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompts {
-    Prompts { prompts, max_new, sampling, record: false }
+    Prompts { prompts, max_new, sampling, ..Prompts::default() }
 }
 
 const GREEDY: Sampling = Sampling { temperature: None, top_k: None, top_p: None, seed: 3 };

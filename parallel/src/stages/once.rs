@@ -28,19 +28,17 @@ impl<D: Kernels> Stages<D> {
         let rows = if all { cx.rows_of_parts() } else { open };
         let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.design.outputs());
         let mut logits = once.logits.unwrap_or_else(empty);
-        let plan = self.pipeline.plan(self.logits.size(), 1);
-        let last = self.pipeline.schedule.rank_of(plan.all_chunks() - 1, &plan);
-        self.logits.broadcast(&mut logits, last)?;
+        self.logits.broadcast(&mut logits, self.last_stage())?;
         Ok(logits)
     }
 }
 
 /// Work of one call for logits.
-struct Once<'a, D: Kernels> {
-    cx: &'a PassContext<D>,
-    input: Option<Input<D>>,
-    all: bool,
-    logits: Option<Tensor<D>>,
+pub(super) struct Once<'a, D: Kernels> {
+    pub(super) cx: &'a PassContext<D>,
+    pub(super) input: Option<Input<D>>,
+    pub(super) all: bool,
+    pub(super) logits: Option<Tensor<D>>,
 }
 
 impl<D: Kernels> Microbatches<D> for Once<'_, D> {

@@ -25,6 +25,10 @@ pub(crate) struct CompareArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
+    /// Repeat the rows of generation of layouts with pp ranks for every order of requests: one by one, in
+    /// slots that take turns, and all at once
+    #[arg(long, conflicts_with = "epochs")]
+    pub(crate) requests: bool,
     /// Microbatches of a training step [default: 2 for each stage of the longest pipeline; 2 without a
     /// pipeline; with --epochs, 1 for each stage]
     #[arg(long, value_name = "N")]

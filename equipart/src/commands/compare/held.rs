@@ -1,5 +1,5 @@
 //! Peak memory of the work, known before any of it runs.
-use super::{Comparison, Data, OPTIMIZER, batch, subject};
+use super::{Comparison, Data, OPTIMIZER, Partitioning, batch, subject};
 use comm::Mesh;
 use kernels::Kernels;
 use models::generate::{Prompts, all_logits_peak};
@@ -8,15 +8,16 @@ use parallel::price::{self, Peak};
 use parallel::{Batch, Layout, Result, Trainer, budget};
 use tensor::Cpu;
 
-/// Peak bytes of all ranks of a layout, over all parts of the work.
+/// Peak bytes of all ranks of a way, over all parts of the work.
 ///
 /// # Errors
 /// If a part needs more than a rank may hold; reports the part that needs the most.
 pub(super) fn bytes<D: RunDevice>(
     work: &Comparison,
-    layout: &Layout,
+    way: &Partitioning,
     request: Option<&Prompts>,
 ) -> Result<u128> {
+    let layout = &way.layout;
     let new = |prompt: &Vec<u32>| prompt.len() + request.map_or(0, |request| request.max_new);
     let prompts = request.map_or(&[][..], |request| &request.prompts);
     let texts = prompts.iter().map(|prompt| (vec![0; new(prompt)], prompt.len())).collect();
@@ -29,7 +30,7 @@ pub(super) fn bytes<D: RunDevice>(
     }
     if let (Data::Text(model, _), Some(request)) = (work.data, request) {
         let shape = &model.config.shape;
-        parts.push(all(request.peak::<D>(model, layout)));
+        parts.push(all(way.request(request).peak::<D>(model, layout)));
         parts.push(all(all_logits_peak::<D>(shape, layout, &lengths)));
         if layout.ranks() == 1 {
             parts.push(all(all_logits_peak::<Cpu<f64>>(shape, layout, &lengths)));

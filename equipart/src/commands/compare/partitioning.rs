@@ -8,7 +8,7 @@
 //! | `new` | heads; shards of experts, gathered for each use and dropped | its heads, its tokens |
 //! | `expert-parallel` | whole experts, others on each rank | its own requests, and tokens for its experts |
 //! | `tensor-sliced` | attention by heads, every expert by hidden features | its heads, its features |
-//! | `pipeline-sync`, `pipeline-batch` | its blocks | one request at a time; all requests at once |
+//! | `pipeline-sync`, `-async`, `-batch` | its blocks | one request; requests in turns; all at once |
 //!
 //! A thesis on distributed inference of models with experts compares the first three; its own partitioning is
 //! `new`.
@@ -19,10 +19,9 @@ use crate::draw::front::{self, Point};
 use comm::{Axis, Link};
 use layers::{AtRest, Design, ShardingStrategy};
 use models::Model;
-use models::generate::{Generated, Prompts, repeated};
+use models::generate::{Generated, Prompts, RequestMode, repeated};
 use parallel::data::zero3::ZERO3;
 use parallel::dtype::RunDevice;
-use parallel::measure::RankMeasurements;
 use parallel::{Layout, Network, Result, bail};
 
 /// One way of splitting.
@@ -32,15 +31,15 @@ pub struct Partitioning {
     pub name: Option<&'static str>,
     /// Its layout.
     pub layout: Layout,
-    /// True if requests are answered one after the other instead of all at once.
-    pub one_by_one: bool,
+    /// Order in which requests are answered.
+    pub requests: RequestMode,
     /// Link along an axis, in place of the network's, if this row has one of its own.
     pub slow: Option<(Axis, Link)>,
 }
 
 impl From<Layout> for Partitioning {
     fn from(layout: Layout) -> Self {
-        Self { name: None, layout, one_by_one: false, slow: None }
+        Self { name: None, layout, requests: RequestMode::Batch, slow: None }
     }
 }
 
@@ -52,6 +51,10 @@ impl Partitioning {
             (Some(name), _) => name.into(),
             (None, 1) => "unsplit, 1 rank".into(),
             (None, n) => format!("{}, {n} ranks", self.layout),
+        };
+        let label = match (self.name, self.requests) {
+            (Some(_), _) | (None, RequestMode::Batch) => label,
+            (None, mode) => format!("{label}, {mode}"),
         };
         label + &self.slow.map_or(String::new(), |(axis, link)| format!(" over {axis}={link}"))
     }
@@ -73,28 +76,15 @@ impl Partitioning {
         (model, network): (&Model, &Network),
         (request, times): (&Prompts, usize),
     ) -> Result<Vec<Generated<D::Elem>>> {
-        let network = &self.over(network);
-        let run =
-            |request: &Prompts| repeated::<D>(model, (&self.layout, network), (request, times), &|_| ());
-        if !self.one_by_one {
-            return run(request);
-        }
-        let alone = |prompt: &Vec<u32>| run(&Prompts { prompts: vec![prompt.clone()], ..request.clone() });
-        let mut all = request.prompts.iter().map(alone).collect::<Result<Vec<_>>>()?.into_iter();
-        let mut sums = all.next().expect("at least one prompt");
-        for more in all {
-            for (sum, one) in sums.iter_mut().zip(more) {
-                sum.texts.extend(one.texts);
-                sum.prefill_seconds += one.prefill_seconds;
-                for (sum, RankMeasurements { seconds, load, work, wire }) in
-                    sum.taken.iter_mut().zip(one.taken)
-                {
-                    (sum.seconds, sum.wire) = (sum.seconds + seconds, sum.wire + wire);
-                    (sum.load, sum.work) = (sum.load.max(load), sum.work.max(work));
-                }
-            }
-        }
-        Ok(sums)
+        repeated::<D>(model, (&self.layout, &self.over(network)), (&self.request(request), times), &|_| ())
+    }
+    /// True if a training row belongs to it: the order of requests is none of training's.
+    pub(super) fn trains(&self) -> bool {
+        self.requests == RequestMode::Batch
+    }
+    /// The request, answered in this order.
+    pub(super) fn request(&self, request: &Prompts) -> Prompts {
+        Prompts { requests: self.requests, ..request.clone() }
     }
     /// Partitionings of the experiment, on two ranks; the unsplit model comes first.
     #[must_use]
@@ -114,7 +104,8 @@ impl Partitioning {
             way("expert-parallel", "ep=2"),
             way("expert-parallel by all-gather", "ep=2:all-gather"),
             way("tensor-sliced", "tp=2,etp=2"),
-            Self { one_by_one: true, ..way("pipeline-sync", "pp=2") },
+            Self { requests: RequestMode::Sync, ..way("pipeline-sync", "pp=2") },
+            Self { requests: RequestMode::Async { slots: None }, ..way("pipeline-async", "pp=2") },
             way("pipeline-batch", "pp=2"),
             way("tensor- and expert-parallel", "tp=2,ep=2"),
             way("tensor-, sequence- and expert-parallel", "tp=2,sp,ep=2"),
@@ -153,6 +144,9 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
         note(&layouts, Some(design).filter(|_| a.on_ranks.split.is_none()));
     }
     ways.iter_mut().zip(layouts).for_each(|(way, layout)| way.layout = layout);
+    if a.requests && !experiment {
+        ways = in_every_order(&ways)?;
+    }
     if let Some((axis, link)) = a.slow_link {
         let split: Vec<_> = ways.iter().filter(|way| way.layout.size(axis) > 1).copied().collect();
         if split.is_empty() {
@@ -164,6 +158,25 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
         ways.extend(split.into_iter().map(|way| Partitioning { slow: a.slow_link, ..way }));
     }
     Ok((ways, experiment))
+}
+
+/// Ways with stages in every order of requests, the others as they are.
+///
+/// # Errors
+/// If no way has stages.
+fn in_every_order(ways: &[Partitioning]) -> Result<Vec<Partitioning>> {
+    if ways.iter().all(|way| way.layout.size(Axis::Pp) == 1) {
+        bail!(
+            "--requests: none of the compared layouts has pp ranks; give one that has, such as --layout pp=2"
+        );
+    }
+    let orders = |way: &Partitioning| {
+        let way = *way;
+        let split = way.layout.size(Axis::Pp) > 1;
+        let orders = RequestMode::ALL.into_iter().filter(move |order| split || *order == way.requests);
+        orders.map(move |requests| Partitioning { requests, ..way })
+    };
+    Ok(ways.iter().flat_map(orders).collect())
 }
 
 /// Draws the rows of generation as ratios to `standard`, or to the unsplit model if there is no such row.

@@ -1,0 +1,39 @@
+//! The logits of whole sequences, without a cache.
+use crate::Model;
+use kernels::{Kernels, Meta};
+use layers::{Design, PassContext, Shape};
+use parallel::dtype::RunDevice;
+use parallel::{BuildContext, Layout, Result, Stages, price, session};
+use tensor::{Real, Tensor, TokenIds};
+
+/// Returns the logits of every token of whole sequences, as one row-major matrix in f64: for comparing
+/// layouts and dtypes.
+///
+/// # Errors
+/// If the layout does not fit the model, or a rank fails.
+pub fn all_logits<D: RunDevice>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
+    layout.fits(Design::from(model.config.shape).inferring())?;
+    let ranks = session::run((layout, &layout.world()?), model.values(), |at: BuildContext<D>| {
+        let logits = whole_logits(&at, &model.config.shape, sequences)?;
+        let logits = logits.read().expect("the host has values");
+        Ok(logits.into_iter().map(Real::to_f64).collect())
+    })?;
+    Ok(ranks.into_iter().next().expect("a rank"))
+}
+
+/// Returns the peak memory of the ranks while [`all_logits`] reads sequences of these lengths.
+///
+/// # Errors
+/// As [`peak_of_all`](price::peak_of_all).
+pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[usize]) -> Result<price::Peak> {
+    let sequences: Vec<_> = lengths.iter().map(|n| vec![0; *n]).collect();
+    let program = |at: BuildContext<Meta<D::Elem>>| whole_logits(&at, shape, &sequences).map(drop);
+    price::peak_of_all::<D, _>(layout, |_| Ok(()), program)
+}
+
+fn whole_logits<D: Kernels>(at: &BuildContext<D>, shape: &Shape, texts: &[Vec<u32>]) -> Result<Tensor<D>> {
+    let (mut chunk, lengths) = (Stages::new(at, shape)?, texts.iter().map(Vec::len));
+    let cx = PassContext::infer(lengths).sharded(at.tokens);
+    let ids = TokenIds::new(at.device.place(), cx.own(texts), shape.vocabulary)?;
+    chunk.logits(&cx, ids, true)
+}
