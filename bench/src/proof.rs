@@ -45,7 +45,7 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
     model::metered::<Cpu<F61>>(layout, |at: &BuildContext<Meta<F61>>| {
         let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
-        prove::read(subject, trainer.model(), at.device, None)?;
+        prove::read(subject, at, trainer.model(), None)?;
         subject.steps.iter().try_for_each(|(batch, rate)| trainer.step(batch, *rate).map(drop))
     })
 }

@@ -90,14 +90,9 @@ pub fn training<'a, D: Kernels>(
         |tokens| batch.dealt(&tokens),
         |at: BuildContext<Meta<D::Elem>>| {
             let mut trainer = Trainer::new(&at, design, optimizer)?;
-            let begun = at.pipeline.plan(at.mesh.group(Axis::Pp).size(), batch.microbatches().len());
-            // as many steps fill the pipeline, and as many more make all versions of weights
-            let more = 2 * at.pipeline.schedule.carries(&begun).div_ceil(begun.microbatches);
             let mut running = None;
-            for _ in 0..STEPS + more {
-                let step = trainer.start_step(batch, 0.0)?;
-                let before = if more > 0 { running.replace(step) } else { Some(step) };
-                before.map_or(Ok(()), |before| before.wait().map(drop))?;
+            for _ in 0..STEPS + trainer.filling(batch) {
+                trainer.next_step(&mut running, batch, 0.0)?;
             }
             trainer.drain()?;
             running.map_or(Ok(()), |last| last.wait().map(drop))?;

@@ -274,9 +274,9 @@ impl<D: Kernels> Stages<D> {
     pub(crate) fn updates_each(&self) -> bool {
         self.pipeline.schedule.updates_each()
     }
-    /// Returns true if a step may leave microbatches in the pipeline.
-    pub(crate) fn overlaps(&self) -> bool {
-        self.pipeline.schedule.carries(&self.pipeline.plan(self.logits.size(), 1)) > 0
+    /// Number of microbatches that a step with this number of them leaves in the pipeline.
+    pub(crate) fn carries(&self, microbatches: usize) -> usize {
+        self.pipeline.schedule.carries(&self.pipeline.plan(self.logits.size(), microbatches))
     }
     /// Number of slices that the schedule cuts sequences into; 1 without training.
     pub(crate) fn slices(&self, learns: bool) -> usize {

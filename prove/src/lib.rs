@@ -25,6 +25,7 @@ mod proof;
 mod subject;
 mod timeline;
 mod trace;
+mod turns;
 mod verdict;
 
 pub use difference::Difference;

@@ -2,14 +2,16 @@
 //! is computed.
 //!
 //! The program reads as in generation: texts are dealt over data ranks, prompts are fed whole and the rest
-//! token by token, with a cache of keys and values, and logits are those of the last token fed. It trains on
-//! ragged microbatches with a clipped norm. Compared are the logits; then for each step the loss, the norm²,
-//! every gradient and every new weight, assembled from all ranks, on every rank.
+//! token by token, with a cache of keys and values, and logits are those of the last token fed. Pipelines
+//! read them once more, in slots that take turns. The program trains on ragged microbatches with a clipped
+//! norm. Compared are the logits; then for each step the loss, the norm², every gradient and every new
+//! weight, assembled from all ranks, on every rank.
 //!
 //! After a step a fresh random value is added to every weight, so that degrees, and with them the bound, do
 //! not compound.
 use crate::timeline::{self, StepRecords, TimelineEntry};
-use crate::{ProofProgress, Subject, trace};
+use crate::{ProofProgress, Subject, trace, turns};
+use comm::Axis;
 use kernels::Kernels;
 use layers::{Input, PassContext, Record, TokenShards};
 use parallel::{BuildContext, Result, Stages, Trainer, features};
@@ -40,7 +42,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     };
     let of_texts = record();
     watch("the texts");
-    let logits = read(subject, trainer.model(), device, of_texts.clone())?;
+    let logits = read(subject, at, trainer.model(), of_texts.clone())?;
     results("logits".into(), logits);
     if let Some(see) = &mut everything {
         let displayed =
@@ -67,14 +69,32 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
 }
 
 /// Returns the logits after the prompt and after each further token of this data rank's texts, fed as in
-/// generation. For a model of features, returns all outputs for this data rank's sequences.
+/// generation: as one batch, and in a pipeline once more in slots that take turns. If the two differ, returns
+/// both. For a model of features, returns all outputs for this data rank's sequences.
 ///
 /// # Errors
 /// If an id is not in the vocabulary, or ranks do not meet.
 pub fn read<D: Kernels>(
     subject: &Subject,
+    at: &BuildContext<D>,
     model: &mut Stages<D>,
+    record: Option<Record<D>>,
+) -> Result<Vec<D::Elem>> {
+    let mut logits = read_batch(subject, at.device, model, record)?;
+    if at.mesh.group(Axis::Pp).size() > 1 && !subject.texts.is_empty() {
+        let again = turns::read(subject, at, model)?;
+        let is_last = at.mesh.group(Axis::Pp).rank() == model.last_stage();
+        if again != if is_last { &logits[..] } else { &[] } {
+            logits.extend(again);
+        }
+    }
+    Ok(logits)
+}
+
+fn read_batch<D: Kernels>(
+    subject: &Subject,
     device: &D,
+    model: &mut Stages<D>,
     record: Option<Record<D>>,
 ) -> Result<Vec<D::Elem>> {
     let (vocabulary, tokens) = (subject.model.outputs(), model.tokens());

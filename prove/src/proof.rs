@@ -126,7 +126,7 @@ pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     let rows: usize = subject.rows_read().iter().sum();
     let compared = [
         (price::sizes(&subject.model)?, 2 * subject.steps.len()),
-        (vec![rows.saturating_mul(subject.model.outputs())], 1),
+        (vec![rows.saturating_mul(subject.model.outputs())], 2), // read as a batch and in turns
     ];
     Ok(ranks.all + on_host(scheme.layout, &compared))
 }

@@ -161,13 +161,14 @@ fn dominating(rows: &[LayoutRow]) -> Vec<String> {
 }
 
 /// Footnotes that explain the columns of a comparison.
-const FOOTNOTES: [&str; 6] = [
+const FOOTNOTES: [&str; 7] = [
     "\ntoken/s: median of the runs, ± half of their interquartile range; rows whose ± overlap are equally",
     "fast. holds: peak of the fullest rank; in another dtype, as priced. sent: by all ranks. field: the",
     "same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit: in",
     "generation the logits that choose each token, read with a cache, one token at a time; in training",
     "the loss, the norm, gradients and new weights. tokens: as in the unsplit run. error: against f64,",
-    "as a multiple of the unsplit run's error. --json has exact bytes, seconds, and memory by phase.",
+    "as a multiple of the unsplit run's error; of updates on stale weights, against the same updates in f64.",
+    "--json has exact bytes, seconds, and memory by phase.",
 ];
 
 fn tokens(row: &LayoutRow) -> String {

@@ -306,7 +306,12 @@ fn training<D: RunDevice>(
     let steps = timed::steps::<D>(work, ways, &batch, watch)?;
     for (n, (way, (taken, timed))) in ways.iter().zip(steps).enumerate() {
         let layout = &way.layout;
-        let error = error::largest(&new_weights::<D>(work, layout, &batch)?, &truth);
+        let weights = new_weights::<D>(work, layout, &batch)?;
+        let error = if layout.pipeline().schedule.updates_each() {
+            error::largest(&weights, &new_weights::<Cpu<f64>>(work, layout, &batch)?) // of stale weights
+        } else {
+            error::largest(&weights, &truth)
+        };
         own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         let numbers = [
             held::step_peak::<Cpu<f32>>(work, layout, &batch)?,

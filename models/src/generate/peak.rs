@@ -4,6 +4,7 @@ use super::prompts::Prompts;
 use super::requests::RequestMode;
 use super::slots::SlotRun;
 use crate::Model;
+use comm::Axis;
 use kernels::{Meta, OrderedKernels};
 use layers::{PassContext, TokenShards, ops};
 use parallel::dtype::RunDevice;
@@ -19,7 +20,10 @@ impl Prompts {
     /// If the layout does not fit the model, or 64 bits do not count the bytes of a rank.
     pub fn peak<D: RunDevice>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
         let dealt = |tokens: TokenShards| Ok(self.lengths(tokens.sequences(self.prompts.len())));
-        let planned = self.planned(layout, !model.config.eos.is_empty());
+        // How context ranks of other data ranks share later tokens is not stated to experts.
+        let one = model.config.shape.experts.is_some() && layout.size(Axis::Cp) > 1;
+        let passes = self.max_new.min(if one { 1 } else { 2 }); // later ones hold no more
+        let planned = self.planned(layout, passes, !model.config.eos.is_empty());
         let program = |at: BuildContext<Meta<D::Elem>>| {
             let shape = &model.config.shape;
             let mut chunk = Stages::new(&at, shape)?;
@@ -36,7 +40,7 @@ impl Prompts {
             let mut all: Vec<_> = (0..data).map(of_rank).collect();
             for of in self.batches(mine, data, together) {
                 let all = all.iter_mut().map(|batches| self.lengths(batches.next().unwrap_or(0..0)));
-                self.read(&mut chunk, &at, (&self.lengths(of), all), shape.vocabulary)?;
+                self.read(&mut chunk, &at, (&self.lengths(of), all), (shape.vocabulary, passes))?;
             }
             Ok(())
         };
@@ -49,12 +53,12 @@ impl Prompts {
         chunk: &mut Stages<D>,
         at: &BuildContext<D>,
         (lengths, all): (&[usize], impl Iterator<Item = Vec<usize>>),
-        vocabulary: usize,
+        (vocabulary, passes): (usize, usize),
     ) -> Result<()> {
         let all: Vec<_> = all.collect();
         let cx = PassContext::infer(lengths).sharded(at.tokens).among(all.iter().cloned());
         let mut cx = cx.with_cache(self.positions(lengths));
-        for pass in 0..self.max_new.clamp(1, 2) {
+        for pass in 0..passes.max(1) {
             if pass > 0 {
                 cx.advance(&vec![1; lengths.len()]);
                 cx = cx.among(all.iter().map(|lengths| vec![1; lengths.len()]));
@@ -65,9 +69,9 @@ impl Prompts {
         }
         Ok(())
     }
-    /// The request as a price runs it in slots, if it asks for slots: with up to two new tokens a text, since
-    /// later ones hold no more. If texts can end early, all requests that wait are as long as the longest.
-    fn planned(&self, layout: &Layout, ends_early: bool) -> Option<Self> {
+    /// The request as a price runs it in slots, if it asks for slots: with this number of new tokens a text.
+    /// If texts can end early, all requests that wait are as long as the longest.
+    fn planned(&self, layout: &Layout, max_new: usize, ends_early: bool) -> Option<Self> {
         let RequestMode::Async { .. } = self.requests else { return None };
         let (tokens, n) = (layout.tokens(), self.prompts.len());
         let slots = self.slots(layout);
@@ -81,7 +85,7 @@ impl Prompts {
         };
         let lengths = (0..tokens.data_ranks()).flat_map(of_rank);
         let prompts = lengths.map(|length| vec![0; length]).collect();
-        Some(Self { prompts, max_new: self.max_new.min(2), ..self.clone() })
+        Some(Self { prompts, max_new, ..self.clone() })
     }
     /// Number of slots of a data rank; 0 without slots.
     pub(super) fn slots(&self, layout: &Layout) -> usize {

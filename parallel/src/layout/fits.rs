@@ -1,6 +1,7 @@
 //! Checks that a layout's ranks can share a model, and that its strategies can build it.
 use super::misfit::{either, misfit};
 use super::{Layout, grammar_of_all};
+use crate::pipeline::{self, Pipeline};
 use crate::{Error, Result, strategies};
 use ::tensor::Cpu;
 use ::tensor::count::Overflow;
@@ -48,9 +49,16 @@ impl Layout {
                     let alike = |of: &StrategyInfo| (other.axis, other.choice) == (of.axis, of.choice);
                     method.as_ref().is_some_and(|(about, _)| alike(about)) && alone(other, None)
                 };
+                let keeps = |other: &StrategyInfo| {
+                    let of = pipeline::ALL.iter().find(|of| std::ptr::eq(of.about(), other));
+                    of.is_none_or(|&schedule| {
+                        let alone = Pipeline { schedule, ..Pipeline::ALONE };
+                        alone.fits(design, self.rests()).is_ok()
+                    })
+                };
                 let others: Vec<_> = strategies::all()
                     .iter()
-                    .filter(|other| is_other(other))
+                    .filter(|other| is_other(other) && keeps(other))
                     .map(|other| other.word)
                     .collect();
                 let least = if method.is_some() { 2 } else { 1 }; // one rank has no methods

@@ -27,6 +27,7 @@ pub(super) struct Received<D: Kernels> {
 
 impl<D: Kernels> Passed<D> {
     /// Starts sending both to a rank of the group.
+    #[track_caller]
     pub(super) fn start_send(
         self,
         group: &Group<D::Place>,

@@ -16,8 +16,8 @@
 use super::once::Once;
 use super::passed::{Passed, Sent};
 use super::{Stages, named, tags};
-use crate::Result;
 use crate::step::{Cell, PassKind, Payload, Plan, Task};
+use crate::{Error, Result};
 use comm::{Axis, Request, Tag};
 use kernels::Kernels;
 use layers::{Input, ParamHooks, PassContext};
@@ -160,7 +160,7 @@ impl<D: Kernels> SlotTurns<'_, D> {
             return Ok(self.tokens[slot].own.take());
         }
         let message = stages.logits.receive(&stages.device, last, 1, DIGITS + 1, tag(slot))?;
-        Ok(message.read().map(|elements| read(&elements)))
+        message.read().map(|elements| read(&elements)).transpose()
     }
 }
 
@@ -206,10 +206,16 @@ fn message<D: Kernels>(device: &D, token: Option<SlotToken>) -> Tensor<D> {
 }
 
 /// Reads a token from the elements of its message.
-fn read<S: Scalar>(elements: &[S]) -> SlotToken {
-    let digit = |x: &S| (0..BASE).find(|n| *x == S::from_usize(*n as usize)).expect("a digit");
-    let (digits, open) = elements.split_at(DIGITS);
-    SlotToken { id: digits.iter().rev().fold(0, |id, x| id * BASE + digit(x)), open: open[0] == S::ONE }
+fn read<S: Scalar>(elements: &[S]) -> Result<SlotToken> {
+    let number = |x: &S, below: u32| {
+        let found = (0..below).find(|n| *x == S::from_usize(*n as usize));
+        found.ok_or_else(|| Error::new(format!("a token's message has {x:?}; it must be 0 to {}", below - 1)))
+    };
+    let (mut id, (digits, open)) = (0, elements.split_at(DIGITS));
+    for digit in digits.iter().rev() {
+        id = id * BASE + number(digit, BASE)?;
+    }
+    Ok(SlotToken { id, open: number(&open[0], 2)? == 1 })
 }
 
 #[cfg(test)]

@@ -66,6 +66,27 @@ impl<D: Kernels> Trainer<D> {
             None => StepLoss::Losses(self.rank.total(sums.loss)?, batch.microbatches().len()),
         }))
     }
+    /// Starts one training step and returns the report of the last one that is over: of this step, or if steps
+    /// overlap, of the one before, which was in `running`.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn next_step(
+        &mut self,
+        running: &mut Option<RunningStep<D>>,
+        batch: &Batch,
+        lr: f64,
+    ) -> Result<Option<Report<D>>> {
+        let step = self.start_step(batch, lr)?;
+        let over = if self.overlaps() { running.replace(step) } else { Some(step) };
+        over.map(RunningStep::wait).transpose()
+    }
+    /// Number of steps on such batches until the pipeline is full and holds all versions of its weights; 0 if
+    /// steps do not overlap.
+    pub fn filling(&self, batch: &Batch) -> usize {
+        let microbatches = batch.microbatches().len();
+        2 * self.model.carries(microbatches).div_ceil(microbatches)
+    }
     /// Finishes all steps that have begun. Every rank calls it; does nothing if none is running.
     ///
     /// # Errors
@@ -80,7 +101,7 @@ impl<D: Kernels> Trainer<D> {
     }
     /// Returns true if a step may still be running when the next one begins.
     pub fn overlaps(&self) -> bool {
-        self.model.overlaps()
+        self.model.carries(1) > 0
     }
     /// Number of steps that have begun, those before a restored checkpoint among them.
     pub fn steps(&self) -> usize {

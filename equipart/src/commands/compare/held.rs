@@ -25,7 +25,7 @@ pub(super) fn bytes<D: RunDevice>(
     let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
     let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
     let mut parts = vec![prove::bytes(&subject, layout), all(training_peak::<D>(work, layout, &batch))];
-    if layout.ranks() == 1 {
+    if layout.ranks() == 1 || layout.pipeline().schedule.updates_each() {
         parts.push(all(training_peak::<Cpu<f64>>(work, layout, &batch)));
     }
     if let (Data::Text(model, _), Some(request)) = (work.data, request) {

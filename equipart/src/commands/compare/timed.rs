@@ -6,7 +6,8 @@ use models::Model;
 use models::generate::{Generated, Prompts};
 use parallel::dtype::RunDevice;
 use parallel::measure::{self, PeakBytes, RankMeasurements};
-use parallel::{Batch, BuildContext, Network, Result, session};
+use parallel::{Batch, BuildContext, Network, Result, Trainer, session};
+use std::time::Instant;
 use tensor::{Bf16, Phase, Scalar};
 
 /// The fewest runs of a row that have a spread.
@@ -95,6 +96,9 @@ pub(super) fn steps<D: RunDevice>(
             let world = way.over(over).world(&way.layout, "training")?;
             let ranks = session::run((&way.layout, &world), work.model.values(), |at: BuildContext<D>| {
                 let mut trainer = trainer(work, &at)?;
+                if trainer.overlaps() {
+                    return overlapping(&at, &mut trainer, batch, counted);
+                }
                 let step =
                     |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
                 (0..=counted).map(step).collect::<Result<Vec<_>>>()
@@ -109,6 +113,29 @@ pub(super) fn steps<D: RunDevice>(
         ways.iter().try_for_each(|way| turn(way, &work.network, 1).map(drop))?;
     }
     Ok(timed)
+}
+
+/// Measures steps of a pipeline that stays full, and the step before them. Its ranks do not wait for each
+/// other between steps, so peaks are those of all steps, and bytes on the wire their mean.
+fn overlapping<D: RunDevice>(
+    at: &BuildContext<D>,
+    trainer: &mut Trainer<D>,
+    batch: &Batch,
+    counted: usize,
+) -> Result<Vec<RankMeasurements>> {
+    let (filling, mut running, mut seconds) = (trainer.filling(batch), None, Vec::new());
+    let steps = filling + 1 + counted;
+    let (_, taken) = measure::work(at, Phase::Step, || {
+        for _ in 0..steps {
+            let start = Instant::now();
+            trainer.next_step(&mut running, batch, LR)?;
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        trainer.drain()?;
+        running.map_or(Ok(()), |last| last.wait().map(drop))
+    })?;
+    let each = |seconds: &f64| RankMeasurements { seconds: *seconds, wire: taken.wire / steps, ..taken };
+    Ok(seconds[filling..].iter().map(each).collect())
 }
 
 /// Returns a row of work at this rate; the verdict is set later. `bytes`: of the rank that holds the most, in

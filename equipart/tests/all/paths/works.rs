@@ -25,6 +25,9 @@ fn roundoff(number: DtypeName) -> f64 {
 /// Steps of a run; with classifiers two an epoch.
 const STEPS: usize = 6;
 
+/// Flags of a checkpoint after every step.
+const EVERY_STEP: &str = "--checkpoint-every 1";
+
 /// Results of the unsplit run in one dtype.
 pub(crate) struct Unsplit {
     dump: PathBuf,
@@ -151,9 +154,7 @@ impl Case<'_> {
     /// further.
     fn resumes(&self, table: &Table, is_killed: bool) {
         let [once, killed, longer] = ["once", "killed", "longer"].map(|what| self.path(what));
-        let to = |dir: &Path, steps| {
-            self.train(&[self.models.training(self.kind, steps), flag("--out", dir).to_vec()].concat())
-        };
+        let to = |dir: &Path, steps| self.saving(steps, dir, self.drains());
         let said = self.ran((table, "train --out"), &to(&once, STEPS), self.refused_to_save());
         if said.is_none() {
             return;
@@ -163,7 +164,7 @@ impl Case<'_> {
             [layout, flag("--resume", dir).to_vec(), self.models.learnt(self.kind), more].concat()
         };
         let stopped = if is_killed || self.layout == Layout::UNSPLIT {
-            self.killed(&[to(&killed, STEPS), words("--checkpoint-every 1")].concat());
+            self.killed(&self.saving(STEPS, &killed, EVERY_STEP));
             killed
         } else {
             self.path("saved")
@@ -180,6 +181,17 @@ impl Case<'_> {
             _ => files(&once) == files(&longer),
         };
         assert!(same, "{self}: trained longer, it saved something else");
+    }
+    /// Training of some steps, saved in a folder.
+    fn saving(&self, steps: usize, dir: &Path, more: &str) -> Vec<String> {
+        self.train(
+            &[self.models.training(self.kind, steps), flag("--out", dir).to_vec(), words(more)].concat(),
+        )
+    }
+    /// Flags that empty the pipeline as often as a run that is stopped after any step: microbatches that
+    /// overlap a step read other versions of the weights.
+    fn drains(&self) -> &'static str {
+        if self.layout.pipeline().schedule.updates_each() { EVERY_STEP } else { "" }
     }
     /// Kills a run once it has told of some steps.
     fn killed(&self, args: &[String]) {
@@ -199,8 +211,11 @@ impl Case<'_> {
             return;
         }
         let saved = self.path("of processes");
-        let out = if self.saves() { flag("--out", &saved).to_vec() } else { Vec::new() };
-        let args = self.train(&[self.models.training(self.kind, STEPS), out].concat());
+        let args = if self.saves() {
+            self.saving(STEPS, &saved, self.drains())
+        } else {
+            self.train(&self.models.training(self.kind, STEPS))
+        };
         let outputs = processes::all(ranks, &args.iter().map(String::as_str).collect::<Vec<_>>(), &|_| ());
         for output in outputs {
             self.succeeded((table, "train by processes"), (&args, &output));

@@ -165,15 +165,24 @@ fn every_axis_reads_texts_in_slots_as_alone() {
     }
 }
 
-/// Kills: a digit in another place or lost in a narrow dtype, a flag taken for a digit.
+/// Kills: a digit in another place or lost in a narrow dtype, a flag taken for a digit, a panic on what is no
+/// digit.
 #[test]
 fn every_id_is_read_as_it_was_sent() {
     for id in [0, 1, 255, 256, 65_535, 128_255, 0x0102_0304, u32::MAX] {
         for open in [false, true] {
             let token = SlotToken { id, open };
             let narrow = message(&Cpu::<tensor::Bf16>::default(), Some(token)).read().unwrap();
-            assert_eq!(read(&narrow), token);
-            assert_eq!(read(&message(&Cpu::<F61>::default(), Some(token)).read().unwrap()), token);
+            assert_eq!(read(&narrow).unwrap(), token);
+            let exact = message(&Cpu::<F61>::default(), Some(token)).read().unwrap();
+            assert_eq!(read(&exact).unwrap(), token);
         }
+    }
+    for (sent, says) in [
+        ([0.0, 0.5, 0.0, 0.0, 0.0], "a token's message has 0.5; it must be 0 to 255"),
+        ([256.0, 0.0, 0.0, 0.0, 1.0], "a token's message has 256.0; it must be 0 to 255"),
+        ([1.0, 0.0, 0.0, 0.0, 2.0], "a token's message has 2.0; it must be 0 to 1"),
+    ] {
+        assert_eq!(read(&sent).unwrap_err().to_string(), says);
     }
 }
