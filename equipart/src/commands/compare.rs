@@ -28,6 +28,7 @@ use models::generate::{Generated, Prompts, Text, all_logits};
 use models::text::Corpus;
 use parallel::dtype::RunDevice;
 use parallel::measure;
+use parallel::pipeline::Pipeline;
 use parallel::{Batch, BuildContext, Layout, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
 use prove::{OracleTraces, Subject, prove};
@@ -328,8 +329,13 @@ fn training<D: RunDevice>(
 }
 
 fn trainer<D: RunDevice>(work: &Comparison, at: &BuildContext<D>) -> Result<Trainer<D>> {
+    Trainer::new(at, &work.model.design, optimizer(&at.pipeline))
+}
+
+/// The optimizer of training rows under a pipeline.
+fn optimizer(pipeline: &Pipeline) -> (OptimizerKind, Option<f64>) {
     let (kind, limit) = OPTIMIZER;
-    Trainer::new(at, &work.model.design, (kind, at.pipeline.clip(limit)))
+    (kind, pipeline.clip(limit))
 }
 
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.

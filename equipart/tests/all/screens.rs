@@ -45,15 +45,18 @@ fn four_blocks() -> (tempfile::TempDir, String, String) {
 #[test]
 fn a_comparison_measures_schedules_with_the_microbatches_they_need() {
     let (_dir, model, text) = four_blocks();
-    let layouts = ["--layout", "pp=2", "--layout", "pp=2:gpipe"];
+    let layouts = ["--layout", "pp=2", "--layout", "pp=2:gpipe", "--layout", "pp=2:pipedream"];
     let of = [&["compare", "--model", &model, "--data", &text][..], &layouts].concat();
     let rows = lines(&[&of[..], &["--seconds", "0"]].concat());
     let held = |row: &Value| {
         row["peak_bytes"]["total"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).max()
     };
     assert!(rows.iter().all(|row| row["runs"] == 1 && row["spread"].is_null()), "{rows:?}");
-    assert!(rows[3]["microbatches"] == 4 && rows[0]["microbatches"].is_null(), "{rows:?}");
-    assert!(held(&rows[5]) > held(&rows[4]), "{rows:?}");
+    assert!(rows[4]["microbatches"] == 4 && rows[0]["microbatches"].is_null(), "{rows:?}");
+    assert!(held(&rows[6]) > held(&rows[5]), "{rows:?}");
+    let stale = &rows[7];
+    assert_eq!((&stale["equal"], held(stale)), (&true.into(), stale["peak_bytes_by_number"]["f32"].as_u64()));
+    assert!(stale["error_ratio"].as_f64().unwrap() < 100.0, "not against stale weights: {stale}");
     refused(&[&of[..], &["--microbatches", "0"]].concat(), "--microbatches is 0; it must be 1 to 1024");
     refused(&["compare", "--seconds", "nan"], "--seconds is NaN; it must be 0 to 3600");
     let [table, _] = said(&[&of[..], &["--seconds", "0.001", "--microbatches", "2"]].concat());

@@ -1,5 +1,5 @@
 //! Peak memory of the work, known before any of it runs.
-use super::{Comparison, Data, OPTIMIZER, Partitioning, batch, subject};
+use super::{Comparison, Data, Partitioning, batch, optimizer, subject};
 use comm::Mesh;
 use kernels::Kernels;
 use models::generate::{Prompts, all_logits_peak};
@@ -42,7 +42,7 @@ pub(super) fn bytes<D: RunDevice>(
 /// Peak of a step and of gathering the new weights.
 fn training_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Peak> {
     let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
-    price::training::<D>(layout, &work.model.design, OPTIMIZER, batch, gather)
+    price::training::<D>(layout, &work.model.design, optimizer(&layout.pipeline()), batch, gather)
 }
 
 /// Peak bytes of a step on the rank that holds the most, without a memory limit.
@@ -50,7 +50,7 @@ fn training_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) 
 /// # Errors
 /// If the number of bytes overflows 64 bits.
 pub(super) fn step_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<usize> {
-    Ok(price::training::<D>(&layout.limited(None), &work.model.design, OPTIMIZER, batch, |_, _| Ok(()))?
-        .largest
-        .total)
+    let (layout, design) = (layout.limited(None), &work.model.design);
+    let peak = price::training::<D>(&layout, design, optimizer(&layout.pipeline()), batch, |_, _| Ok(()))?;
+    Ok(peak.largest.total)
 }

@@ -161,7 +161,8 @@ impl Case<'_> {
         }
         let again = |dir: &Path, more: Vec<String>| {
             let layout = ["train".into(), "--layout".into(), self.layout.to_string()].to_vec();
-            [layout, flag("--resume", dir).to_vec(), self.models.learnt(self.kind), more].concat()
+            let flags = [self.models.learnt(self.kind), words(self.drains()), more].concat();
+            [layout, flag("--resume", dir).to_vec(), flags].concat()
         };
         let stopped = if is_killed || self.layout == Layout::UNSPLIT {
             self.killed(&self.saving(STEPS, &killed, EVERY_STEP));
