@@ -155,7 +155,6 @@ impl TrainRun<'_> {
             } else {
                 trainer.start_step(&batch, lr)?
             };
-            running.push_back((started, batch, lr));
             drop(profile);
             begun += 1;
             // Ranks must not wait for each other while a step of a full pipeline runs.
@@ -163,17 +162,19 @@ impl TrainRun<'_> {
             if ends {
                 trainer.drain()?;
             }
+            running.push_back((started, batch, lr, Instant::now()));
             if ends || line.peak_bytes.is_empty() {
                 let own = device.meter().peaks_of_all().total;
                 line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
             }
             while running.len() > usize::from(!ends) {
-                let (step, batch, lr) = running.pop_front().expect("one runs");
+                let (step, batch, lr, over) = running.pop_front().expect("one runs");
                 let loss = step.wait()?.loss.read().expect("the host has values")[0].to_f64();
                 if !loss.is_finite() {
                     bail!("the loss of step {} is {loss}; a smaller --lr may help", line.step);
                 }
-                let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
+                let end = if trainer.overlaps() { over } else { Instant::now() };
+                let tokens_per_second = batch.tokens() as f64 / end.duration_since(clock).as_secs_f64();
                 let (step, peak_bytes) = (line.step + 1, line.peak_bytes);
                 line = StepLine { step, loss, lr, tokens_per_second, peak_bytes, ..StepLine::default() };
                 if let Some(epoch) = &mut epoch {
@@ -186,7 +187,7 @@ impl TrainRun<'_> {
                 if mesh.rank() == 0 {
                     watch(&line)?;
                 }
-                clock = Instant::now();
+                clock = if trainer.overlaps() { end } else { Instant::now() };
             }
             if !ends {
                 continue;

@@ -123,7 +123,7 @@ impl Models {
     /// Flags of a run of equal sequences, and of its price.
     pub(crate) fn priced(&self, kind: Kind) -> [Vec<String>; 2] {
         let (config, batch) = (self.file(&format!("{kind:?}.json")), self.file("equal.json"));
-        let of_train = format!("--config {config} --batch {batch} --steps 2 --clip 1");
+        let of_train = format!("--config {config} --batch {batch} --steps 2");
         [of_train, format!("--config {config} --seq 4 --batch-size 8")].map(|flags| words(&flags))
     }
     /// Flags of what is proven or compared without a folder.

@@ -280,7 +280,9 @@ impl Case<'_> {
         let own = ["--optimizer", &self.optimizer.to_string(), "--microbatches", "4"].map(str::to_owned);
         let price = self.ran((table, "price"), &self.args("price", &[price, own.to_vec()].concat()), None);
         let Some(price) = price else { return };
-        let trained = self.ran((table, "train"), &self.train(&train), None).unwrap();
+        let clips = if self.layout.pipeline().schedule.updates_each() { "" } else { "--clip 1" };
+        let trained = [train, words(clips)].concat();
+        let trained = self.ran((table, "train"), &self.train(&trained), None).unwrap();
         let of_kind = |kind: &Value| {
             let [bytes, ranks] = [&kind["peak_bytes"]["total"], &kind["ranks"]].map(|n| n.as_u64().unwrap());
             std::iter::repeat_n(bytes, ranks as usize)
