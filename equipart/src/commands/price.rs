@@ -192,17 +192,19 @@ pub fn program<D: Kernels>(
     let batch = batch(&design, settings)?;
     batch.deals(&at.tokens)?;
     let mut trainer = Trainer::new(at, design, settings.optimizer())?;
-    let mut last = (0, 0, Ledger::default());
-    for _ in 0..STEPS {
+    let (mut running, mut last) = (None, (0, 0, Ledger::default()));
+    for _ in 0..STEPS + trainer.filling(&batch) {
         let (flops, moved, mut rank_traffic) = (meter.flops(), meter.moved(), Ledger::default());
         measure::work(at, Phase::Step, || {
             let before = at.mesh.ledger();
-            let report = trainer.step(&batch, settings.lr);
+            let report = trainer.next_step(&mut running, &batch, settings.lr);
             rank_traffic = at.mesh.ledger() - &before;
             report
         })?;
         last = (meter.flops() - flops, meter.moved() - moved, rank_traffic);
     }
+    trainer.drain()?;
+    running.map_or(Ok(()), |last| last.wait().map(drop))?;
     let (flops, moved, traffic) = last;
     Ok(Cost { peaks: meter.peaks_of_all(), flops, traffic, offloaded: (meter.away(), moved) })
 }

@@ -159,21 +159,21 @@ impl TrainRun<'_> {
             begun += 1;
             // Ranks must not wait for each other while a step of a full pipeline runs.
             let ends = !trainer.overlaps() || begun == until || self.is_due(begun);
-            if ends {
-                trainer.drain()?;
-            }
             running.push_back((started, batch, lr, Instant::now()));
-            if ends || line.peak_bytes.is_empty() {
-                let own = device.meter().peaks_of_all().total;
-                line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
-            }
             while running.len() > usize::from(!ends) {
+                if running.len() == 1 {
+                    trainer.drain()?;
+                }
+                if running.len() == 1 || line.peak_bytes.is_empty() {
+                    let own = device.meter().peaks_of_all().total;
+                    line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
+                }
                 let (step, batch, lr, over) = running.pop_front().expect("one runs");
                 let loss = step.wait()?.loss.read().expect("the host has values")[0].to_f64();
                 if !loss.is_finite() {
                     bail!("the loss of step {} is {loss}; a smaller --lr may help", line.step);
                 }
-                let end = if trainer.overlaps() { over } else { Instant::now() };
+                let end = if running.is_empty() { Instant::now() } else { over };
                 let tokens_per_second = batch.tokens() as f64 / end.duration_since(clock).as_secs_f64();
                 let (step, peak_bytes) = (line.step + 1, line.peak_bytes);
                 line = StepLine { step, loss, lr, tokens_per_second, peak_bytes, ..StepLine::default() };
@@ -187,7 +187,7 @@ impl TrainRun<'_> {
                 if mesh.rank() == 0 {
                     watch(&line)?;
                 }
-                clock = if trainer.overlaps() { end } else { Instant::now() };
+                clock = if running.is_empty() { Instant::now() } else { end };
             }
             if !ends {
                 continue;
