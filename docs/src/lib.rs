@@ -124,3 +124,7 @@ mod checkpoints {}
 #[cfg(doctest)]
 #[doc = include_str!("stale-weights.md")]
 mod stale_weights {}
+
+#[cfg(doctest)]
+#[doc = include_str!("requests.md")]
+mod requests {}
