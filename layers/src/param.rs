@@ -45,10 +45,16 @@ pub struct Param<D: Kernels> {
     store: Option<Store>,                      // of its state, if that is kept off the device
     device: D,
     gradient: WholeOrShard<D::Wide>, // allocated at the first contribution: inference has none
-    written: bool,                   // the whole gradient has contributions of this step
-    begun: bool,                     // the gradient's shard has contributions of this step
+    contributed: Contributed,
     lent: Option<(usize, Option<usize>)>, // once complete: its bucket, and the call in the bucket
-    call_names: [Option<Arc<str>>; 2], // names of the calls for its gradient and its value
+    call_names: [Option<Arc<str>>; 2],    // names of the calls for its gradient and its value
+}
+
+/// The parts of a gradient that have contributions of this step.
+#[derive(Clone, Copy, Default)]
+struct Contributed {
+    whole: bool,
+    shard: bool,
 }
 
 /// Arguments of an optimizer kernel: the value, the master of a narrow one, and `MOMENTS` moments.
@@ -84,8 +90,7 @@ impl<D: Kernels> Param<D> {
             store: at.store.filter(|_| at.learns && trained).cloned(),
             device: at.device.clone(),
             gradient: WholeOrShard { whole: None, shard: None },
-            written: false,
-            begun: false,
+            contributed: Contributed::default(),
             lent: None,
             call_names: [None, None],
         };
@@ -179,10 +184,11 @@ impl<D: Kernels> Param<D> {
     }
     /// Lets `kernel` write the gradient if this is the first contribution of the step, else add to it.
     pub(crate) fn accumulate(&mut self, kernel: impl FnOnce(&D, ViewMut<D::Wide>, Write)) {
-        let write = if std::mem::replace(&mut self.written, true) { Write::Add } else { Write::Set };
+        let write =
+            if std::mem::replace(&mut self.contributed.whole, true) { Write::Add } else { Write::Set };
         let (local, [rows, cols], device) = (self.local(), self.sharding.room(), self.device().clone());
         let wide = device.wide();
-        if write == Write::Set && !self.begun {
+        if write == Write::Set && !self.contributed.shard {
             self.gradient.shard = None; // of the last step
         }
         let gradient = self.gradient.whole.get_or_insert_with(|| {
@@ -227,7 +233,7 @@ impl<D: Kernels> Param<D> {
         let own = tiles.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
         let fresh = || Kept::Here(Tensor::empty(&wide, Category::Gradients, 1, room));
         let mut shard = self.gradient.shard.get_or_insert_with(fresh).here().view_mut();
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.contributed.shard, true) {
             wide.fill(shard.again(), Wide::<D>::ZERO);
         }
         for (rectangle, columns, first) in tiles.parts(tile) {
@@ -308,7 +314,7 @@ impl<D: Kernels> Param<D> {
             let moments = moments.each_mut().map(|x| part.of_mut(x.here().view_mut()));
             kernel(&device, (part.of_mut(value.again()), master, moments), gradient);
         }
-        (self.written, self.begun) = (false, false);
+        self.contributed = Contributed::default();
     }
 }
 

@@ -1,8 +1,8 @@
-//! Texts of a proof in slots that take turns, as `generate --requests async` reads them: each slot has a cache
-//! of its own, and the ids travel from the last stage to the first.
+//! Texts of a proof in slots that take turns, as `generate --requests async` reads them: each slot has a
+//! cache of its own, and the ids travel from the last stage to the first.
 //!
-//! Text `n` of a data rank is in slot `n mod slots`. Ranks that share experts meet in every pass, also for the
-//! tokens of others: a slot runs as many passes on each data rank, empty ones behind its last text.
+//! Text `n` of a data rank is in slot `n mod slots`. Ranks that share experts meet in every pass, also for
+//! the tokens of others: a slot runs as many passes on each data rank, empty ones behind its last text.
 use crate::Subject;
 use comm::Axis;
 use kernels::Kernels;

@@ -14,6 +14,7 @@
 //! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704;
 //! Rajbhandari et al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
 use crate::ops::filled;
+use crate::param::Contributed;
 use crate::param::kept::{self, Kept, Leaving};
 use crate::param::placement::{Band, Replica};
 use crate::param::sharding::Sharding;
@@ -124,8 +125,9 @@ impl<D: Kernels> ParamHooks<D> for Keeper<D> {
             param.value.shard.iter_mut().for_each(Kept::free);
         }
         let lend = |param: &mut Param<D>| {
-            let written =
-                param.written && param.lent.is_none() && param.sharding.keeps(|rests| rests.gradient);
+            let written = param.contributed.whole
+                && param.lent.is_none()
+                && param.sharding.keeps(|rests| rests.gradient);
             if written { param.begin_sum().map(|()| param.gradient.whole.take()) } else { Ok(None) }
         };
         let bucket = self.bucket(params).1;
@@ -229,7 +231,7 @@ impl<D: Kernels> Param<D> {
     /// Prepares a whole gradient for its sum: fills it with zeros if there is no contribution, and sums parts
     /// that several ranks hold over their holders.
     pub(super) fn begin_sum(&mut self) -> Result<()> {
-        if !self.written {
+        if !self.contributed.whole {
             self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
         }
         let (local, Some(gradient)) = (self.local(), &mut self.gradient.whole) else { return Ok(()) };
@@ -246,16 +248,16 @@ impl<D: Kernels> Param<D> {
         let (device, own) = (whole.device(), whole.view().take_rows(shards.group.rank(), 1));
         let fresh = || Kept::Here(Tensor::empty(device, Category::Gradients, 1, own.cols()));
         let shard = self.gradient.shard.get_or_insert_with(fresh).here().view_mut();
-        if self.begun {
+        if self.contributed.shard {
             device.add(shard, own);
         } else {
             device.copy(shard, own);
         }
-        (self.begun, self.written) = (true, false);
+        self.contributed = Contributed { whole: false, shard: true };
     }
     /// Completes a sharded gradient: fills the shard with zeros if there is no contribution.
     fn close(&mut self) {
-        let Some(shards) = self.sharding.shards.as_ref().filter(|_| !self.begun) else { return };
+        let Some(shards) = self.sharding.shards.as_ref().filter(|_| !self.contributed.shard) else { return };
         let device = self.device().wide();
         let zeros = filled(device, Category::Gradients, [1, shards.len], Wide::<D>::ZERO);
         self.gradient.shard = Some(Kept::Here(zeros));

@@ -35,7 +35,7 @@ impl<D: Kernels> Param<D> {
         let sum = self.sharding.sum.named(self.name.clone()).reduce_scatter_v(gradient, &counts)?;
         self.stale = self.sharding.is_elsewhere();
         if self.stale {
-            (self.gradient.whole, self.written) = (None, false);
+            (self.gradient.whole, self.contributed.whole) = (None, false);
             self.gradient.shard = Some(Kept::Here(sum));
         } else {
             gradient.device().clone().copy(gradient.view_mut(), sum.view());

@@ -4,7 +4,6 @@ use super::prompts::Prompts;
 use super::requests::RequestMode;
 use super::slots::SlotRun;
 use crate::Model;
-use comm::Axis;
 use kernels::{Meta, OrderedKernels};
 use layers::{PassContext, TokenShards, ops};
 use parallel::dtype::RunDevice;
@@ -21,7 +20,7 @@ impl Prompts {
     pub fn peak<D: RunDevice>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
         let dealt = |tokens: TokenShards| Ok(self.lengths(tokens.sequences(self.prompts.len())));
         // How context ranks of other data ranks share later tokens is not stated to experts.
-        let one = model.config.shape.experts.is_some() && layout.size(Axis::Cp) > 1;
+        let one = model.config.shape.experts.is_some() && layout.tokens().context_ranks() > 1;
         let passes = self.max_new.min(if one { 1 } else { 2 }); // later ones hold no more
         let planned = self.planned(layout, passes, !model.config.eos.is_empty());
         let program = |at: BuildContext<Meta<D::Elem>>| {

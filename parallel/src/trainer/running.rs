@@ -16,7 +16,7 @@ pub struct RunningStep<D: Kernels>(StepLoss<D>);
 
 enum StepLoss<D: Kernels> {
     /// The sum of the mean losses of this number of microbatches is under way.
-    Losses(Request<D::Wide>, usize),
+    Losses(Box<Request<D::Wide>>, usize),
     Done(Report<D>),
 }
 
@@ -63,11 +63,11 @@ impl<D: Kernels> Trainer<D> {
         let sums = self.through(batch, (pass, lr), &|_| (), None)?;
         Ok(RunningStep(match sums.report {
             Some(report) => StepLoss::Done(report),
-            None => StepLoss::Losses(self.rank.total(sums.loss)?, batch.microbatches().len()),
+            None => StepLoss::Losses(Box::new(self.rank.total(sums.loss)?), batch.microbatches().len()),
         }))
     }
-    /// Starts one training step and returns the report of the last one that is over: of this step, or if steps
-    /// overlap, of the one before, which was in `running`.
+    /// Starts one training step and returns the report of the last one that is over: of this step, or if
+    /// steps overlap, of the one before, which was in `running`.
     ///
     /// # Errors
     /// As [`step`](Self::step).

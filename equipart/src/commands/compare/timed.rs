@@ -125,7 +125,7 @@ fn overlapping<D: RunDevice>(
 ) -> Result<Vec<RankMeasurements>> {
     let (filling, mut running, mut seconds) = (trainer.filling(batch), None, Vec::new());
     let steps = filling + 1 + counted;
-    let (_, taken) = measure::work(at, Phase::Step, || {
+    let ((), taken) = measure::work(at, Phase::Step, || {
         for _ in 0..steps {
             let start = Instant::now();
             trainer.next_step(&mut running, batch, LR)?;

@@ -56,13 +56,13 @@ impl PartitionArgs {
         }
         out::note(&format!("profiling {}", counted(blocks, "block")));
         let shape = model.config.shape;
-        let profile = with_dtype!(dtype, D => parts::profile::<D>((shape, model.values()), [sequences, seq]))?;
+        let profile =
+            with_dtype!(dtype, D => parts::profile::<D>((shape, model.values()), [sequences, seq]))?;
         let partition = profile.partition(ranks, sequences);
         let rate = 1.0 / partition.bottleneck;
         let speedup = profile.seconds() * rate;
         let layout = layout(&partition);
-        let simulated =
-            layout.is_none().then(|| partition.simulated(&profile, SIMULATED)).transpose()?;
+        let simulated = layout.is_none().then(|| partition.simulated(&profile, SIMULATED)).transpose()?;
         if as_json {
             let (layout, split) = layout.unzip();
             show::json(&json!({
@@ -74,10 +74,14 @@ impl PartitionArgs {
         }
         let batch = format!("{} of {}", counted(sequences, "sequence"), counted(seq, "token"));
         let (origin, steps) = (&model.origin, parts::STEPS);
-        out::line(&format!("The model is {origin}. Its parts, on one rank and a microbatch of {batch}, median of {steps} steps:\n"));
+        out::line(&format!(
+            "The model is {origin}. Its parts, on one rank and a microbatch of {batch}, median of {steps} steps:\n"
+        ));
         tables(&profile, &partition);
         let ms = partition.bottleneck * 1e3;
-        out::line(&format!("\nThe bottleneck takes {ms:.3} ms a microbatch: {speedup:.2} times the speed of one rank."));
+        out::line(&format!(
+            "\nThe bottleneck takes {ms:.3} ms a microbatch: {speedup:.2} times the speed of one rank."
+        ));
         out::line(&match layout {
             Some((layout, None)) => format!("It runs: train --layout {layout}"),
             Some((layout, Some(split))) => format!("It runs: train --layout {layout} --split {split}"),
@@ -116,7 +120,14 @@ fn tables(profile: &ModelProfile, Partition { stages, bottleneck }: &Partition) 
     let rows = stages.iter().zip(0..).map(|(of, stage)| {
         let (blocks, ranks) = (of.parts.len().to_string(), of.ranks.to_string());
         let share = format!("{:.0} %", 100.0 * of.seconds / bottleneck);
-        vec![format!("stage {stage}"), blocks, ranks, ms(of.seconds), share, ms(2.0 * profile.message(of.parts.start))]
+        vec![
+            format!("stage {stage}"),
+            blocks,
+            ranks,
+            ms(of.seconds),
+            share,
+            ms(2.0 * profile.message(of.parts.start)),
+        ]
     });
     let head = ["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"];
     out::line(&show::table(&head, rows).to_string());

@@ -54,7 +54,10 @@ fn trained(
         let (mut trainer, mut seen) = (Trainer::new(at, shape, optimizer)?.seeded(3), Vec::new());
         for _ in 0..2 {
             let report = trainer.step(&batch, 0.5)?;
-            seen.extend([report.loss.read().unwrap(), report.norm2.as_ref().expect("one update").read().unwrap()]);
+            seen.extend([
+                report.loss.read().unwrap(),
+                report.norm2.as_ref().expect("one update").read().unwrap(),
+            ]);
             for param in trainer.model().params() {
                 let counted = param.gather_gradient(at.mesh)?;
                 seen.extend([param.gather(at.mesh)?.unwrap(), counted.unwrap_or_default()]);

@@ -25,7 +25,7 @@ fn stale_steps(
     let sequence =
         |n: u32| Sequence::new((0..n).collect(), (1..=n).map(|i| if i == 3 { IGNORED } else { i }).collect());
     let batch = |step: usize| {
-        let lengths = (0..microbatches + 1).map(|i| 2 + ((i + step) % 4) as u32);
+        let lengths = (0..=microbatches).map(|i| 2 + ((i + step) % 4) as u32);
         Batch::new(lengths.map(sequence).collect(), microbatches).unwrap().idling(true)
     };
     let reported = |s: &Sequence| reference::Sequence {
