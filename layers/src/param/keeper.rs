@@ -14,11 +14,9 @@
 //! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704;
 //! Rajbhandari et al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
 use crate::ops::filled;
-use crate::param::Contributed;
 use crate::param::kept::{self, Kept, Leaving};
 use crate::param::placement::{Band, Replica};
-use crate::param::sharding::Sharding;
-use crate::param::shards::matrix;
+use crate::param::{Contributed, sharding::Sharding, shards::matrix};
 use crate::{AtRest, Param, ParamHooks, Result, ShardingStrategy, Wide};
 use comm::{Axes, BucketRequest, Group, InPlace, Reduce};
 use kernels::Kernels;
