@@ -183,6 +183,32 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
     }
 }
 
+/// A step with fewer microbatches than stages leaves the pipeline half full. Kills: a price of the first steps.
+#[test]
+fn a_pipeline_is_priced_when_it_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let sizes =
+        r#""hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 8"#;
+    let llama = format!(r#"{{"model_type": "llama", {sizes}, "vocab_size": 256}}"#);
+    let (config, batch) = (file("config.json", &llama), file("batch.json", "[[1, 2, 3, 4, 5]]"));
+    for layout in ["pp=3:pipedream", "pp=3:pipedream-vertical"] {
+        let flags = ["--json", "--microbatches", "1", "--config", &config, "--layout", layout];
+        let lines = |command: &[&str]| {
+            let [_, lines] = said(&[command, &flags[..]].concat());
+            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+        };
+        let trained = lines(&["train", "--steps", "7", "--batch", &batch, "--optimizer", "adamw"]);
+        let last = trained.iter().rfind(|line| line["step"] == 7).unwrap();
+        let priced = lines(&["price", "--seq", "4", "--batch-size", "1"]);
+        let priced = priced.into_iter().map(|kind| kind["peak_bytes"]["total"].clone());
+        assert_eq!(last["peak_bytes"], priced.collect::<Value>(), "{layout}");
+    }
+}
+
 /// A model of one feature whose feed-forward alone counts: of `H` hidden features it has 12·H bytes of
 /// weights, as many of gradients and more of activations. Kills: sizes, bytes or operations that wrap, a
 /// limit far below 64 bits.

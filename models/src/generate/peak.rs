@@ -70,7 +70,7 @@ impl Prompts {
     }
     /// The request as a price runs it in slots, if it asks for slots: with this number of new tokens a text.
     /// If texts can end early, all requests that wait are as long as the longest.
-    fn planned(&self, layout: &Layout, max_new: usize, ends_early: bool) -> Option<Self> {
+    pub(super) fn planned(&self, layout: &Layout, max_new: usize, ends_early: bool) -> Option<Self> {
         let RequestMode::Async { .. } = self.requests else { return None };
         let (tokens, n) = (layout.tokens(), self.prompts.len());
         let slots = self.slots(layout);

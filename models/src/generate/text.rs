@@ -5,7 +5,7 @@
 pub struct Text {
     /// Prompt and new ids.
     pub ids: Vec<u32>,
-    /// For each new id, the largest change of the logits that chooses no other id ([`SampledToken::margin`]).
+    /// For each new id, the largest change of the logits that chooses no other id (`SampledToken::margin`).
     pub margins: Vec<f64>,
     /// The logits after the prompt.
     pub prompt_logits: Vec<f32>,

@@ -206,7 +206,8 @@ impl Member {
         let scheme = scheme.into();
         let shape = fitted(self.shape, &scheme).ok_or_else(|| {
             let why = scheme.layout.conflict(self.shape);
-            Error::new(why.unwrap_or_else(|| {
+            let versions = || scheme.layout.pipeline().fits(&LLAMA.into(), scheme.layout.rests()).err();
+            Error::new(why.or_else(versions).unwrap_or_else(|| {
                 format!("no small model fits {scheme}; prove a model that does, with --config")
             }))
         })?;

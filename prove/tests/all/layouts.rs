@@ -160,6 +160,8 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
     }
     let why = PANEL[0].subject(&"tp=17".parse().unwrap()).unwrap_err().why;
     assert_eq!(why, "no small model fits tp=17; prove a model that does, with --config");
+    let why = PANEL[0].subject(&"dp=2:zero3,pp=2:pipedream".parse().unwrap()).unwrap_err().why;
+    assert!(why.starts_with("PipeDream keeps versions of whole weights, but"), "{why}");
 }
 
 /// Kills: a certificate that leaves a model out, a certificate with a smaller bound than its worst model's.

@@ -163,8 +163,6 @@ impl TrainRun<'_> {
             while running.len() > usize::from(!ends) {
                 if running.len() == 1 {
                     trainer.drain()?;
-                }
-                if running.len() == 1 || line.peak_bytes.is_empty() {
                     let own = device.meter().peaks_of_all().total;
                     line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
                 }

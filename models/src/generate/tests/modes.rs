@@ -142,7 +142,7 @@ fn each_mode_is_priced_to_the_byte() {
     assert!(order.is_sorted_by(|a, b| a < b), "more requests at once hold more: {order:?}");
 }
 
-/// Kills: a price that is too low where a request joins earlier than the others do.
+/// Kills: a price that is too low where a request joins earlier than the others do, or another slot.
 #[test]
 fn a_price_of_texts_that_end_early_is_enough() {
     let model = deep(None, ends(None, GREEDY));
@@ -152,6 +152,17 @@ fn a_price_of_texts_that_end_early_is_enough() {
         let priced = request.peak::<Cpu<f32>>(&model, &"pp=2".parse().unwrap()).unwrap().all;
         assert!(priced >= held as u128, "{mode:?}: {priced} priced, {held} held");
     }
+    let request =
+        in_mode(RequestMode::Async { slots: Some(2) }, GREEDY, [1, 2, 3, 9, 4].map(|n| vec![0; n]).into());
+    let lengths = |early| {
+        let planned = request.planned(&"pp=2".parse().unwrap(), 1, early).unwrap();
+        planned.prompts.iter().map(Vec::len).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        [lengths(false), lengths(true)],
+        [[1, 2, 3, 9, 4], [1, 2, 9, 9, 9]],
+        "who waits may join any slot"
+    );
 }
 
 /// Kills: a mean over tokens of all texts, the wait for a text's first token among the times between tokens.
