@@ -183,7 +183,7 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
     }
 }
 
-/// A step with fewer microbatches than stages leaves the pipeline half full. Kills: a price of the first steps.
+/// A step of few microbatches leaves the pipeline half full. Kills: a price of the first steps.
 #[test]
 fn a_pipeline_is_priced_when_it_is_full() {
     let dir = tempfile::tempdir().unwrap();

@@ -149,19 +149,16 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
         );
     }
     for layout in ["tp=3", "tp=2", "dp=2"] {
-        let lacks = |what: &str| {
-            let (_, has) = HABITS.iter().find(|(habit, _)| *habit == what).unwrap();
-            !cases(layout).iter().any(has)
-        };
+        let habit = |what: &str| HABITS.iter().find(|(habit, _)| *habit == what).unwrap().1;
+        let lacks = |what: &str| !cases(layout).iter().any(habit(what));
         for what in ["more tensor ranks than KV heads", "ids that tensor ranks do not divide"] {
             assert_eq!(lacks(what), layout == "dp=2", "{what} under {layout}");
         }
         assert!(!lacks("bias of attention's output") && !lacks("a tied head"), "{layout}");
     }
-    let why = PANEL[0].subject(&"tp=17".parse().unwrap()).unwrap_err().why;
-    assert_eq!(why, "no small model fits tp=17; prove a model that does, with --config");
-    let why = PANEL[0].subject(&"dp=2:zero3,pp=2:pipedream".parse().unwrap()).unwrap_err().why;
-    assert!(why.starts_with("PipeDream keeps versions of whole weights, but"), "{why}");
+    let why = |layout: &str| PANEL[0].subject(&layout.parse().unwrap()).unwrap_err().why;
+    assert_eq!(why("tp=17"), "no small model fits tp=17; prove a model that does, with --config");
+    assert!(why("dp=2:zero3,pp=2:pipedream").starts_with("PipeDream keeps versions of whole weights, but"));
 }
 
 /// Kills: a certificate that leaves a model out, a certificate with a smaller bound than its worst model's.
