@@ -149,7 +149,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
         );
     }
     for layout in ["tp=3", "tp=2", "dp=2"] {
-        let habit = |what: &str| HABITS.iter().find(|(habit, _)| *habit == what).unwrap().1;
+        let habit = |what: &str| &HABITS.iter().find(|(habit, _)| *habit == what).unwrap().1;
         let lacks = |what: &str| !cases(layout).iter().any(habit(what));
         for what in ["more tensor ranks than KV heads", "ids that tensor ranks do not divide"] {
             assert_eq!(lacks(what), layout == "dp=2", "{what} under {layout}");
