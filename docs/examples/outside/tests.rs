@@ -81,7 +81,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
             |(site, mutation)| mix((site.call * Mutation::ALL.len() + *mutation as usize) as u64),
         );
         let mut tally = MutantTally::default();
-        for (site, mutation) in all.into_iter().take(60) {
+        for (site, mutation) in all.into_iter().take(100) {
             let fate = judge(mutation, site, &sites, |_, trial| outcome(trial)).unwrap();
             tally.add(mutation, fate, &format!("{scheme}: {}", site.words));
         }
