@@ -68,15 +68,19 @@ macro_rules! commands {
         }
 
         impl Command {
-            /// Runs the command, after a check that it may run with one process a rank, if `RANK` is set.
+            /// Returns true if each rank may be a process of its own.
+            pub(crate) fn is_by_processes(&self) -> bool {
+                match self {
+                    $(Self::$Command(_) => <$file::$Args as Run>::BY_PROCESSES),*
+                }
+            }
+            /// Runs the command, after a check that it may run with one process a rank, if a launcher started several.
             pub(crate) fn run(self, json: bool) -> Result<bool> {
                 let all = [$((stringify!($file), <$file::$Args as Run>::BY_PROCESSES)),*];
                 let by_processes: Vec<_> = all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
+                processes::begin(self.is_by_processes(), &by_processes)?;
                 match self {
-                    $(Self::$Command(flags) => {
-                        processes::begin(<$file::$Args as Run>::BY_PROCESSES, &by_processes)?;
-                        flags.run(json)
-                    })*
+                    $(Self::$Command(flags) => flags.run(json)),*
                 }
             }
         }
@@ -92,6 +96,7 @@ commands! {
     plan::PlanArgs as Plan,
     machine::MachineArgs as Machine,
     eval::EvalArgs as Eval,
+    launch::LaunchArgs as Launch,
     convert::ConvertArgs as Convert,
     diff::DiffArgs as Diff,
     collectives::CollectivesArgs as Collectives,

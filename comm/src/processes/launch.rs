@@ -1,43 +1,86 @@
-//! Rank of a process, from the variables that torchrun sets. Source: PyTorch, "torchrun (Elastic Launch)",
-//! "Environment Variables".
+//! Rank of a process, from the variables of the launcher that started it. Sources: PyTorch, "torchrun (Elastic
+//! Launch)", "Environment Variables"; Open MPI, "Environment variables"; Slurm, `srun`, "Output environment
+//! variables". MPICH's launcher sets those of PMI.
 use super::Secret;
 use std::fmt::Display;
 
 /// Rank of a process, number of ranks, and the address where they meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The rank: `RANK`.
+    /// Names of the variables with the rank and with the number of ranks, as the launcher sets them.
+    pub variables: [&'static str; 2],
+    /// The rank, such as `RANK` of torchrun.
     pub rank: usize,
-    /// Number of ranks: `WORLD_SIZE`.
+    /// Number of ranks, such as `WORLD_SIZE`.
     pub ranks: usize,
-    /// Rank on its machine, which picks its GPU: `LOCAL_RANK`, or the rank.
+    /// Rank on its machine, which picks its GPU, such as `LOCAL_RANK`; or the rank.
     pub local: usize,
     /// Host on which rank 0 listens: `MASTER_ADDR`.
     pub host: String,
     /// Port on which rank 0 listens: `MASTER_PORT`, or the next one if torchrun's own store listens there.
     pub port: u16,
-    /// Number of ranks on this machine: `LOCAL_WORLD_SIZE`, or the number of ranks that have its address.
+    /// Number of ranks on this machine, such as `LOCAL_WORLD_SIZE`; `None`: those that have its address.
     pub here: Option<usize>,
     /// Secret that only the processes of this run know: `EQUIPART_SECRET`.
     pub secret: Secret,
 }
 
+/// Variables of a launcher: rank, number of ranks, rank on the machine, number of ranks on the machine.
+type LauncherVariables = [&'static str; 4];
+
+/// Launchers, the first one first: a launcher may be started by a later one, whose variables it inherits.
+const LAUNCHERS: [LauncherVariables; 4] = [
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+    [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ],
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""], // has no number for one machine
+];
+
+/// Variables of this process.
+fn of_process(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Returns the variables of the launcher that started several processes, this one among them; `None` if none
+/// did. A process with `RANK` is one of several, whatever their number.
+fn launcher(get: &dyn Fn(&str) -> Option<String>) -> Option<LauncherVariables> {
+    let several = |name| get(name).is_some_and(|n| n.trim() != "1");
+    LAUNCHERS
+        .into_iter()
+        .enumerate()
+        .find(|(i, [rank, ranks, ..])| get(rank).is_some() && (*i == 0 || several(ranks)))
+        .map(|(_, names)| names)
+}
+
 impl Launch {
-    /// Reads the variables of this process; `None` if `RANK` is not set.
+    /// Reads the variables of this process; `None` if no launcher started several.
     ///
     /// # Errors
     /// In one sentence: a variable is missing, or is not a valid number.
     pub fn of_process() -> Result<Option<Self>, String> {
-        Self::by(&|name| std::env::var(name).ok())
+        Self::by(&of_process)
+    }
+    /// Returns the name and the value of the variable with the rank of this process; `None` if no launcher
+    /// started several.
+    #[must_use]
+    pub fn rank_variable() -> Option<(&'static str, String)> {
+        let [name, ..] = launcher(&of_process)?;
+        of_process(name).map(|rank| (name, rank))
     }
     /// Reads the variables of a process.
     pub(crate) fn by(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
-        let Some(rank) = get("RANK") else { return alone(get).map(|()| None) };
+        let Some([rank_name, ranks_name, local_name, here_name]) = launcher(get) else { return Ok(None) };
+        let rank = get(rank_name).expect("it is how the launcher was found");
         let wanted = |name: &str, what: &str| {
-            get(name).ok_or_else(|| format!("RANK is {rank}, and {name} is not set; set it to {what}"))
+            get(name).ok_or_else(|| format!("{rank_name} is {rank}, and {name} is not set; set it to {what}"))
         };
         let (ranks, host) = (
-            number("WORLD_SIZE", &wanted("WORLD_SIZE", "the number of ranks")?)?,
+            number(ranks_name, &wanted(ranks_name, "the number of ranks")?)?,
             wanted("MASTER_ADDR", "the host of rank 0, where ranks meet")?,
         );
         let port = wanted("MASTER_PORT", "a free port of rank 0's host, where ranks meet")?;
@@ -47,40 +90,23 @@ impl Launch {
         let free = free.and_then(|port| port.checked_add(store.into()));
         let port =
             free.ok_or_else(|| format!("MASTER_PORT is {port:?}; it must be a port from 1 to 65535"))?;
-        let rank = number("RANK", &rank)?;
+        let rank = number(rank_name, &rank)?;
         if rank >= ranks {
             return Err(format!(
-                "RANK is {rank} and WORLD_SIZE is {ranks}; RANK must be 0 to WORLD_SIZE - 1"
+                "{rank_name} is {rank} and {ranks_name} is {ranks}; {rank_name} must be 0 to {ranks_name} - 1"
             ));
         }
-        let local = get("LOCAL_RANK").map_or(Ok(rank), |local| number("LOCAL_RANK", &local))?;
-        let here = get("LOCAL_WORLD_SIZE").map(|here| number("LOCAL_WORLD_SIZE", &here)).transpose()?;
+        let local = get(local_name).map_or(Ok(rank), |local| number(local_name, &local))?;
+        let here = get(here_name).map(|here| number(here_name, &here)).transpose()?;
         if let Some(here) = here.filter(|here| !(1..=ranks).contains(here)) {
             return Err(format!(
-                "LOCAL_WORLD_SIZE is {here} and WORLD_SIZE is {ranks}; \
-                 LOCAL_WORLD_SIZE must be 1 to WORLD_SIZE"
+                "{here_name} is {here} and {ranks_name} is {ranks}; {here_name} must be 1 to {ranks_name}"
             ));
         }
         let secret = get("EQUIPART_SECRET").map(|secret| Secret::new(secret.as_bytes(), "EQUIPART_SECRET"));
         let secret = secret.transpose()?.unwrap_or_default();
-        Ok(Some(Self { rank, ranks, local, host, port, here, secret }))
+        Ok(Some(Self { variables: [rank_name, ranks_name], rank, ranks, local, host, port, here, secret }))
     }
-}
-
-/// Refuses a process that was started several times by a launcher that does not set `RANK`: each copy would
-/// do all the work.
-fn alone(get: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
-    const LAUNCHERS: [(&str, &str); 3] =
-        [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpiexec"), ("SLURM_STEP_NUM_TASKS", "srun")];
-    for (name, launcher) in LAUNCHERS {
-        if let Some(n) = get(name).and_then(|n| n.trim().parse::<usize>().ok()).filter(|n| *n > 1) {
-            return Err(format!(
-                "{name} is {n}, so {launcher} started {n} processes, and RANK is not set: each would do all the work; start ranks \
-                 with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each"
-            ));
-        }
-    }
-    Ok(())
 }
 
 fn number(name: impl Display, text: &str) -> Result<usize, String> {
@@ -102,7 +128,8 @@ mod tests {
     fn variables_are_read_or_named() {
         let all = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
         let (host, secret) = ("a".into(), Secret::default());
-        let launch = Launch { rank: 3, ranks: 4, local: 3, host, port: 29500, here: None, secret };
+        let variables = ["RANK", "WORLD_SIZE"];
+        let launch = Launch { variables, rank: 3, ranks: 4, local: 3, host, port: 29500, here: None, secret };
         assert_eq!((by(&[]), by(&all[1..])), (Ok(None), Ok(None)));
         assert_eq!(by(&all), Ok(Some(launch.clone())));
         let more = |name, value| by(&[&[(name, value)], &all[..]].concat());
@@ -114,17 +141,6 @@ mod tests {
         );
         let secret = Secret::new(b"sixteen letters!", "").unwrap();
         assert_eq!(more("EQUIPART_SECRET", " sixteen letters!\n"), Ok(Some(Launch { secret, ..launch })));
-        for (name, n, refused) in [
-            ("OMPI_COMM_WORLD_SIZE", "2", true),
-            ("PMI_SIZE", "3", true),
-            ("SLURM_STEP_NUM_TASKS", "2", true),
-            ("PMI_SIZE", "1", false),
-            ("SLURM_NTASKS", "4", false),
-        ] {
-            let seen = by(&[(name, n)]);
-            assert_eq!(seen.is_err(), refused, "{name}={n}: {seen:?}");
-            assert!(more(name, n).is_ok(), "a launcher of launchers may set it, too");
-        }
         for (i, what) in [
             (1, "the number of ranks"),
             (2, "the host of rank 0, where"),
@@ -158,5 +174,31 @@ mod tests {
         ] {
             assert_eq!(more(name, value), Err(why.into()));
         }
+    }
+
+    /// Kills: a launcher whose ranks each do all the work, one launcher's number taken with another's rank, a
+    /// single process that waits for others, a launcher that hides the one that it started.
+    #[test]
+    fn each_launcher_has_its_variables() {
+        let at = [("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
+        for [rank, ranks, local, here] in LAUNCHERS {
+            let all = [(rank, "1"), (ranks, "3"), (local, "0"), (here, "2")];
+            let launch = by(&[&all[..], &at].concat()).unwrap().unwrap();
+            let wanted = (1, 3, 0, Some(2).filter(|_| !here.is_empty()));
+            assert_eq!((launch.rank, launch.ranks, launch.local, launch.here), wanted, "{rank}");
+            assert_eq!(launch.variables, [rank, ranks]);
+            let missing = format!("{rank} is 1, and MASTER_ADDR is not set; set it to");
+            assert!(by(&all).unwrap_err().starts_with(&missing), "{rank}");
+            let one = by(&[(rank, "0"), (ranks, "1")]);
+            assert_eq!(one.is_err(), rank == "RANK", "{rank}: {one:?}");
+            let others = LAUNCHERS.iter().flat_map(|[rank, ranks, ..]| [(*rank, "0"), (*ranks, "2")]);
+            let others: Vec<_> = others.filter(|(name, _)| ![rank, ranks].contains(name)).collect();
+            let both = by(&[&all[..], &at, &others].concat()).unwrap().unwrap();
+            assert_eq!(both.variables[0], "RANK", "the launcher that was started last, {rank}");
+        }
+        let under =
+            [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+        assert_eq!(by(&[&under[..], &at].concat()).unwrap().unwrap().rank, 1);
+        assert_eq!(by(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")]), Ok(None), "a job, not a step");
     }
 }

@@ -202,11 +202,11 @@ impl MeetingHost<'_> {
                         continue; // it is no rank of this run
                     }
                     let why = if theirs != *ranks {
-                        Some(format!("rank {rank} has WORLD_SIZE {theirs}, rank 0 has {ranks}"))
+                        Some(format!("rank {rank} is one of {theirs} ranks, rank 0 one of {ranks}"))
                     } else if rank >= *ranks {
                         continue; // as above
                     } else if rank == 0 || streams.contains_key(&rank) {
-                        Some(format!("two processes have RANK {rank}"))
+                        Some(format!("two processes have rank {rank}"))
                     } else {
                         self.asked.differs(&asked, rank)
                     };

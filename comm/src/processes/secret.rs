@@ -58,6 +58,15 @@ impl Secret {
         }
         Ok(Self(Some(bytes.into())))
     }
+    /// Draws a secret: 64 random hexadecimal digits.
+    ///
+    /// # Errors
+    /// In one sentence: the system gives no random numbers.
+    pub fn drawn() -> Result<String, String> {
+        let mut bytes = [0; LEN];
+        getrandom::fill(&mut bytes).map_err(|why| format!("the secret of a run cannot be drawn: {why}"))?;
+        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
     /// True if there is no secret.
     pub fn is_none(&self) -> bool {
         self.0.is_none()

@@ -20,7 +20,8 @@ fn port() -> u16 {
 }
 fn launch(rank: usize, ranks: usize, port: u16) -> Launch {
     let (host, secret) = ("127.0.0.1".into(), Secret::default());
-    Launch { rank, ranks, local: rank, host, port, here: None, secret }
+    let variables = ["RANK", "WORLD_SIZE"];
+    Launch { variables, rank, ranks, local: rank, host, port, here: None, secret }
 }
 fn asked(words: &str) -> RunInputs {
     RunInputs { words: words.into(), ..RunInputs::default() }
@@ -284,15 +285,15 @@ fn who_does_not_belong_together_does_not_meet() {
     assert_eq!(
         sizes,
         [
-            Err("rank 1 has WORLD_SIZE 3, rank 0 has 2".to_string()),
-            Err("rank 1 has WORLD_SIZE 3, rank 0 has 2".to_string())
+            Err("rank 1 is one of 3 ranks, rank 0 one of 2".to_string()),
+            Err("rank 1 is one of 3 ranks, rank 0 one of 2".to_string())
         ]
     );
     let twice = scope(|threads| {
         let all = [0, 1, 1].map(|rank| threads.spawn(move || met(&launch(rank, 3, port_c), "", LIMIT)));
         all.map(|meeting| meeting.join().unwrap())
     });
-    assert!(twice.iter().all(|met| *met == Err("two processes have RANK 1".to_string())), "{twice:?}");
+    assert!(twice.iter().all(|met| *met == Err("two processes have rank 1".to_string())), "{twice:?}");
 
     let short = Duration::from_millis(300);
     let (late, taken, strange) = (port(), TcpListener::bind(("127.0.0.1", 0)).unwrap(), port());

@@ -1,4 +1,4 @@
-//! Runs with one process a rank, as torchrun starts them. Only rank 0 prints results and writes files.
+//! Runs with one process a rank, as a launcher starts them. Only rank 0 prints results and writes files.
 use super::out;
 use clap::Args;
 use comm::{Launch, Processes, RunInputs, Secret, World};
@@ -22,31 +22,34 @@ pub(crate) struct ProcessesArgs {
 }
 
 /// Long help of the commands that run with one process a rank.
-pub(crate) const HELP: &str =
-    "With RANK set, as torchrun does, this process runs that rank of the layout alone, and the others run \
-in processes of their own with the same arguments:
+pub(crate) const HELP: &str = "`equipart launch -n 4 -- COMMAND` starts one process a rank. Each reads its rank from its environment, where another launcher
+can set it, too; all have the same arguments:
   RANK, WORLD_SIZE          its rank, and the number of ranks, which is that of the layout
   MASTER_ADDR, MASTER_PORT  address and port on which rank 0 listens
   LOCAL_RANK                with --device cuda: the index of its GPU [default: RANK]
   LOCAL_WORLD_SIZE          number of ranks on this machine [default: of those with its address]
   EQUIPART_SECRET           the secret of these processes, 16 bytes or more; or --secret FILE
+torchrun sets all but the last. The ranks of mpirun (OMPI_COMM_WORLD_*, PMI_*) and srun (SLURM_*) are read as well; there, set
+the address, the port and the secret.
 Ranks compare their arguments, the program, and the bytes that they read of files. With a secret, both ends of each connection
 prove that they know it, and a rank that does is trusted; traffic is neither encrypted nor signed, so the network must be your own,
 or a tunnel. Without a secret, rank 0 listens only on this machine's loopback address, where any user can join.";
 
-/// Checks that the command runs with one process a rank, if `RANK` is set, and silences this process if it is
-/// not rank 0.
+/// Checks that the command runs with one process a rank, if a launcher started several, and silences this
+/// process if it is not rank 0.
 ///
 /// # Errors
-/// If `RANK` is set and the command runs all ranks itself, or if a variable is invalid.
+/// If a launcher started several and the command runs all ranks itself, or if a variable is invalid.
 pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
-    let Some(Launch { rank, .. }) = launch()? else { return Ok(()) };
+    let Some((name, rank)) = Launch::rank_variable() else { return Ok(()) };
     if !is_by_processes {
         let others = either(all, "or");
         bail!(
-            "RANK is {rank}, and this command runs all its ranks itself; unset RANK, or start {others}, which run one rank a process"
+            "{name} is {rank}, and this command runs all its ranks itself; unset {name}, or start {others}, which run one rank a \
+             process"
         );
     }
+    let Some(Launch { rank, .. }) = launch()? else { return Ok(()) };
     seen::note(false);
     if rank > 0 {
         out::silence();
@@ -54,7 +57,7 @@ pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rank of this process, if `RANK` is set.
+/// Returns the rank of this process, if a launcher started several.
 pub(crate) fn launch() -> Result<Option<Launch>> {
     Launch::of_process().map_err(Error::new)
 }
@@ -82,15 +85,16 @@ impl ProcessesArgs {
             return Ok(network);
         };
         if launch.ranks != layout.ranks() {
-            let (there, ranks) = (launch.ranks, layout.ranks());
-            bail!(
-                "WORLD_SIZE is {there}, but the layout {layout} has {ranks} ranks; start one process a rank"
-            );
+            let ([_, name], there, ranks) = (launch.variables, launch.ranks, layout.ranks());
+            bail!("{name} is {there}, but the layout {layout} has {ranks} ranks; start one process a rank");
         }
         let timed = ("split time", split.is_some_and(|split| matches!(split, BlockSplit::Time)));
         let traced = ("trace", network.trace.is_some());
         if let Some((flag, _)) = only.iter().chain(&[traced, timed]).find(|(_, given)| *given) {
-            bail!("--{flag} needs all ranks in one process, but RANK is set; leave one of them out");
+            bail!(
+                "--{flag} needs all ranks in one process, but {} is set; leave one of them out",
+                launch.variables[0]
+            );
         }
         // detected or requested
         let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name()));

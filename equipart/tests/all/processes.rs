@@ -1,6 +1,7 @@
 //! Ranks as processes of the binary, found by torchrun's variables: they have what threads have, bit for bit,
 //! and whatever goes wrong between them is one sentence in each.
 mod apart;
+mod launched;
 
 use crate::child::{Watched, binary, output};
 use std::net::TcpListener;
@@ -274,10 +275,11 @@ fn what_does_not_fit_is_one_sentence() {
     let far = alone(&train, &[("MASTER_ADDR", "192.0.2.7")]);
     assert!(far.starts_with("MASTER_ADDR is 192.0.2.7") && far.contains("there is no secret"), "{far}");
     let mut launched = binary();
-    launched.args(["price"]).env("OMPI_COMM_WORLD_SIZE", "2");
+    launched.args(["price"]).envs([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]);
+    let seen = sentence(&output(&mut launched));
     assert!(
-        sentence(&output(&mut launched))
-            .starts_with("OMPI_COMM_WORLD_SIZE is 2, so mpirun started 2 processes, ")
+        seen.starts_with("OMPI_COMM_WORLD_RANK is 1, and this command runs all its ranks itself"),
+        "{seen}"
     );
     let seen = sentence(&output(binary().args(["eval", "--secret", &batch])));
     assert!(seen.starts_with("--secret") && seen.ends_with("RANK is not set; leave it out"), "{seen}");

@@ -1,0 +1,141 @@
+//! Processes of ranks on this machine: their output with rank prefixes, signals to them, and their end.
+use parallel::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+/// Interval at which processes and signals are polled.
+const EVERY: Duration = Duration::from_millis(10);
+/// Time for the other processes to end by themselves once one has failed; then they get SIGTERM, and after as
+/// long again SIGKILL.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The failure that the others followed: the end of the first process that was lost, or if none was, of the
+/// first that ended with exit code 1 or 2.
+pub(super) struct FirstEnd {
+    pub(super) rank: usize,
+    pub(super) status: ExitStatus,
+}
+
+impl FirstEnd {
+    /// True if the process ended by a signal or a panic, and not by an exit code of the command.
+    pub(super) fn is_lost(&self) -> bool {
+        self.status.code().is_none_or(|code| code > 2)
+    }
+}
+
+/// Processes of all ranks.
+pub(super) struct LocalRanks {
+    processes: Vec<Child>,
+    readers: Vec<JoinHandle<()>>,
+    signals: Signals,
+}
+
+impl LocalRanks {
+    /// Starts this program once for each rank, with these arguments and variables.
+    ///
+    /// # Errors
+    /// If the system starts no more processes; then none is left.
+    pub(super) fn start(ranks: usize, arguments: &[String], meeting: &[(&str, String)]) -> Result<Self> {
+        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
+        let signals = signals.map_err(|why| Error::new(format!("signals cannot be received: {why}")))?;
+        let mut all = Self { processes: Vec::new(), readers: Vec::new(), signals };
+        let errors = Arc::new(Mutex::new(BTreeSet::new()));
+        for rank in 0..ranks {
+            let numbers =
+                [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
+            let mut command = super::program()?;
+            command.args(arguments).envs(numbers.map(|(name, n)| (name, n.to_string())));
+            command.envs(meeting.iter().cloned()).env_remove("TORCHELASTIC_USE_AGENT_STORE");
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut process = command.spawn().map_err(|why| {
+                all.kill();
+                Error::new(format!("the process of rank {rank} cannot be started: {why}"))
+            })?;
+            let (results, notes) = (process.stdout.take(), process.stderr.take());
+            let prefix = format!("rank {rank}: ");
+            let of_results = if rank == 0 { String::new() } else { prefix.clone() };
+            all.readers
+                .extend(results.map(|from| spawn(move || pass(from, &of_results, stdout(), |_| true))));
+            let errors = errors.clone();
+            let is_new = move |line: &[u8]| {
+                let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+                !line.starts_with(b"error: ") || errors.insert(line.to_vec())
+            };
+            all.readers.extend(notes.map(|from| spawn(move || pass(from, &prefix, stderr(), is_new))));
+            all.processes.push(process);
+        }
+        Ok(all)
+    }
+    /// Waits until all have ended. Returns the failure, if there was one.
+    ///
+    /// # Errors
+    /// If the system does not tell how a process ended.
+    pub(super) fn wait(mut self) -> Result<Option<FirstEnd>> {
+        let (mut ended, mut first) = (vec![false; self.processes.len()], None::<FirstEnd>);
+        let mut since = None::<Instant>;
+        while ended.contains(&false) {
+            for (rank, process) in self.processes.iter_mut().enumerate() {
+                if ended[rank] {
+                    continue;
+                }
+                let status = process.try_wait();
+                let status = status
+                    .map_err(|why| Error::new(format!("the end of rank {rank} is not known: {why}")))?;
+                let Some(status) = status else { continue };
+                ended[rank] = true;
+                if status.success() {
+                    continue;
+                }
+                let (end, own) = (FirstEnd { rank, status }, since.get_or_insert_with(Instant::now));
+                // others may notice a lost process before this one does; later, this one ends them
+                if first
+                    .as_ref()
+                    .is_none_or(|first| !first.is_lost() && end.is_lost() && own.elapsed() < GRACE)
+                {
+                    first = Some(end);
+                }
+            }
+            for number in self.signals.pending() {
+                Signal::from_named_raw(number).inspect(|signal| self.send(*signal));
+            }
+            match since.map(|since| since.elapsed()) {
+                Some(late) if late > 2 * GRACE => self.kill(),
+                Some(late) if late > GRACE => self.send(Signal::TERM),
+                _ => {}
+            }
+            sleep(EVERY);
+        }
+        self.readers.drain(..).for_each(|reader| drop(reader.join()));
+        Ok(first)
+    }
+    /// Sends a signal to all that have not ended.
+    fn send(&mut self, signal: Signal) {
+        for process in &mut self.processes {
+            if let Ok(None) = process.try_wait() {
+                let _ = kill_process(Pid::from_child(process), signal); // it may have ended just now
+            }
+        }
+    }
+    fn kill(&mut self) {
+        self.processes.iter_mut().for_each(|process| drop(process.kill()));
+    }
+}
+
+/// Passes lines on, each with a prefix, if `shows` returns true. Lines that cannot be written are lost: a
+/// reader that closes the pipe ends no run.
+fn pass(from: impl Read, prefix: &str, mut to: impl Write, shows: impl Fn(&[u8]) -> bool) {
+    let (mut from, mut line) = (BufReader::new(from), Vec::new());
+    while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        if shows(&line) {
+            let _ = to.write_all(&[prefix.as_bytes(), &line].concat()).and_then(|()| to.flush());
+        }
+        line.clear();
+    }
+}

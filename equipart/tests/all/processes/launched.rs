@@ -1,0 +1,129 @@
+//! `launch` and the launchers of others: results, prefixes, signals, exit codes and restarts.
+use super::{losses, same_files, small, text};
+use crate::child::{Watched, binary, output, refused};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+/// A command that `launch` starts.
+fn launch(flags: &[&str], command: &[&str]) -> Command {
+    let mut launch = binary();
+    launch.arg("launch").args(flags).arg("--").args(command);
+    launch.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    launch
+}
+
+/// Ids of the processes that a process has started.
+fn started_by(id: u32) -> Vec<u32> {
+    let ids = output(Command::new("ps").args(["-o", "pid=", "--ppid", &id.to_string()]));
+    text(&ids.stdout).split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+fn send(signal: &str, id: u32) {
+    assert!(output(Command::new("kill").args([signal, &id.to_string()])).status.success());
+}
+
+/// Kills: a rank that is not started or is told another number, results that are changed on their way, an error
+/// that every rank repeats or that has no rank before it, another exit code.
+#[test]
+fn launched_ranks_have_the_results_of_threads() {
+    let (_dir, config, batch) = small();
+    let train = ["train", "--json", "--steps", "3", "--config", &config, "--batch", &batch];
+    let train = [&train[..], &["--layout", "tp=2,dp=2"]].concat();
+    let [threads, processes] = [binary().args(&train), &mut launch(&["-n", "4"], &train)].map(output);
+    assert!(processes.status.success(), "{}", text(&processes.stderr));
+    let seen = losses(&text(&processes.stdout));
+    assert!(seen.len() == 3 && seen == losses(&text(&threads.stdout)), "{seen:?}");
+    let wrong = output(&mut launch(&["-n", "3"], &train));
+    let said = text(&wrong.stderr);
+    let wanted = "error: WORLD_SIZE is 3, but the layout tp=2,dp=2 has 4 ranks; start one process a rank";
+    let sentence = said.split_once(": ").map(|(rank, why)| (rank.starts_with("rank "), why.trim_end()));
+    assert_eq!((sentence, wrong.status.code()), (Some((true, wanted)), Some(2)), "{said}");
+}
+
+/// Kills: a command that is started although it cannot run, and then refused by every rank.
+#[test]
+fn what_cannot_be_launched_is_refused_in_one_sentence() {
+    let no = |args: &[&str], says: &str| refused(&[&["launch"][..], args].concat(), says);
+    no(&["-n", "0", "--", "train"], "--ranks is 0; it must be at least 1");
+    no(&["-n", "2", "--", "price"], "price runs all its ranks itself; start it without launch");
+    no(&["-n", "2", "--", "dance"], "unrecognized subcommand 'dance'");
+    no(&["-n", "2", "--", "train", "--steps", "x"], "invalid value 'x' for '--steps <STEPS>'");
+    no(&["-n", "2", "--by", "srun", "--restarts", "1", "--", "train"], "cannot be used with");
+}
+
+/// A run that lasts until it is ended, once its ranks have done a step.
+fn lasting(flags: &[&str], train: &[&str]) -> (Watched, BufReader<impl Read + use<>>) {
+    let mut run = Watched::start(&mut launch(flags, train));
+    let mut lines = BufReader::new(run.process.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert!(line.contains("\"step\":1"), "{line}");
+    (run, lines)
+}
+
+/// Kills: a signal that ends the launcher alone, a process that stays, a lost rank that goes unnoticed or that
+/// has another's number.
+#[test]
+fn signals_and_lost_ranks_end_all() {
+    let (_dir, config, batch) = small();
+    let train = ["train", "--json", "--steps", "1000000", "--config", &config, "--batch", &batch];
+    let train = [&train[..], &["--layout", "dp=2"]].concat();
+    for (signal, to_rank) in [("-TERM", None), ("-INT", None), ("-KILL", Some(1))] {
+        let (run, lines) = lasting(&["-n", "2"], &train);
+        let (id, ranks) = (run.process.id(), started_by(run.process.id()));
+        assert_eq!(ranks.len(), 2);
+        send(signal, to_rank.map_or(id, |rank: usize| ranks[rank]));
+        lines.lines().for_each(drop);
+        let ended = run.output();
+        let said = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{said}");
+        let lost = said.lines().filter(|line| line.starts_with("error: rank ")).collect::<Vec<_>>();
+        assert!(lost.len() == 1 && lost[0].contains(" was lost: signal: "), "{said}");
+        assert!(to_rank.is_none_or(|rank| lost[0].contains(&format!("rank {rank} "))), "{said}");
+        let left = ranks
+            .iter()
+            .filter(|id| output(Command::new("kill").args(["-0", &id.to_string()])).status.success());
+        assert_eq!(left.count(), 0, "{said}");
+    }
+}
+
+/// Kills: a lost run that is not started again, or from its beginning, or with another result.
+#[test]
+fn a_lost_run_continues_from_its_last_checkpoint() {
+    let (dir, config, batch) = small();
+    let [once, again] = ["once", "again"].map(|name| dir.path().join(name).display().to_string());
+    let train =
+        ["train", "--json", "--steps", "60", "--config", &config, "--batch", &batch, "--layout", "dp=2"];
+    let to = |out| [&train[..], &["--checkpoint-every", "1", "--out", out]].concat();
+    let whole = output(&mut launch(&["-n", "2"], &to(&once)));
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
+    let (run, lines) = lasting(&["-n", "2", "--restarts", "1"], &to(&again));
+    send("-KILL", started_by(run.process.id())[1]);
+    let rest: Vec<_> = lines.lines().map(Result::unwrap).collect();
+    let ended = run.output();
+    let said = text(&ended.stderr);
+    assert!(ended.status.success() && said.contains("note: rank 1 was lost (signal: 9"), "{said}");
+    same_files(once.as_ref(), again.as_ref());
+    let of_whole = losses(&text(&whole.stdout));
+    assert_eq!(losses(rest.last().unwrap()), of_whole[59..], "{said}");
+    assert!(rest.len() <= 61, "it began anew: {}", rest.len());
+}
+
+/// Kills: a launcher whose ranks are not read, or that does not get where they meet.
+#[test]
+fn ranks_of_mpirun_have_the_results_of_threads() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        return crate::skipped::skipped("mpirun is not installed");
+    }
+    let (_dir, config, batch) = small();
+    let train =
+        ["train", "--json", "--steps", "2", "--config", &config, "--batch", &batch, "--layout", "pp=2"];
+    let run = |command: &mut Command| {
+        // of Open MPI
+        let allowed =
+            ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"];
+        let ended = output(command.envs(allowed.map(|name| (name, "1"))));
+        assert!(ended.status.success(), "{}", text(&ended.stderr));
+        losses(&text(&ended.stdout))
+    };
+    assert_eq!(run(&mut launch(&["-n", "2", "--by", "mpirun"], &train)), run(binary().args(train)));
+}
