@@ -1,10 +1,10 @@
 //! First tensor that differs, and its context.
 use comm::CallRecord;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
 /// The first tensor, in program order, that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// Name of the tensor, with the step.
     pub name: String,
@@ -19,7 +19,7 @@ pub struct Difference {
     /// The tensor before it, which is equal; `None` if it is the first.
     pub after: Option<String>,
     /// Calls of that rank that touched it since then, with their source locations.
-    #[serde(serialize_with = "sentences")]
+    #[serde(serialize_with = "sentences", skip_deserializing)]
     pub collectives: Vec<CallRecord>,
     /// Hint of a strategy: the place to look first.
     pub hint: Option<String>,

@@ -7,7 +7,9 @@ use crate::{Keys, ProofProgress, Subject, Verdict, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, Provenance};
-use parallel::{BuildContext, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session};
+use parallel::{
+    BuildContext, Entry, Error, Layout, Network, Result, Scheme, Trainer, budget, price, session,
+};
 use std::cell::LazyCell;
 use std::fmt::Display;
 use std::path::Path;
@@ -47,7 +49,7 @@ impl OracleTraces {
     }
 }
 
-/// Proves one layout under these keys, with the bound. Calls `watch` with each activity.
+/// Proves one layout under these keys, with the bound, over this network. Calls `watch` with each activity.
 ///
 /// # Errors
 /// As [`prove`], and if the machine has too little memory, before any of it is allocated.
@@ -55,17 +57,17 @@ pub fn certify<'a>(
     subject: &Subject,
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: impl Into<Keys<'a>>,
-    watch: &ProofProgress,
+    (network, watch): (&Network, &ProofProgress),
 ) -> Result<Verdict> {
     let scheme = scheme.into();
-    check(subject, scheme)?;
+    check(subject, scheme, network)?;
     let subject = &subject.under(&scheme);
     let one = LazyCell::new(|| {
         watch("bounding the probability of an error");
         subject.bound_log2(1)
     });
     let keys = keys.into().all(|| vec![*one]);
-    bounded(subject, scheme, (&keys, &|| *one), watch)
+    bounded(subject, scheme, (&keys, &|| *one), (network, watch))
 }
 
 /// Runs the proof under these keys; `one` returns the bound of one key.
@@ -73,11 +75,13 @@ pub(crate) fn bounded(
     subject: &Subject,
     scheme: Scheme<Cpu<F61>>,
     (keys, one): (&[Key], &dyn Fn() -> Option<f64>),
-    watch: &ProofProgress,
+    (network, watch): (&Network, &ProofProgress),
 ) -> Result<Verdict> {
-    let mut verdict =
-        prove_in(&world(scheme.layout)?, subject, scheme, keys, &OracleTraces::default(), watch)?;
-    if let Some(seen) = verdict.first_difference.take() {
+    let network = Network { timeout: network.timeout.or(Some(limit(scheme.layout))), ..network.clone() };
+    let world = network.world(scheme.layout, "proof")?;
+    let mut verdict = prove_in(&world, subject, scheme, keys, &OracleTraces::default(), watch)?;
+    let threads = network.processes.is_none(); // each can locate a difference
+    if let Some(seen) = verdict.first_difference.take_if(|_| threads) {
         watch("locating the difference");
         verdict.first_difference = Some(locate::locate(subject, scheme, keys)?.unwrap_or(seen));
     }
@@ -88,11 +92,15 @@ pub(crate) fn bounded(
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch; if memory is too small, with both numbers of bytes.
-pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<()> {
+pub fn check<'a>(
+    subject: &Subject,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
+    network: &Network,
+) -> Result<()> {
     let scheme = scheme.into();
     fits(subject, scheme)?;
-    let ranks = scheme.layout.ranks();
-    budget::fits::<tensor::Host>(format_args!("proving {scheme}"), [ranks; 2], bytes(subject, scheme)?)
+    let ranks = [network.here(scheme.layout), scheme.layout.ranks()];
+    budget::fits::<tensor::Host>(format_args!("proving {scheme}"), ranks, bytes(subject, scheme)?)
 }
 
 /// Checks that the ranks fit the model, and that a table of its stages covers all of each step.
@@ -172,31 +180,39 @@ pub fn prove_in<'a>(
     let scheme = scheme.into();
     fits(subject, scheme)?;
     let subject = &subject.under(&scheme);
+    let network = Network { processes: world.processes().cloned(), ..Network::default() };
     let one = |key: Key| {
         let _key = key.enter();
         let watch = |what: &str| watch(&format!("proving {scheme} under {key}: {what}"));
         let truth = truths.of(key, subject, &watch)?;
         let truth = truth.get().expect("just computed");
-        let mut ranks = session::run((scheme, world), &START, |at: BuildContext<Cpu<F61>>| {
+        let ranks = session::run((scheme, world), &START, |at: BuildContext<Cpu<F61>>| {
             let mut judge = Judge::new(truth, logits_of(subject, &at.tokens), at.mesh.rank());
             let mut results = |name: String, whole: Vec<_>| judge.sees(&name, &whole);
             program(subject, &at, (&mut results, None), &watch)?;
-            Ok(judge.compared)
+            network.of_all(at.mesh, judge.compared)
         })?;
+        let mut ranks = ranks.into_iter().flatten().collect::<Vec<_>>();
         if ranks.iter().all(|rank| rank.first.is_none()) {
             ranks[0].first = uncovered(truth, &ranks);
         }
         Ok(ranks)
     };
-    let bytes = || bytes(subject, scheme);
+    // processes run one world at a time
+    let bytes = || if network.processes.is_some() { Ok(u128::MAX / 2) } else { bytes(subject, scheme) };
     Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), keys, bytes, &one)? })
 }
 
-/// Creates the world of a proof. Its ranks only compute: those that share a core wait for each other's work,
-/// so the time limit is one minute for each of them.
+/// Creates the world of a proof by threads.
 pub(crate) fn world(layout: &Layout) -> Result<World> {
+    Ok(layout.world()?.limit(limit(layout)))
+}
+
+/// Time limit of a call in a proof. Ranks only compute: those that share a core wait for each other's work, so
+/// it is one minute for each of them.
+fn limit(layout: &Layout) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(layout.world()?.limit(Duration::from_mins(layout.ranks().div_ceil(cores) as u64)))
+    Duration::from_mins(layout.ranks().div_ceil(cores) as u64)
 }
 
 /// Runs `one` under each key and combines the comparisons of its ranks. Two keys run at once, or one after

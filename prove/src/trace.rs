@@ -6,6 +6,7 @@ use kernels::Kernels;
 use layers::{Builder, Draw, Params, RandomValues, ValueSource};
 use parallel::Report;
 use reference::Weights;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tensor::{F61, Scalar};
 
@@ -83,6 +84,7 @@ pub(super) fn disturbed(
 }
 
 /// Result of a rank's comparisons.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Compared {
     /// For each of the oracle's tensors, true if the rank has it.
     pub(super) seen: Vec<bool>,
@@ -141,6 +143,16 @@ pub(super) fn uncovered(truth: &TensorTrace, ranks: &[Compared]) -> Option<(usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kills: a field that another process does not get.
+    #[test]
+    fn what_a_rank_has_compared_goes_to_other_processes() {
+        let first = Some((3, Difference::of("step 0: loss".into(), 1, 2, 5)));
+        let sent = Compared { seen: vec![true, false], elements: 7, first };
+        let Compared { seen, elements, first } =
+            serde_json::from_slice(&serde_json::to_vec(&sent).unwrap()).unwrap();
+        assert_eq!((&seen, elements, &first), (&sent.seen, sent.elements, &sent.first));
+    }
 
     /// Kills: a later difference reported in place of the first, a tensor too many or too few not noticed, an
     /// element too many, another tensor of equal values accepted.

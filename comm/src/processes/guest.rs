@@ -19,8 +19,9 @@ pub(super) struct Guest<'a> {
 }
 
 impl Guest<'_> {
-    /// Returns the connections with all other ranks, and the connection with rank 0 for the order.
-    pub(super) fn meets(&self, asked: &RunInputs, until: Instant) -> Result<[Streams; 2], String> {
+    /// Returns the connections with all other ranks, and the connection with rank 0 for the order; and the
+    /// number of the meeting.
+    pub(super) fn meets(&self, asked: &RunInputs, until: Instant) -> Result<([Streams; 2], u64), String> {
         let Launch { rank, ranks, host, port, secret, .. } = self.launch;
         let (limit, settling) = (self.limit, settling(self.limit));
         let zero =
@@ -92,7 +93,7 @@ impl Guest<'_> {
                     verdict.map_err(lost)?.map_or(Ok(()), |why| Err(sentence(&why)))?;
                     if missing.is_empty() {
                         streams.insert(0, zero);
-                        return Ok([streams, orders]);
+                        return Ok(([streams, orders], meeting));
                     }
                     return Err(format!(
                         "rank {rank} was not connected with all other ranks within {settling:?}"

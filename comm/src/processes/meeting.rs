@@ -29,6 +29,7 @@ use tensor::quoted::sentence;
 pub struct Processes {
     rank: usize,
     here: usize,
+    number: u64,
     others: BTreeMap<usize, Connection>,
     orders: BTreeMap<usize, TcpStream>, // on rank 0, to all others; on each other, from rank 0
 }
@@ -53,7 +54,7 @@ impl Processes {
     /// disagree, or do not know the secret. All ranks that arrived return the same error.
     pub fn meet(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Arc<Self>, String> {
         let until = Instant::now() + limit;
-        let [streams, orders] = match launch.rank {
+        let ([streams, orders], number) = match launch.rank {
             0 => MeetingHost { launch, asked, limit }.meets(until)?,
             _ => Guest { launch, limit }.meets(asked, until)?,
         };
@@ -75,7 +76,7 @@ impl Processes {
         let all = || {
             let others = streams.into_iter().map(connection).collect::<io::Result<_>>()?;
             orders.values().try_for_each(set)?;
-            Ok(Self { rank: launch.rank, here, others, orders })
+            Ok(Self { rank: launch.rank, here, number, others, orders })
         };
         let fails = |why: io::Error| format!("the connections of rank {} fail: {why}", launch.rank);
         all().map(Arc::new).map_err(fails)
@@ -87,6 +88,10 @@ impl Processes {
     /// Number of ranks.
     pub fn ranks(&self) -> usize {
         self.others.len() + 1
+    }
+    /// A number that rank 0 has drawn for this meeting: the same in all processes, and another in each run.
+    pub fn number(&self) -> u64 {
+        self.number
     }
     /// Number of ranks on this machine.
     pub fn here(&self) -> usize {
@@ -147,8 +152,9 @@ struct MeetingHost<'a> {
 }
 
 impl MeetingHost<'_> {
-    /// Returns the connections with all other ranks, and those for the order, by rank.
-    fn meets(&self, until: Instant) -> Result<[Streams; 2], String> {
+    /// Returns the connections with all other ranks, and those for the order, by rank; and the number of the
+    /// meeting.
+    fn meets(&self, until: Instant) -> Result<([Streams; 2], u64), String> {
         let Launch { host, port, secret, .. } = self.launch;
         let (to, events) = channel();
         let open = |at: Vec<SocketAddr>| Door::open(TcpListener::bind(&*at)?, secret, &to);
@@ -176,7 +182,7 @@ impl MeetingHost<'_> {
         for stream in streams.values() {
             tell(stream, &verdict);
         }
-        joined.map(|orders| [streams, orders])
+        joined.map(|orders| ([streams, orders], answer.meeting))
     }
     /// Waits until all other ranks have connected.
     fn gather(

@@ -164,6 +164,10 @@ impl World {
         }
         Ok(Self { processes: Some(processes.clone()), ..self })
     }
+    /// The processes of the ranks, if each rank is one.
+    pub fn processes(&self) -> Option<&Arc<Processes>> {
+        self.processes.as_ref()
+    }
     /// Runs `f` on every rank of this process, each with its own device, under the calling thread's [`Key`].
     /// Returns the results by rank. A world can be run again.
     ///

@@ -12,7 +12,7 @@ use layers::{
     StrategyInfo,
 };
 use parallel::step::{Cell, PeakNeeds, Plan, check};
-use parallel::{Batch, BuildContext, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
+use parallel::{Batch, BuildContext, Layout, Network, Schedule, Scheme, Sequence, Trainer, price, session};
 use prove::cases::certify_panel;
 use prove::{OracleTraces, Subject, prove, prove_in};
 use tensor::{Cpu, Device, F61, Key, mix};
@@ -40,12 +40,12 @@ fn both(layout: &Layout) -> Scheme<'_, Cpu<F61>> {
 #[test]
 fn the_panel_is_equal_under_all_three() {
     for text in [TP, "tp=4", "tp=2,sp,dp=2"] {
-        let proof = certify_panel(both(&layout(text)), &[Key(1)], &|_| ()).unwrap();
+        let proof = certify_panel(both(&layout(text)), &[Key(1)], (&Network::default(), &|_| ())).unwrap();
         assert!(proof.verdict.equal, "{}", proof.statement());
     }
     let layout = layout("tp=2,pp=2");
     let scheme = Scheme { schedule: Some((&InRounds as &dyn Schedule).into()), ..both(&layout) };
-    let proof = certify_panel(scheme, &[Key(1)], &|_| ()).unwrap();
+    let proof = certify_panel(scheme, &[Key(1)], (&Network::default(), &|_| ())).unwrap();
     let says = proof.statement();
     assert!(
         proof.verdict.equal

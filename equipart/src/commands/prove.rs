@@ -5,8 +5,9 @@ pub(crate) mod cases;
 use super::Run;
 use crate::cli::args::{RanksArgs, TableArgs, dtype, note};
 use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
+use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{out, show};
+use crate::cli::{out, processes, show};
 use crate::commands::gpu_check::{TableLine, kernels};
 use crate::device::{DeviceName, first_card, in_device};
 use cases::CasesArgs;
@@ -14,7 +15,7 @@ use clap::Args;
 use layers::Shape;
 use models::{Config, Model, names};
 use parallel::dtype::DtypeName;
-use parallel::{Layout, Result, bail, budget, dump};
+use parallel::{Layout, Network, Result, bail, budget, dump};
 use prove::cases::{certify_panel, image, never_ran};
 use prove::{Exact, KEYS, Keys, Subject, Verdict, certify, exact};
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use tensor::{Key, mix};
 
 /// Prove that a layout equals the unsplit model, bit for bit, in a finite field
 #[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
+#[command(allow_negative_numbers = true, after_long_help = processes::HELP)]
 pub(crate) struct ProveArgs {
     #[arg(long, help = format!("{} [default: none; with --cases drawn]", parallel::layout::grammar()))]
     pub(crate) layout: Option<Layout>,
@@ -61,6 +62,8 @@ pub(crate) struct ProveArgs {
     pub(crate) model: Option<NamedModel>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
+    #[command(flatten)]
+    pub(crate) processes: ProcessesArgs,
 }
 
 /// Returns a key that no earlier run had.
@@ -70,8 +73,20 @@ pub(crate) fn fresh_key() -> Key {
 }
 
 impl Run for ProveArgs {
+    const BY_PROCESSES: bool = true;
+
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
+        let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.on_ranks.limit);
+        let all_here = [
+            ("device cuda", a.device != DeviceName::Cpu),
+            ("cases", a.cases.cases.is_some()),
+            ("minutes", a.cases.minutes.is_some()),
+            ("case", a.cases.case.is_some()),
+            ("dump", a.dump.is_some()),
+        ];
+        let network =
+            a.processes.join(Network::default(), (&layout, None), a.on_ranks.split.as_ref(), &all_here)?;
         if a.device != DeviceName::Cpu {
             return on_device(&a, json);
         }
@@ -83,9 +98,9 @@ impl Run for ProveArgs {
         if let Some(equal) = cases::asked(&a, json)? {
             return Ok(equal);
         }
-        let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.on_ranks.limit);
         let watch = ProgressWatch::spinner();
-        let key = a.key.unwrap_or_else(fresh_key);
+        let drawn = || network.processes.as_ref().map_or_else(fresh_key, |all| Key(all.number()));
+        let key = a.key.unwrap_or_else(drawn);
         let keys = Keys::Sure(key, a.keys.unwrap_or(*KEYS.start()));
         if let Some(keys) = a.keys.filter(|keys| !(1..=*KEYS.end()).contains(keys)) {
             bail!("--keys is {keys}; it must be 1 to {}", KEYS.end());
@@ -106,8 +121,8 @@ impl Run for ProveArgs {
                     bail!("--split needs one model, but the panel has many; give --config or --model");
                 }
                 note(&[layout], None);
-                let certificate =
-                    certify_panel(&layout, keys, &|name| watch.say(&format!("proving {name}")))?;
+                let reported = |name: &str| watch.say(&format!("proving {name}"));
+                let certificate = certify_panel(&layout, keys, (&network, &reported))?;
                 watch.done();
                 show::one(json, &certificate, || certificate.statement());
                 return Ok(certificate.verdict.equal);
@@ -116,15 +131,18 @@ impl Run for ProveArgs {
         let layout = a.on_ranks.of(layout, &model)?;
         layout.fits(&model)?;
         let (mut subject, mut of) = (Subject::smallest(model, &layout)?, None);
-        if let Err(why) = prove::check(&subject, &layout) {
+        if let Err(why) = prove::check(&subject, &layout, &network) {
+            if network.processes.is_some() {
+                return Err(why); // each has another idea of what is free
+            }
             let (small, words) = image_of(&a, &subject, &layout).ok_or(why.clone())?;
             let words = format!("{why}. Its small image is proven instead, with all of its parts: {words}.");
             out::note(&format!("note: {words}"));
             (subject, of) = (Subject::smallest(small, &layout)?, Some(words));
-            prove::check(&subject, &layout)?;
+            prove::check(&subject, &layout, &network)?;
         }
         a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-        let verdict = certify(&subject, &layout, keys, &|what| watch.say(what))?;
+        let verdict = certify(&subject, &layout, keys, (&network, &|what| watch.say(what)))?;
         let verdict = Verdict { never_ran: never_ran(&subject, &layout), image: of, ..verdict };
         if let Some(dir) = &a.dump {
             prove::dump(&subject, &layout, key, dir, &entries)?;

@@ -5,7 +5,7 @@ use kernels::Heads;
 use layers::{Biases, Choice, Design, OptimizerKind, Positions, Shape, StrategyInfo, Window};
 use parallel::layout::covering::covering;
 use parallel::step::table::Table;
-use parallel::{Layout, strategies};
+use parallel::{Layout, Network, strategies};
 use prove::cases::{HABITS, Member, PANEL, ProofCase, certify_panel, never_ran};
 use prove::{OracleTraces, Subject, oracle, prove};
 use tensor::{Key, Rope, Scaling, mix};
@@ -166,7 +166,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
 fn a_panel_is_proven_under_layouts_that_few_models_fit() {
     for layout in ["tp=3", "tp=3,sp,dp=2"] {
         let layout: Layout = layout.parse().unwrap();
-        let proven = certify_panel(&layout, &keys()[..1], &|_| ()).unwrap();
+        let proven = certify_panel(&layout, &keys()[..1], (&Network::default(), &|_| ())).unwrap();
         let says = proven.statement();
         assert!(proven.verdict.equal && PANEL.iter().all(|member| says.contains(member.name)), "{says}");
         let bounds: Vec<_> = proven.models.iter().map(|model| model.bound_log2.unwrap()).collect();

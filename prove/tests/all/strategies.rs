@@ -9,7 +9,7 @@ use layers::{
     Shape, Strategy, StrategyInfo,
 };
 use parallel::layout::StrategyEntry;
-use parallel::{Layout, Scheme, strategies};
+use parallel::{Layout, Network, Scheme, strategies};
 use prove::cases::{certify_panel, fitted, never_ran};
 use prove::{Subject, certify};
 use std::path::Path;
@@ -42,7 +42,7 @@ fn every_strategy_of_the_list_is_proven() {
             let layout: Layout = about.written(ranks).parse().unwrap();
             let shape = fitted(shape, &(&layout).into()).unwrap();
             let subject = Subject::small(shape, &layout).unwrap();
-            let verdict = certify(&subject, &layout, &[Key(1)], &|_| ()).unwrap();
+            let verdict = certify(&subject, &layout, &[Key(1)], (&Network::default(), &|_| ())).unwrap();
             assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
         }
     }
@@ -155,9 +155,12 @@ impl<D: Kernels> Layer<D> for Rows<D> {
 fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let layout: Layout = "tp=2".parse().unwrap();
     let (wrong, right) = (Newcomer(Adds::OnEveryRank), Newcomer(Adds::Once));
-    let panel = |mine| certify_panel(Scheme::with(&layout, &[mine]), &[Key(3)], &|_| ()).unwrap();
+    let panel = |mine| {
+        certify_panel(Scheme::with(&layout, &[mine]), &[Key(3)], (&Network::default(), &|_| ())).unwrap()
+    };
     let staged: Layout = "tp=2,dp=2:zero1,pp=2".parse().unwrap();
-    let refused = certify_panel(Scheme::with(&staged, &[&wrong]), &[Key(3)], &|_| ()).unwrap();
+    let refused =
+        certify_panel(Scheme::with(&staged, &[&wrong]), &[Key(3)], (&Network::default(), &|_| ())).unwrap();
     let says = refused.statement();
     assert!(!refused.verdict.equal && says.contains("texts: blocks.0.attention.out"), "{says}");
     assert!(says.contains("Look first at my rows: where my bias is added."), "{says}");
@@ -171,7 +174,11 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let subject =
         Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);
     let subject = subject.unwrap();
-    assert!(certify(&subject, Scheme::with(&layout, &[&wrong]), &[Key(3)], &|_| ()).unwrap().equal);
+    assert!(
+        certify(&subject, Scheme::with(&layout, &[&wrong]), &[Key(3)], (&Network::default(), &|_| ()))
+            .unwrap()
+            .equal
+    );
     assert!(never_ran(&subject, &layout).contains(&"bias of attention's output"));
 }
 
@@ -181,7 +188,7 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
 fn arithmetic_on_the_sentinel_names_its_layer() {
     let layout: Layout = "tp=2".parse().unwrap();
     let scheme = Scheme::with(&layout, &[&Newcomer(Adds::Fresh)]);
-    let why = certify_panel(scheme, &[Key(3)], &|_| ()).unwrap_err().why;
+    let why = certify_panel(scheme, &[Key(3)], (&Network::default(), &|_| ())).unwrap_err().why;
     assert!(why.contains("arithmetic on the sentinel"), "{why}");
     assert!(why.ends_with("(forward through blocks.0.attention.out)"), "{why}");
 }

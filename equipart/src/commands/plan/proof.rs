@@ -2,7 +2,7 @@
 use crate::cli::watch::ProgressWatch;
 use crate::commands::prove::fresh_key;
 use layers::Shape;
-use parallel::{Error, Layout, Result};
+use parallel::{Error, Layout, Network, Result};
 use prove::cases::image;
 use prove::{KEYS, Keys, Subject, Verdict, certify};
 
@@ -21,7 +21,8 @@ pub(super) fn of(shape: Option<&Shape>, layout: &Layout) -> Result<Verdict> {
         Error::new(format!("{layout} cannot be proven: no small model fits it, not with fewer ranks, either"))
     })?;
     let (subject, watch) = (Subject::smallest(image, &proven)?, ProgressWatch::spinner());
-    let verdict = certify(&subject, &proven, Keys::Sure(fresh_key(), *KEYS.start()), &|what| watch.say(what));
+    let (network, keys) = (Network::default(), Keys::Sure(fresh_key(), *KEYS.start()));
+    let verdict = certify(&subject, &proven, keys, (&network, &|what| watch.say(what)));
     watch.done();
     let fewer = (proven != *layout).then(|| format!("{layout} with fewer ranks along its axes"));
     verdict.map(|verdict| Verdict { image: fewer, ..verdict })

@@ -6,7 +6,7 @@ use crate::cli::watch::ProgressWatch;
 use crate::commands::train::settings::at_least_1;
 use clap::Args;
 use comm::caught;
-use parallel::{Error, Result, bail};
+use parallel::{Error, Network, Result, bail};
 use prove::cases::{Campaign, Failure, ProofCase, judge};
 use prove::{Verdict, certify};
 use std::io::Read;
@@ -71,7 +71,8 @@ fn replay(file: &Path, json: bool) -> Result<bool> {
     for case in read(file)? {
         let keys = [case.key, case.key.next()];
         let subject = case.subject()?;
-        let verdict = match caught(|| certify(&subject, &case.layout, &keys, &|_| ())) {
+        let verdict = match caught(|| certify(&subject, &case.layout, &keys, (&Network::default(), &|_| ())))
+        {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(Error { why, .. })) | Err(why) => Verdict::failed(&subject, &case.layout, &keys, why),
         };

@@ -2,7 +2,7 @@
 use super::{losses, same_files, small, text};
 use crate::child::{Watched, binary, output, refused};
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// A command that `launch` starts.
 fn launch(flags: &[&str], command: &[&str]) -> Command {
@@ -37,6 +37,24 @@ fn launched_ranks_have_the_results_of_threads() {
     let wanted = "error: WORLD_SIZE is 3, but the layout tp=2,dp=2 has 4 ranks; start one process a rank";
     let sentence = said.split_once(": ").map(|(rank, why)| (rank.starts_with("rank "), why.trim_end()));
     assert_eq!((sentence, wrong.status.code()), (Some((true, wanted)), Some(2)), "{said}");
+}
+
+/// Kills: ranks that prove with keys of their own, a verdict on this process' rank alone, two proofs over the same
+/// connections at once.
+#[test]
+fn launched_ranks_prove_what_threads_prove() {
+    let (_dir, config, _) = small();
+    let prove = ["prove", "--json", "--layout", "tp=2,dp=2:zero1", "--config", &config];
+    let with_key = [&prove[..], &["--key", "7"]].concat();
+    let [threads, processes] = [binary().args(&with_key), &mut launch(&["-n", "4"], &with_key)].map(output);
+    assert!(processes.status.success(), "{}", text(&processes.stderr));
+    assert!(threads.status.success() && processes.stdout == threads.stdout, "{}", text(&processes.stdout));
+    let drawn = output(&mut launch(&["-n", "4"], &prove));
+    assert!(drawn.status.success(), "{}", text(&drawn.stderr));
+    let keys = |output: &Output| text(&output.stdout).split("\"keys\":").nth(1).map(str::to_owned).unwrap();
+    assert_ne!(keys(&drawn)[..22], keys(&threads)[..22]);
+    let here = output(&mut launch(&["-n", "4"], &[&prove[..], &["--dump", "/nowhere/d"]].concat()));
+    assert!(text(&here.stderr).contains("error: --dump needs all ranks in one process, but RANK is set"));
 }
 
 /// Kills: a command that is started although it cannot run, and then refused by every rank.

@@ -3,7 +3,7 @@ use super::{Member, PANEL};
 use crate::proof::bounded;
 use crate::verdict::{LIMITS, WHAT, sure};
 use crate::{Keys, Verdict, check};
-use parallel::{Result, Scheme, budget};
+use parallel::{Network, Result, Scheme, budget};
 use serde::Serialize;
 use tensor::{Cpu, F61};
 
@@ -30,19 +30,20 @@ pub struct Proven {
     pub bound_log2: Option<f64>,
 }
 
-/// Proves a layout on every model of the panel, until one is not equal. Calls `reported` with each activity.
+/// Proves a layout on every model of the panel, over this network, until one is not equal. Calls `reported`
+/// with each activity.
 ///
 /// # Errors
 /// If no small model fits the layout, or a rank fails.
 pub fn certify_panel<'a>(
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: impl Into<Keys<'a>>,
-    reported: &dyn Fn(&str),
+    (network, reported): (&Network, &dyn Fn(&str)),
 ) -> Result<Certificate> {
     let scheme = scheme.into();
     let fits = |member: &Member| {
         let subject = member.subject(scheme)?;
-        check(&subject, scheme).map(|()| subject)
+        check(&subject, scheme, network).map(|()| subject)
     };
     let subjects = budget::all(PANEL.iter().map(fits))?; // before the first proof
     reported("bounding the probability of an error");
@@ -53,7 +54,7 @@ pub fn certify_panel<'a>(
     let mut all = Certificate { verdict, work: String::new(), models: Vec::new() };
     for ((member, subject), bound) in PANEL.iter().zip(subjects).zip(bounds) {
         reported(member.name);
-        let one = bounded(&subject, scheme, (keys, &|| bound), &|_| ())?;
+        let one = bounded(&subject, scheme, (keys, &|| bound), (network, &|_| ()))?;
         let model = format!("{}; {}", subject.model, subject.learner());
         all.models.push(Proven { name: member.name, model, bound_log2: one.bound_log2 });
         all.work = subject.work();
