@@ -63,9 +63,10 @@ impl Secret {
     /// # Errors
     /// In one sentence: the system gives no random numbers.
     pub fn drawn() -> Result<String, String> {
-        let mut bytes = [0; LEN];
-        getrandom::fill(&mut bytes).map_err(|why| format!("the secret of a run cannot be drawn: {why}"))?;
-        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        let mut words = [0u64; LEN / size_of::<u64>()];
+        let drawn = getrandom::fill(bytemuck::bytes_of_mut(&mut words));
+        drawn.map_err(|why| format!("the secret of a run cannot be drawn: {why}"))?;
+        Ok(words.map(|word| format!("{word:016x}")).concat())
     }
     /// True if there is no secret.
     pub fn is_none(&self) -> bool {

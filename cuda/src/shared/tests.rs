@@ -79,7 +79,16 @@ fn processes<T: Send>(sizes: &[(Axis, usize)], process: impl Fn(World) -> T + Sy
     let one = |rank: usize| {
         PLACED.set(Some(nccl));
         let (ranks, host, secret) = (world.size(), "127.0.0.1".into(), Secret::default());
-        let launch = Launch { rank, ranks, local: rank, host, port, here: None, secret };
+        let launch = Launch {
+            variables: ["RANK", "WORLD_SIZE"],
+            rank,
+            ranks,
+            local: rank,
+            host,
+            port,
+            here: None,
+            secret,
+        };
         let met = Processes::meet(&launch, &RunInputs::default(), Duration::from_secs(20)).unwrap();
         process(world.clone().over(&met).unwrap())
     };
