@@ -7,7 +7,7 @@ pub(crate) use crate::cli::Run;
 use crate::cli::{arguments, echo, out, processes, tell};
 use crate::commands::compare::CompareArgs;
 use clap::{Parser, Subcommand};
-use parallel::Result;
+use parallel::{Result, bail};
 use std::process::ExitCode;
 use tensor::count::Overflow;
 use tensor::quoted::escaped;
@@ -55,6 +55,23 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Checks that a command with these arguments can run with one process a rank. Prints its help, if they ask
+/// for it.
+fn can_be_launched(arguments: &[String]) -> Result<()> {
+    let program = std::iter::once("equipart");
+    match Arguments::try_parse_from(program.chain(arguments.iter().map(String::as_str))) {
+        Err(why) if why.use_stderr() => {
+            let why = why.render().to_string();
+            bail!("{}", why.trim_start_matches("error: ").lines().next().unwrap_or_default());
+        }
+        Err(asked) => asked.exit(),
+        Ok(Arguments { command, .. }) if !command.as_ref().is_some_and(Command::is_by_processes) => {
+            bail!("{} runs all its ranks itself; start it without launch", arguments[0])
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
 /// Declares the modules and the list of commands.
 macro_rules! commands {
     ($($file:ident::$Args:ident as $Command:ident),* $(,)?) => {
@@ -74,11 +91,15 @@ macro_rules! commands {
                     $(Self::$Command(_) => <$file::$Args as Run>::BY_PROCESSES),*
                 }
             }
-            /// Runs the command, after a check that it may run with one process a rank, if a launcher started several.
+            /// Runs the command, after a check that it may run with one process a rank, if a launcher started
+            /// several.
             pub(crate) fn run(self, json: bool) -> Result<bool> {
                 let all = [$((stringify!($file), <$file::$Args as Run>::BY_PROCESSES)),*];
                 let by_processes: Vec<_> = all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
                 processes::begin(self.is_by_processes(), &by_processes)?;
+                if let Self::Launch(flags) = &self {
+                    can_be_launched(&flags.command)?;
+                }
                 match self {
                     $(Self::$Command(flags) => flags.run(json)),*
                 }

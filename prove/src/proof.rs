@@ -208,8 +208,8 @@ pub(crate) fn world(layout: &Layout) -> Result<World> {
     Ok(layout.world()?.limit(limit(layout)))
 }
 
-/// Time limit of a call in a proof. Ranks only compute: those that share a core wait for each other's work, so
-/// it is one minute for each of them.
+/// Time limit of a call in a proof. Ranks only compute: those that share a core wait for each other's work,
+/// so it is one minute for each of them.
 fn limit(layout: &Layout) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Duration::from_mins(layout.ranks().div_ceil(cores) as u64)

@@ -1,6 +1,6 @@
-//! Rank of a process, from the variables of the launcher that started it. Sources: PyTorch, "torchrun (Elastic
-//! Launch)", "Environment Variables"; Open MPI, "Environment variables"; Slurm, `srun`, "Output environment
-//! variables". MPICH's launcher sets those of PMI.
+//! Rank of a process, from the variables of the launcher that started it. Sources: PyTorch, "torchrun
+//! (Elastic Launch)", "Environment Variables"; Open MPI, "Environment variables"; Slurm, `srun`, "Output
+//! environment variables". MPICH's launcher sets those of PMI.
 use super::Secret;
 use std::fmt::Display;
 

@@ -1,15 +1,16 @@
 //! `launch`: starts a command with one process a rank, on this machine, or by `mpirun` or `srun`.
 mod local;
 
+use super::Run;
 use super::train::state::State;
-use super::{Arguments, Run};
 use crate::cli::out;
 use crate::commands::train::settings::at_least_1;
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, ValueEnum};
 use comm::Secret;
-use local::{FirstEnd, LocalRanks};
+use local::{FirstEnd, LocalRanks, program};
 use parallel::{Error, Result, bail};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, exit};
 
 /// Run a command with one process a rank
@@ -22,13 +23,13 @@ pub(crate) struct LaunchArgs {
     /// Start the processes by another launcher
     #[arg(long, value_name = "LAUNCHER")]
     by: Option<Launcher>,
-    /// Start all processes anew when one is lost, at most this number of times; a training run continues from its
-    /// last checkpoint in --out
+    /// Start all processes anew when one is lost, at most this number of times; a training run continues from
+    /// its last checkpoint in --out
     #[arg(long, value_name = "TIMES", default_value_t = 0, conflicts_with = "by")]
     restarts: usize,
     /// Command and its flags
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    pub(crate) command: Vec<String>,
 }
 
 const HELP: &str = "Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a new
@@ -42,13 +43,13 @@ srun, the processes take their ranks from that launcher, and rank 0 must run on 
 /// A launcher of another project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Launcher {
-    /// That of Open MPI or MPICH
+    /// Open MPI's or MPICH's
     Mpirun,
-    /// That of Slurm
+    /// Slurm's
     Srun,
 }
 
-/// Where processes meet, and their secret, as variables.
+/// Returns the place where processes meet, and their secret, as variables.
 fn meeting(host: &str) -> Result<[(&'static str, String); 3]> {
     let free = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
     let free = free.map_err(|why| Error::new(format!("{host} has no free port for ranks to meet: {why}")))?;
@@ -60,30 +61,9 @@ fn meeting(host: &str) -> Result<[(&'static str, String); 3]> {
     ])
 }
 
-/// This program.
-fn program() -> Result<Command> {
-    let path = std::env::current_exe();
-    let path = path.map_err(|why| Error::new(format!("the path of this program is not known: {why}")))?;
-    Ok(Command::new(path))
-}
-
 impl Run for LaunchArgs {
     fn run(self, _: bool) -> Result<bool> {
         at_least_1(&[("ranks", self.ranks)])?;
-        let words = std::iter::once("equipart").chain(self.command.iter().map(String::as_str));
-        match Arguments::try_parse_from(words) {
-            Err(why) if why.use_stderr() => {
-                let why = why.render().to_string();
-                bail!("{}", why.trim_start_matches("error: ").lines().next().unwrap_or_default());
-            }
-            Err(asked) => asked.exit(),
-            Ok(Arguments { command, .. })
-                if !command.as_ref().is_some_and(super::Command::is_by_processes) =>
-            {
-                bail!("{} runs all its ranks itself; start it without launch", self.command[0])
-            }
-            Ok(_) => {}
-        }
         match self.by {
             None => self.here(),
             Some(launcher) => self.elsewhere(launcher),
@@ -142,21 +122,21 @@ fn is_open_mpi() -> bool {
 /// Returns the command that continues a training run from its last checkpoint in `--out`; the same command if
 /// there is none.
 fn resumed(command: &[String]) -> Vec<String> {
-    let words = std::iter::once("equipart").chain(command.iter().map(String::as_str));
-    let parsed = Arguments::try_parse_from(words).ok().and_then(|arguments| arguments.command);
-    let Some(super::Command::Train(train)) = parsed else { return command.to_vec() };
-    let Some(out) = train.out.or(train.resume).filter(|out| State::read(out).is_ok()) else {
+    let (mut rest, mut words, mut folders) = (command.iter(), Vec::new(), [None, None]);
+    while let Some(word) = rest.next() {
+        let (flag, value) = word.split_once('=').map_or((&**word, None), |(flag, value)| (flag, Some(value)));
+        let Some(at) = ["--resume", "--out", "--model", "--config"].iter().position(|name| *name == flag)
+        else {
+            words.push(word.clone());
+            continue;
+        };
+        let value = value.or_else(|| rest.next().map(String::as_str));
+        folders.get_mut(at).into_iter().for_each(|folder| *folder = value);
+    }
+    let [resume, out] = folders;
+    let Some(out) = out.or(resume).filter(|out| State::read(Path::new(out)).is_ok()) else {
         return command.to_vec();
     };
-    let (mut rest, mut words) = (command.iter(), Vec::new());
-    while let Some(word) = rest.next() {
-        let flag = word.split('=').next().unwrap_or_default();
-        if !["--out", "--resume", "--model", "--config"].contains(&flag) {
-            words.push(word.clone());
-        } else if flag == word {
-            rest.next(); // its value
-        }
-    }
-    words.extend(["--resume".into(), out.display().to_string()]);
+    words.extend(["--resume".into(), out.into()]);
     words
 }

@@ -5,7 +5,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
@@ -30,6 +30,13 @@ impl FirstEnd {
     }
 }
 
+/// Returns a command that starts this program.
+pub(super) fn program() -> Result<Command> {
+    let path = std::env::current_exe();
+    let path = path.map_err(|why| Error::new(format!("the path of this program is not known: {why}")))?;
+    Ok(Command::new(path))
+}
+
 /// Processes of all ranks.
 pub(super) struct LocalRanks {
     processes: Vec<Child>,
@@ -50,7 +57,7 @@ impl LocalRanks {
         for rank in 0..ranks {
             let numbers =
                 [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
-            let mut command = super::program()?;
+            let mut command = program()?;
             command.args(arguments).envs(numbers.map(|(name, n)| (name, n.to_string())));
             command.envs(meeting.iter().cloned()).env_remove("TORCHELASTIC_USE_AGENT_STORE");
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -21,8 +21,8 @@ fn send(signal: &str, id: u32) {
     assert!(output(Command::new("kill").args([signal, &id.to_string()])).status.success());
 }
 
-/// Kills: a rank that is not started or is told another number, results that are changed on their way, an error
-/// that every rank repeats or that has no rank before it, another exit code.
+/// Kills: a rank that is not started or is told another number, results that are changed on their way, an
+/// error that every rank repeats or that has no rank before it, another exit code.
 #[test]
 fn launched_ranks_have_the_results_of_threads() {
     let (_dir, config, batch) = small();
@@ -39,8 +39,8 @@ fn launched_ranks_have_the_results_of_threads() {
     assert_eq!((sentence, wrong.status.code()), (Some((true, wanted)), Some(2)), "{said}");
 }
 
-/// Kills: ranks that prove with keys of their own, a verdict on this process' rank alone, two proofs over the same
-/// connections at once.
+/// Kills: ranks that prove with keys of their own, a verdict on this process' rank alone, two proofs over the
+/// same connections at once.
 #[test]
 fn launched_ranks_prove_what_threads_prove() {
     let (_dir, config, _) = small();
@@ -78,8 +78,8 @@ fn lasting(flags: &[&str], train: &[&str]) -> (Watched, BufReader<impl Read + us
     (run, lines)
 }
 
-/// Kills: a signal that ends the launcher alone, a process that stays, a lost rank that goes unnoticed or that
-/// has another's number.
+/// Kills: a signal that ends the launcher alone, a process that stays, a lost rank that goes unnoticed or
+/// that has another's number.
 #[test]
 fn signals_and_lost_ranks_end_all() {
     let (_dir, config, batch) = small();
