@@ -182,7 +182,8 @@ mod tests {
     fn each_launcher_has_its_variables() {
         let at = [("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
         for [rank, ranks, local, here] in LAUNCHERS {
-            let all = [(rank, "1"), (ranks, "3"), (local, "0"), (here, "2")];
+            let all =
+                [(rank, "1"), (ranks, "3"), (local, "0"), (if here.is_empty() { "no" } else { here }, "2")];
             let launch = by(&[&all[..], &at].concat()).unwrap().unwrap();
             let wanted = (1, 3, 0, Some(2).filter(|_| !here.is_empty()));
             assert_eq!((launch.rank, launch.ranks, launch.local, launch.here), wanted, "{rank}");
