@@ -1,6 +1,6 @@
 //! One call of a rank; it displays as a sentence with the place in the code.
 use crate::lasting::{StaticName, lasting};
-use crate::threads::{Join, join_of, joined, joins};
+use crate::threads::{Join, join_of, joined, joins, share};
 use crate::{Axes, Ranks, Tag};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -96,6 +96,9 @@ pub(crate) struct Call {
     pub(crate) reported: Option<Arc<str>>,
     /// Number of the call on its rank if ranks are processes, else 0.
     pub(crate) number: usize,
+    /// Number of an all-reduce in its group if ranks are processes, else 0.
+    #[serde(skip)]
+    pub(crate) sum: usize,
 }
 
 /// Placeholder for the group of another process' call, whose sentence names the group.
@@ -253,7 +256,8 @@ impl Call {
             (Op::Scatter, _) if from == self.root => return to * elements..(to + 1) * elements,
             (Op::Send | Op::Gather, _) => to == self.root,
             (Op::Broadcast, _) => from == self.root,
-            (Op::AllReduce | Op::AllGather, _) => true,
+            (Op::AllReduce, _) => return share(to, ranks, elements), // which it adds up for all
+            (Op::AllGather, _) => true,
             (Op::Scatter | Op::Barrier | Op::Receive, _) => false,
         };
         if wants { 0..elements } else { 0..0 }
@@ -312,6 +316,7 @@ impl Call {
             tag: None,
             reported: None,
             number: 0,
+            sum: 0,
         }
     }
 }

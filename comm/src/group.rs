@@ -183,6 +183,7 @@ impl<P: Place> Group<P> {
             tag: None,
             reported: None,
             number: 0,
+            sum: 0,
         }
     }
     /// Runs one call: counts and records it.

@@ -36,13 +36,14 @@ pub(super) enum EngineFunction {
     Post,
 }
 
-/// Writes a head and the elements after it.
-pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u8]>]) -> io::Result<()> {
+/// Writes a head and the elements after it. Returns the number of bytes.
+pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u8]>]) -> io::Result<usize> {
     const SMALL: usize = 1 << 16; // sent in one piece
     let mut frame = vec![0; 8];
     serde_json::to_writer(&mut frame, head)?;
     let len = frame.len() as u64 - 8;
     frame[..8].copy_from_slice(&len.to_le_bytes());
+    let all = frame.len() + elements.iter().map(|elements| elements.len()).sum::<usize>();
     for elements in elements {
         if frame.len() + elements.len() < SMALL {
             frame.extend(&**elements);
@@ -52,7 +53,7 @@ pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u
             to.write_all(elements)?;
         }
     }
-    to.write_all(&frame)
+    to.write_all(&frame).map(|()| all)
 }
 
 /// Reads the next head, of at most `most` bytes. Memory is allocated as bytes arrive.

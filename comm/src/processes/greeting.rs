@@ -13,7 +13,7 @@ pub(super) enum Greeting {
     /// To rank 0, from a rank that connects.
     Hello { version: String, rank: usize, ranks: usize, asked: RunInputs, at: SocketAddr },
     /// To a rank, from one of a greater number that belongs to this meeting.
-    Own { meeting: u64, rank: usize },
+    Own { meeting: u64, rank: usize, shares: bool }, // if for shares of all-reduces
 }
 
 /// Answer of rank 0 to a connected rank: why they do not meet, or the meeting's number and the ranks'
@@ -33,8 +33,8 @@ pub(super) type MeetingVerdict = Option<String>;
 /// An event that a meeting waits for.
 pub(super) enum MeetingEvent {
     Came(TcpStream, Greeting),
-    /// This process has connected to a rank, or failed to.
-    Reached(usize, io::Result<TcpStream>),
+    /// This process has connected to a rank, for shares or not, or failed to.
+    Reached(usize, bool, io::Result<TcpStream>),
     /// A rank has reported its missing ranks to rank 0, or its connection has ended.
     Stands(usize, io::Result<Missing>),
     Verdict(io::Result<MeetingVerdict>),

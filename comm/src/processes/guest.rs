@@ -19,9 +19,9 @@ pub(super) struct Guest<'a> {
 }
 
 impl Guest<'_> {
-    /// Returns the connections with all other ranks, and the connection with rank 0 for the order; and the
-    /// number of the meeting.
-    pub(super) fn meets(&self, asked: &RunInputs, until: Instant) -> Result<([Streams; 2], u64), String> {
+    /// Returns the connections with all other ranks, the connection with rank 0 for the order, and those for
+    /// shares; and the number of the meeting.
+    pub(super) fn meets(&self, asked: &RunInputs, until: Instant) -> Result<([Streams; 3], u64), String> {
         let Launch { rank, ranks, host, port, secret, .. } = self.launch;
         let (limit, settling) = (self.limit, settling(self.limit));
         let zero =
@@ -51,49 +51,58 @@ impl Guest<'_> {
             meet().map_err(lost)?;
         why.map_or(Ok(()), |why| Err(sentence(&why)))?;
         let until = Instant::now() + settling;
-        let reach = |other: usize, at: SocketAddr| {
+        let reach = |other: usize, at: SocketAddr, shares: bool| {
             let (to, secret, rank) = (to.clone(), secret.clone(), *rank);
             spawn(move || {
                 let stream = reached(|| Ok(vec![at]), &secret, until).and_then(|stream| {
-                    send(TimedConnection::new(&stream, until), &Greeting::Own { meeting, rank }, &[])
-                        .map(|()| stream)
+                    send(TimedConnection::new(&stream, until), &Greeting::Own { meeting, rank, shares }, &[])
+                        .map(|_| stream)
                 });
-                drop(to.send(MeetingEvent::Reached(other, stream)));
+                drop(to.send(MeetingEvent::Reached(other, shares, stream)));
             });
         };
-        reach(0, at_zero);
-        (1..*rank).zip(&at).for_each(|(other, at)| reach(other, *at));
+        for shares in [false, true] {
+            reach(0, at_zero, shares);
+            (1..*rank).zip(&at).for_each(|(other, at)| reach(other, *at, shares));
+        }
         let verdict = zero.try_clone();
         spawn(move || {
             let until = Instant::now() + settling + PROMPT;
             let reported = verdict.and_then(|zero| receive(&mut TimedConnection::new(&zero, until), LONGEST));
             drop(to.send(MeetingEvent::Verdict(reported)));
         });
-        let (mut orders, mut streams) = (Streams::new(), Streams::new());
-        let mut missing: BTreeSet<_> = (0..*ranks).filter(|other| other != rank).collect();
+        let [mut orders, mut streams, mut of_shares] = [(); 3].map(|()| Streams::new());
+        let others = (0..*ranks).filter(|other| other != rank);
+        let mut missing: BTreeSet<_> = others.flat_map(|other| [(other, false), (other, true)]).collect();
         let mut reported = false;
         loop {
             if !reported && (missing.is_empty() || Instant::now() >= until) {
-                let missing: Missing = missing.iter().copied().collect();
+                let mut missing: Missing = missing.iter().map(|(other, _)| *other).collect();
+                missing.dedup();
                 send(TimedConnection::new(&zero, Instant::now() + PROMPT), &missing, &[]).map_err(lost)?;
                 reported = true;
             }
             let far = until + 2 * PROMPT; // the verdict comes before
             match next(&events, if reported { far } else { until }) {
-                Some(MeetingEvent::Came(stream, Greeting::Own { meeting: theirs, rank: other }))
-                    if theirs == meeting && other > *rank && missing.remove(&other) =>
+                Some(MeetingEvent::Came(stream, Greeting::Own { meeting: theirs, rank: other, shares }))
+                    if theirs == meeting && other > *rank && missing.remove(&(other, shares)) =>
                 {
-                    streams.insert(other, stream);
+                    if shares { &mut of_shares } else { &mut streams }.insert(other, stream);
                 }
-                Some(MeetingEvent::Reached(other, Ok(stream))) => {
-                    missing.remove(&other);
-                    if other == 0 { &mut orders } else { &mut streams }.insert(other, stream);
+                Some(MeetingEvent::Reached(other, shares, Ok(stream))) => {
+                    missing.remove(&(other, shares));
+                    let all = match (shares, other) {
+                        (true, _) => &mut of_shares,
+                        (false, 0) => &mut orders,
+                        (false, _) => &mut streams,
+                    };
+                    all.insert(other, stream);
                 }
                 Some(MeetingEvent::Verdict(verdict)) => {
                     verdict.map_err(lost)?.map_or(Ok(()), |why| Err(sentence(&why)))?;
                     if missing.is_empty() {
                         streams.insert(0, zero);
-                        return Ok(([streams, orders], meeting));
+                        return Ok(([streams, orders, of_shares], meeting));
                     }
                     return Err(format!(
                         "rank {rank} was not connected with all other ranks within {settling:?}"

@@ -1,7 +1,8 @@
 //! Meeting of processes. Rank 0 listens. All others connect to it, send their rank, arguments and listening
-//! address, and receive the addresses of the others. Then each pair of ranks is joined by one connection, and
-//! rank 0 with each other rank by one more, for the order of their calls. Rank 0 reports that all are joined,
-//! or the failure: so all ranks go on, or all end with the same sentence.
+//! address, and receive the addresses of the others. Then each pair of ranks is joined by one connection for
+//! calls and one for shares of all-reduces, and rank 0 with each other rank by one more, for the order of
+//! their calls. Rank 0 reports that all are joined, or the failure: so all ranks go on, or all end with the
+//! same sentence.
 //!
 //! Everything that the meeting waits for arrives as an event, from a thread that waits for nothing else. So
 //! no late, slow or exited process and no stranger keeps the others from being heard.
@@ -14,16 +15,22 @@ use super::greeting::{
 use super::guest::Guest;
 use super::launch::Launch;
 use super::order::CallMessage;
+use super::shares::Shares;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufReader};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 use tensor::quoted::sentence;
+
+/// Longest time in which the others read the last shares of all-reduces; a process that reads none has
+/// failed.
+const FLUSH: Duration = Duration::from_mins(1);
 
 /// Connections of this process, which is one rank, with the processes of all other ranks.
 pub struct Processes {
@@ -32,6 +39,8 @@ pub struct Processes {
     number: u64,
     others: BTreeMap<usize, Connection>,
     orders: BTreeMap<usize, TcpStream>, // on rank 0, to all others; on each other, from rank 0
+    shares: Shares,
+    sent: Arc<AtomicUsize>, // bytes, since the meeting
 }
 
 struct Connection {
@@ -54,7 +63,7 @@ impl Processes {
     /// disagree, or do not know the secret. All ranks that arrived return the same error.
     pub fn meet(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Arc<Self>, String> {
         let until = Instant::now() + limit;
-        let ([streams, orders], number) = match launch.rank {
+        let ([streams, orders, shares], number) = match launch.rank {
             0 => MeetingHost { launch, asked, limit }.meets(until)?,
             _ => Guest { launch, limit }.meets(asked, until)?,
         };
@@ -75,8 +84,10 @@ impl Processes {
         let here = launch.here.unwrap_or_else(|| 1 + streams.values().filter(is_here).count());
         let all = || {
             let others = streams.into_iter().map(connection).collect::<io::Result<_>>()?;
-            orders.values().try_for_each(set)?;
-            Ok(Self { rank: launch.rank, here, number, others, orders })
+            orders.values().chain(shares.values()).try_for_each(set)?;
+            let sent = Arc::default();
+            let shares = Shares::new(shares, &sent)?;
+            Ok(Self { rank: launch.rank, here, number, others, orders, shares, sent })
         };
         let fails = |why: io::Error| format!("the connections of rank {} fail: {why}", launch.rank);
         all().map(Arc::new).map_err(fails)
@@ -109,11 +120,23 @@ impl Processes {
     pub(super) fn say(&self, message: &CallMessage, to: impl Fn(usize) -> bool) {
         let others = self.orders.iter().filter(|(rank, _)| self.rank == 0 && to(**rank));
         // a failed process is reported by its stand-in
-        others.for_each(|(_, stream)| drop(send(stream, message, &[])));
+        others.for_each(|(_, stream)| self.count(send(stream, message, &[]).unwrap_or(0)));
     }
     /// Receives the next call in rank 0's order; `None` if there are no more.
     pub(super) fn message(&self) -> CallMessage {
         receive(&mut self.orders.get(&0)?, LONGEST).ok()?
+    }
+    /// Bytes that this process has sent to others for calls, with all that surrounds elements.
+    pub fn sent_bytes(&self) -> usize {
+        self.sent.load(Relaxed)
+    }
+    /// Counts bytes that were sent.
+    pub(super) fn count(&self, bytes: usize) {
+        self.sent.fetch_add(bytes, Relaxed);
+    }
+    /// The shares of all-reduces between these processes.
+    pub(super) fn shares(&self) -> &Shares {
+        &self.shares
     }
     /// Begins a run: a process that receives nothing for `limit` is late.
     pub(crate) fn begin(&self, limit: Duration) {
@@ -124,6 +147,9 @@ impl Processes {
     }
     /// Reports to all processes that this rank has ended, and the failure of a rank if it ended by one.
     pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
+        if failure.is_none() {
+            self.shares.flush(FLUSH);
+        }
         let ended = ProcessReport::Ended(failure.cloned());
         for (_, stream) in self.others() {
             if failure.is_some() {
@@ -136,6 +162,7 @@ impl Processes {
     /// Leaves: closes all connections.
     pub(crate) fn leave(&self) {
         self.streams().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        self.shares.close();
     }
 }
 
@@ -152,9 +179,9 @@ struct MeetingHost<'a> {
 }
 
 impl MeetingHost<'_> {
-    /// Returns the connections with all other ranks, and those for the order, by rank; and the number of the
-    /// meeting.
-    fn meets(&self, until: Instant) -> Result<([Streams; 2], u64), String> {
+    /// Returns the connections with all other ranks, those for the order and those for shares, by rank; and
+    /// the number of the meeting.
+    fn meets(&self, until: Instant) -> Result<([Streams; 3], u64), String> {
         let Launch { host, port, secret, .. } = self.launch;
         let (to, events) = channel();
         let open = |at: Vec<SocketAddr>| Door::open(TcpListener::bind(&*at)?, secret, &to);
@@ -182,7 +209,7 @@ impl MeetingHost<'_> {
         for stream in streams.values() {
             tell(stream, &verdict);
         }
-        joined.map(|orders| ([streams, orders], answer.meeting))
+        joined.map(|[orders, shares]| ([streams, orders, shares], answer.meeting))
     }
     /// Waits until all other ranks have connected.
     fn gather(
@@ -237,17 +264,19 @@ impl MeetingHost<'_> {
         }
         Ok(())
     }
-    /// Waits until every rank is joined with all others; returns the connections for the order.
-    fn join(&self, events: &Receiver<MeetingEvent>, meeting: u64) -> Result<Streams, String> {
+    /// Waits until every rank is joined with all others; returns the connections for the order and for
+    /// shares.
+    fn join(&self, events: &Receiver<MeetingEvent>, meeting: u64) -> Result<[Streams; 2], String> {
         const MORE: Duration = Duration::from_secs(1); // so that a rank that misses others has reported them
         let settling = settling(self.limit);
         let (until, others) = (Instant::now() + settling + MORE, 1..self.launch.ranks);
-        let (mut orders, mut stand) = (Streams::new(), BTreeMap::<usize, Missing>::new());
-        while orders.len() < others.len() || stand.len() < others.len() {
+        let (mut joined, mut stand) = ([(); 2].map(|()| Streams::new()), BTreeMap::<usize, Missing>::new());
+        let all = others.len();
+        while joined.iter().any(|joined| joined.len() < all) || stand.len() < all {
             match next(events, until) {
-                Some(MeetingEvent::Came(stream, Greeting::Own { meeting: theirs, rank })) => {
+                Some(MeetingEvent::Came(stream, Greeting::Own { meeting: theirs, rank, shares })) => {
                     if theirs == meeting && others.contains(&rank) {
-                        orders.entry(rank).or_insert(stream);
+                        joined[usize::from(shares)].entry(rank).or_insert(stream);
                     }
                 }
                 Some(MeetingEvent::Stands(rank, missing)) => {
@@ -268,11 +297,12 @@ impl MeetingHost<'_> {
                 plural(missing)
             ));
         }
-        let lost: Vec<_> = others.filter(|rank| !orders.contains_key(rank)).collect();
+        let lacks = |rank: &usize| joined.iter().any(|joined| !joined.contains_key(rank));
+        let lost: Vec<_> = others.filter(lacks).collect();
         if lost.is_empty() {
-            Ok(orders)
+            Ok(joined)
         } else {
-            Err(format!("rank 0 did not get a second connection from {}", plural(&lost)))
+            Err(format!("rank 0 did not get all connections from {}", plural(&lost)))
         }
     }
 }

@@ -7,10 +7,11 @@
 //! bits.
 //!
 //! A rank reports each call to all others before it makes the call: a frame with the call, its sentence, and
-//! the elements that it gives and the other's rank takes. A stand-in takes nothing: a process does only its
-//! own rank's part of a collective. Frames of a rank are read in order, so a stand-in may wait in a call
-//! while later frames wait in the connection. That wait ends: the rank that sent these frames has left that
-//! call, so all the call's other ranks have reported it.
+//! the elements that it gives and the other's rank takes, or adds up for all. A stand-in takes nothing: a
+//! process does only its own rank's part of a collective, and sends the sums of it to the others
+//! (`shares.rs`). Frames of a rank are read in order, so a stand-in may wait in a call while later frames
+//! wait in the connection. That wait ends: the rank that sent these frames has left that call, so all the
+//! call's other ranks have reported it.
 mod asked;
 mod check;
 mod door;
@@ -21,6 +22,7 @@ mod launch;
 mod meeting;
 mod order;
 mod secret;
+mod shares;
 mod stand_in;
 mod telling;
 #[cfg(all(test, not(loom)))]
@@ -31,5 +33,6 @@ pub use launch::Launch;
 pub use meeting::Processes;
 pub(crate) use order::Order;
 pub use secret::Secret;
+pub(crate) use shares::SumName;
 pub(crate) use stand_in::StandIn;
 pub(crate) use telling::ReportingEngines;

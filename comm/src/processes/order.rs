@@ -5,6 +5,7 @@
 //! process decides the order, which is its own. It sends the order to the other ranks of each call, over
 //! connections that carry nothing else: calls on the others may wait for this order.
 use super::meeting::Processes;
+use super::shares::SumName;
 use crate::Result;
 use crate::threads::caught;
 use std::collections::BTreeMap;
@@ -51,6 +52,26 @@ impl Order {
     ) -> Arc<Self> {
         let (processes, alive) = (processes.clone(), Box::new(alive));
         Arc::new(Self { processes, alive, limit, state: Mutex::default(), changed: Condvar::new() })
+    }
+    /// Sends the share of this process' rank in an all-reduce to the other ranks.
+    pub(crate) fn give_share(&self, name: &SumName, share: &Arc<[u8]>) {
+        self.processes.shares().give(name, share);
+    }
+    /// Waits for a rank's share in an all-reduce; `None` if it does not arrive in time.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub(super) fn take_share(&self, rank: usize, name: &SumName) -> Result<Option<Vec<u8>>> {
+        let begun = Instant::now();
+        loop {
+            if let Some(share) = self.processes.shares().take(rank, name, EVERY) {
+                return Ok(Some(share));
+            }
+            (self.alive)()?;
+            if begun.elapsed() > self.limit {
+                return Ok(None);
+            }
+        }
     }
     /// This process' rank.
     pub(crate) fn own(&self) -> usize {

@@ -3,29 +3,35 @@
 use super::frame::{EngineFunction, ProcessReport, send};
 use super::meeting::Processes;
 use super::order::Order;
+use super::shares::SumName;
 use crate::engine::Calls;
 use crate::shared::SharedPlace;
-use crate::{Call, CommError, Engine, Engines, Members, Post, Result, Windows};
+use crate::{Call, CommError, Engine, Engines, Members, Op, Post, Result, Windows};
+use bytemuck::cast_slice_mut;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::net::Shutdown;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The engines of a process' own rank.
-pub(crate) struct ReportingEngines<P>(Arc<EngineState<P>>);
+pub(crate) struct ReportingEngines<P: SharedPlace>(Arc<EngineState<P>>);
 
 /// State that all engines of the rank share.
-struct EngineState<P> {
+struct EngineState<P: SharedPlace> {
     place: P,
     world: Arc<dyn Engines<P>>,
     processes: Arc<Processes>,
     order: Arc<Order>,
     limit: Duration,
     calls: AtomicUsize, // that were reported
+    started: Mutex<Vec<StartedSums<P::Ptr>>>,
 }
+
+/// All-reduces of a post, with the windows of their results.
+type StartedSums<A> = (Arc<[usize]>, Post, Vec<(A, Call)>);
 
 impl<P: SharedPlace> ReportingEngines<P> {
     /// Returns engines that report to these processes the calls they make on `world`. A process that receives
@@ -38,7 +44,8 @@ impl<P: SharedPlace> ReportingEngines<P> {
     ) -> Arc<dyn Engines<P>> {
         let (place, world) = (place.clone(), world.clone());
         let (processes, order, calls) = (processes.clone(), order.clone(), AtomicUsize::new(0));
-        Arc::new(Self(Arc::new(EngineState { place, world, processes, order, limit, calls })))
+        let started = Mutex::default();
+        Arc::new(Self(Arc::new(EngineState { place, world, processes, order, limit, calls, started })))
     }
 }
 
@@ -58,9 +65,67 @@ impl<P: SharedPlace> Engines<P> for ReportingEngines<P> {
 
 impl<P: SharedPlace> ReportingEngine<P> {
     /// Returns the call with its number and its sentence, by which other processes know it.
-    fn numbered(&self, call: &Call) -> Call {
+    fn numbered(&self, call: &Call, started: bool) -> Call {
         let number = self.own.calls.fetch_add(1, Relaxed) + 1;
-        Call { number, reported: Some(call.to_string().into()), ..call.clone() }
+        let sums = call.op == Op::AllReduce;
+        let sum = if sums { self.own.processes.shares().count(&self.members, started) } else { 0 };
+        Call { number, sum, reported: Some(call.to_string().into()), ..call.clone() }
+    }
+    /// Returns the started all-reduces of a post, which ends.
+    fn shared(&self, post: Post) -> Vec<(P::Ptr, Call)> {
+        let mut started = self.started();
+        let at = started.iter().position(|(members, of, _)| *of == post && *members == self.members);
+        at.map_or_else(Vec::new, |at| started.swap_remove(at).2)
+    }
+    fn started(&self) -> MutexGuard<'_, Vec<StartedSums<P::Ptr>>> {
+        self.own.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn name(&self, call: &Call) -> SumName {
+        SumName { members: self.members.clone(), number: call.sum }
+    }
+    /// True if the ranks of a call add up shares of its elements, and not their place as a whole.
+    fn is_shared(&self, call: &Call) -> bool {
+        call.op == Op::AllReduce && !self.own.place.joins()
+    }
+    /// Waits for the shares of the other ranks in an all-reduce, and writes them to the window of its result.
+    ///
+    /// # Errors
+    /// If a rank has failed, or its share does not arrive in time.
+    ///
+    /// # Safety
+    /// The window has the elements of the call, and no other code accesses it.
+    unsafe fn gather(&self, rank: usize, take: P::Ptr, call: &Call) -> Result<()> {
+        let size = call.elem.size;
+        for (peer, &member) in self.members.iter().enumerate().filter(|(peer, _)| *peer != rank) {
+            let range = call.wanted(self.members.len(), rank, peer);
+            if range.is_empty() {
+                continue;
+            }
+            let Some(share) = self.own.order.take_share(member, &self.name(call))? else {
+                let (missing, arrived) = (vec![member], vec![self.own.processes.rank()]);
+                let (call, limit, chain) = (call.to_string(), self.own.limit, Vec::new());
+                return Err(CommError::Late { missing, arrived, call, limit, chain });
+            };
+            if share.len() != range.len() * size {
+                let reason = format!("its process sent {} bytes for {call}", share.len());
+                return Err(CommError::Dead { rank: member, reason });
+            }
+            let buffer = self.own.place.alloc(8 * share.len().div_ceil(8));
+            let mut buffer = buffer.ok_or_else(|| {
+                let reason = format!("there is no memory for {call}");
+                CommError::Dead { rank: self.own.processes.rank(), reason }
+            })?;
+            P::put(&mut buffer, share.len().div_ceil(8), |at, to: &mut [u64]| {
+                let bytes = &share[8 * at..][..(share.len() - 8 * at).min(8 * to.len())];
+                cast_slice_mut::<_, u8>(to)[..bytes.len()].copy_from_slice(bytes);
+            });
+            let from = P::raw(P::ptr(&buffer)).cast::<u8>().cast_const();
+            // SAFETY: the range lies in the window, as the caller promises; the buffer is this rank's own.
+            unsafe {
+                self.own.place.copy(from, P::raw(P::offset(take, range.start * size)).cast(), share.len());
+            }
+        }
+        Ok(())
     }
     /// Returns the outcome of a call once this process has done its part in all calls.
     fn finish_parts<T>(&self, outcome: Result<T>) -> Result<T> {
@@ -84,6 +149,7 @@ impl<P: SharedPlace> ReportingEngine<P> {
         for (peer, connection, place) in members.chain(others().filter(|(_, _, place)| place.is_none())) {
             let (reported, elements) = of(place);
             let sent = send(connection, &reported, &elements);
+            self.own.processes.count(sent.as_ref().map_or(0, |sent| *sent));
             if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
                 let _ = connection.shutdown(Shutdown::Write); // half a frame was sent
                 let (missing, arrived) = (vec![peer], vec![self.own.processes.rank()]);
@@ -123,16 +189,20 @@ impl<P: SharedPlace> ReportingEngine<P> {
 
 impl<P: SharedPlace> Engine<P> for ReportingEngine<P> {
     unsafe fn now(&self, rank: usize, windows: Windows<P::Ptr>, call: &Call) -> Result<()> {
-        let call = &self.numbered(call);
+        let call = &self.numbered(call, false);
         // SAFETY: the caller's promise.
         let outcome = unsafe {
             self.tell_calls(EngineFunction::Now, rank, &[(windows.give, call)])?;
-            self.among.now(rank, windows, call)
+            let outcome = self.among.now(rank, windows, call);
+            match windows.take.filter(|_| outcome.is_ok() && self.is_shared(call)) {
+                Some(take) => self.gather(rank, take, call),
+                None => outcome,
+            }
         };
         self.finish_parts(outcome)
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
-        let call = &self.numbered(call);
+        let call = &self.numbered(call, false);
         self.tell(call, |peer| {
             let mine = if peer.is_some() { mine } else { &[] };
             let calls = vec![(call.clone(), [0, mine.len()])];
@@ -141,25 +211,40 @@ impl<P: SharedPlace> Engine<P> for ReportingEngine<P> {
         self.among.values(rank, mine, call)
     }
     unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
-        let calls: Vec<_> = calls.map(|(windows, call)| (windows, self.numbered(&call))).collect();
+        let calls: Vec<_> = calls.map(|(windows, call)| (windows, self.numbered(&call, true))).collect();
         let reported: Vec<_> = calls.iter().map(|(windows, call)| (windows.give, call)).collect();
         let way = if reported[0].1.is_message() { EngineFunction::Post } else { EngineFunction::Start };
+        let shared = calls.iter().filter(|(_, call)| self.is_shared(call));
+        let shared: Vec<_> =
+            shared.filter_map(|(windows, call)| windows.take.map(|take| (take, call.clone()))).collect();
         // SAFETY: the caller's promise.
-        unsafe {
+        let post = unsafe {
             self.tell_calls(way, rank, &reported)?;
-            self.among.start(rank, &mut calls.into_iter())
+            self.among.start(rank, &mut calls.into_iter())?
+        };
+        if !shared.is_empty() {
+            self.started().push((self.members.clone(), post, shared));
         }
+        Ok(post)
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         let reported = self.tell(call, |_| (ProcessReport::Finish(self.members.clone(), post), Vec::new()));
+        let shared = self.shared(post);
         reported.inspect_err(|_| self.among.withdraw(post))?;
-        self.finish_parts(self.among.finish(post, call))
+        let outcome = self.among.finish(post, call).and_then(|()| {
+            // SAFETY: windows are the post's until this returns.
+            shared.iter().try_for_each(|(take, call)| unsafe { self.gather(post.from, *take, call) })
+        });
+        self.finish_parts(outcome)
     }
     fn withdraw(&self, post: Post) {
         let withdrawn = |_| (ProcessReport::Withdraw(self.members.clone(), post), Vec::new());
         // the next call reports a process that receives nothing
         let _ = self.tell(&"a request that is dropped", withdrawn);
         self.among.withdraw(post);
+        for (_, call) in self.shared(post) {
+            self.own.processes.shares().forget(self.own.processes.rank(), &self.name(&call));
+        }
         let _ = self.own.order.quiet(); // as above
     }
 }

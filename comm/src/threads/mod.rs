@@ -23,6 +23,6 @@ mod windows;
 mod world;
 
 pub use panics::{PanicContext, caught};
-pub(crate) use reduction::{Join, join_of, joined, joins};
+pub(crate) use reduction::{Join, join_of, joined, joins, share};
 pub(crate) use windows::AllWindows;
 pub use world::{RankError, StuckReport, World};

@@ -82,7 +82,7 @@ pub(crate) fn chunk_range(rank: usize, each: usize, n: usize) -> Range<usize> {
 }
 
 /// Returns the part of `len` elements that one of `n` ranks reduces.
-pub(super) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
+pub(crate) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
     let chunk = len.div_ceil(n).next_multiple_of(LINE);
     chunk_range(rank, chunk, len)
 }

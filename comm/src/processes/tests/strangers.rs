@@ -69,7 +69,7 @@ fn strangers_hold_nobody() {
             greets(b"{}"),
             greets(br#"{"Hello":{"rank":-1}}"#),
             greets(&serde_json::to_vec(&hello(77, 2)).unwrap()),
-            greets(&serde_json::to_vec(&Greeting::Own { meeting: 3, rank: 1 }).unwrap()),
+            greets(&serde_json::to_vec(&Greeting::Own { meeting: 3, rank: 1, shares: false }).unwrap()),
         ];
         let huge = known(port, &own);
         (&huge).write_all(&(1u64 << 60).to_le_bytes()).unwrap();
@@ -188,15 +188,16 @@ fn who_comes_again_says_of_which_meeting() {
         send(&one, &hello(1, 2), &[]).unwrap();
         let MeetingReply { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
         let order = known(port, &Secret::default());
-        send(&order, &Greeting::Own { meeting: meeting ^ 1, rank: 1 }, &[]).unwrap();
+        send(&order, &Greeting::Own { meeting: meeting ^ 1, rank: 1, shares: false }, &[]).unwrap();
         send(&one, &Vec::<usize>::new(), &[]).unwrap();
         zero.join().unwrap()
     });
-    assert_eq!(met, Err("rank 0 did not get a second connection from rank 1".to_string()));
+    assert_eq!(met, Err("rank 0 did not get all connections from rank 1".to_string()));
 }
 
-/// All bytes that rank 1 of two sends to rank 0 after they have met, and the result of rank 0.
-fn recorded() -> (Vec<u8>, Vec<f32>) {
+/// All bytes that rank 1 of two sends to rank 0 after they have met, those of its shares, and the result of
+/// rank 0.
+fn recorded() -> ([Vec<u8>; 2], Vec<f32>) {
     let (front, back) = (port(), port());
     let front_door = TcpListener::bind(at(front)).unwrap();
     let copied = |mut from: TcpStream, mut to: TcpStream| {
@@ -213,14 +214,14 @@ fn recorded() -> (Vec<u8>, Vec<f32>) {
         })
     };
     let between = spawn(move || {
-        // The first connection is the one of calls, the second that of their order.
+        // First comes the connection of calls, then, in any order, that of their order and that of shares.
         let mut said = Vec::new();
-        for _ in 0..2 {
+        for _ in 0..3 {
             let (near, far) = (front_door.accept().unwrap().0, bare(back));
             said.push(copied(near.try_clone().unwrap(), far.try_clone().unwrap()));
             copied(far, near);
         }
-        said.swap_remove(0).join().unwrap()
+        said.into_iter().map(|said| said.join().unwrap()).collect::<Vec<_>>()
     });
     let ran = scope(|threads| {
         let one = |rank, port| {
@@ -233,10 +234,18 @@ fn recorded() -> (Vec<u8>, Vec<f32>) {
         both.map(|rank| rank.join().unwrap())
     });
     let said = between.join().unwrap();
-    let mut rest = &said[8 + 32 + 32..]; // behind what shows the secret
-    let _: Greeting = receive(&mut rest, LONGEST).unwrap();
-    let _: Vec<usize> = receive(&mut rest, LONGEST).unwrap();
-    (rest.to_vec(), ran.into_iter().next().unwrap())
+    let behind = |said: &Vec<u8>| {
+        let mut rest = &said[8 + 32 + 32..]; // what shows the secret
+        let greeting: Greeting = receive(&mut rest, LONGEST).unwrap();
+        (greeting, rest.to_vec())
+    };
+    let (_, calls) = behind(&said[0]);
+    let mut calls = &*calls;
+    let _: Vec<usize> = receive(&mut calls, LONGEST).unwrap();
+    let is_shares =
+        |(greeting, _): &(Greeting, Vec<u8>)| matches!(greeting, Greeting::Own { shares: true, .. });
+    let (_, shares) = said[1..].iter().map(behind).find(is_shares).unwrap();
+    ([calls.to_vec(), shares], ran.into_iter().next().unwrap())
 }
 fn world(limit: Duration) -> World {
     World::threads(&[(Axis::Tp, 2)]).unwrap().limit(limit)
@@ -246,20 +255,24 @@ fn program(device: Cpu<f32>, mesh: Mesh<Host>) -> Result<Vec<f32>, CommError> {
 }
 
 /// Rank 0's run with one that has met it as rank 1, says this, and goes.
-fn run_with(said: Vec<u8>, limit: Duration) -> Result<Vec<f32>, RankError> {
+fn run_with([said, shares]: [Vec<u8>; 2], limit: Duration) -> Result<Vec<f32>, RankError> {
     let port = port();
     scope(|threads| {
         threads.spawn(move || {
             let one = known(port, &Secret::default());
             send(&one, &hello(1, 2), &[]).unwrap();
             let MeetingReply { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
-            let order = known(port, &Secret::default());
-            send(&order, &Greeting::Own { meeting, rank: 1 }, &[]).unwrap();
+            let [_order, of_shares] = [false, true].map(|shares| {
+                let stream = known(port, &Secret::default());
+                send(&stream, &Greeting::Own { meeting, rank: 1, shares }, &[]).unwrap();
+                stream
+            });
             send(&one, &Vec::<usize>::new(), &[]).unwrap();
             let _: Option<String> = receive(&mut &one, LONGEST).unwrap();
             let mut hears = one.try_clone().unwrap();
             threads.spawn(move || std::io::copy(&mut hears, &mut std::io::sink()));
-            let _ = (&one).write_all(&said); // rank 0 may have had enough
+            let _ = (&of_shares).write_all(&shares); // rank 0 may have had enough
+            let _ = (&one).write_all(&said); // as above
             sleep(limit / 4);
             let _ = one.shutdown(std::net::Shutdown::Both);
         });
@@ -312,14 +325,17 @@ fn what_a_rank_tells_is_checked() {
     for rank in [2, 77, usize::MAX] {
         let mut ended = Vec::new();
         send(&mut ended, &ProcessReport::Ended(Some((rank, "why".into()))), &[]).unwrap();
-        let error = run_with(ended, LIMIT).unwrap_err();
+        let error = run_with([ended, Vec::new()], LIMIT).unwrap_err();
         assert!(error.rank == 1 && error.reason.contains("sent an invalid report"), "{rank}: {error}");
     }
     let n = std::env::var("EQUIPART_FRAMES").map_or(48, |n| n.parse().unwrap());
     let (begun, limit) = (Instant::now(), Duration::from_millis(200));
     let mut refused = 0;
     for seed in 0..n {
-        let Err(error) = run_with(mutated(&said, seed), limit) else { continue };
+        let mut said = said.clone();
+        let changed = &mut said[usize::from(seed % 4 == 3)]; // the shares are fewer
+        *changed = mutated(changed, seed);
+        let Err(error) = run_with(said, limit) else { continue };
         refused += 1;
         let panics =
             ["index out", "out of range", "overflow", "unwrap", "assertion", "unreachable", "capacity"];
