@@ -147,7 +147,8 @@ impl Shares {
         let (asked, until) = (asked.count(), Instant::now() + within);
         drop(tell);
         for _ in 0..asked {
-            let _ = told.recv_timeout(until.saturating_duration_since(Instant::now())); // a lost process reads none
+            let left = until.saturating_duration_since(Instant::now());
+            let _ = told.recv_timeout(left); // a lost process reads none
         }
     }
     /// Closes all connections.
