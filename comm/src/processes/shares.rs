@@ -151,6 +151,11 @@ impl Shares {
             let _ = told.recv_timeout(left); // a lost process reads none
         }
     }
+    /// Number of shares that have arrived and that nobody has taken.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.arrived.state().shares.len()
+    }
     /// Closes all connections.
     pub(super) fn close(&self) {
         self.links.values().for_each(|link| drop(link.stream.shutdown(Shutdown::Both)));

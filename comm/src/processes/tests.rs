@@ -71,6 +71,7 @@ fn together<D: Kernels<Place = Host>>(
     let started = group.start_together(InPlace::ReduceScatter, vec![draw(4, 2 * n, 5), draw(5, 3 * n, 1)])?;
     let gathered = group.start_together(InPlace::AllGather, vec![draw(6, 2 * n, 3)])?;
     let alone = group.start_all_reduce(draw(7, 50, 7), Reduce::Sum)?;
+    let many = group.start_all_reduce_together(vec![draw(19, 3, 40), draw(20, 70, 3)], Reduce::Sum)?;
     group.all_reduce(&mut sum, Reduce::Sum)?;
     group.all_reduce(&mut most, Reduce::Stab)?;
     group.broadcast(&mut sent, n - 1)?;
@@ -98,6 +99,7 @@ fn together<D: Kernels<Place = Host>>(
     group.barrier()?;
     all.extend(alone.wait());
     all.extend([sum, most, sent]);
+    all.extend(many.wait()?);
     let own = started.wait()?;
     all.extend(gathered.wait()?);
     let values = group.all_gather_values(&vec![rank as u32; place])?.concat();
@@ -384,5 +386,25 @@ fn a_share_waits_for_no_later_call_of_its_rank() {
     };
     for sums in ran(&[(Axis::Dp, 3)], LIMIT, program) {
         assert_eq!(sums.unwrap(), [vec![3.0; 1000]]);
+    }
+}
+
+/// Kills: shares of a dropped all-reduce that stay, or that a later one takes for its own; a rank that goes before
+/// its last share is sent.
+#[test]
+fn shares_are_taken_dropped_or_sent_before_their_rank_goes() {
+    let program = |device: Cpu<f32>, mesh: Mesh<Host>| {
+        drop(mesh.world().start_all_reduce(ones(&device, 1000), Reduce::Sum)?);
+        let mut sum = ones(&device, 1 << 20);
+        mesh.world().all_reduce(&mut sum, Reduce::Sum)?;
+        Ok::<_, CommError>(sum.read().unwrap().iter().all(|x| *x == 4.0))
+    };
+    let world = World::threads(&[(Axis::Dp, 4)]).unwrap().limit(LIMIT);
+    for _ in 0..4 {
+        let ended = each(4, |processes| {
+            let sums = world.clone().over(&processes).unwrap().run(program).unwrap();
+            (sums, processes.shares().kept())
+        });
+        assert_eq!(ended, vec![(vec![true], 0); 4]);
     }
 }

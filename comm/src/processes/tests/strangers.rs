@@ -3,6 +3,7 @@ use super::super::door::reached;
 use super::super::frame::{LONGEST, ProcessReport, TimedConnection, receive, send};
 use super::super::greeting::{Greeting, MeetingReply, VERSION};
 use super::super::secret::ConnectionEnd;
+use super::super::shares::SumName;
 use super::*;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -328,6 +329,11 @@ fn what_a_rank_tells_is_checked() {
         let error = run_with([ended, Vec::new()], LIMIT).unwrap_err();
         assert!(error.rank == 1 && error.reason.contains("sent an invalid report"), "{rank}: {error}");
     }
+    let (mut rest, mut short) = (&*said[1], Vec::new());
+    let (name, len): (SumName, usize) = receive(&mut rest, LONGEST).unwrap();
+    send(&mut short, &(name, len - 4), &[rest[..len - 4].into()]).unwrap();
+    let error = run_with([said[0].clone(), short], LIMIT).unwrap_err();
+    assert!(error.reason.contains(&format!("sent {} bytes for all_reduce", len - 4)), "{error}");
     let n = std::env::var("EQUIPART_FRAMES").map_or(48, |n| n.parse().unwrap());
     let (begun, limit) = (Instant::now(), Duration::from_millis(200));
     let mut refused = 0;
