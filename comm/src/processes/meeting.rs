@@ -28,10 +28,6 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 use tensor::quoted::sentence;
 
-/// Longest time in which the others read the last shares of all-reduces; a process that reads none has
-/// failed.
-const FLUSH: Duration = Duration::from_mins(1);
-
 /// Connections of this process, which is one rank, with the processes of all other ranks.
 pub struct Processes {
     rank: usize,
@@ -147,9 +143,6 @@ impl Processes {
     }
     /// Reports to all processes that this rank has ended, and the failure of a rank if it ended by one.
     pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
-        if failure.is_none() {
-            self.shares.flush(FLUSH);
-        }
         let ended = ProcessReport::Ended(failure.cloned());
         for (_, stream) in self.others() {
             if failure.is_some() {

@@ -7,14 +7,14 @@
 use super::frame::{LONGEST, read_bytes, receive, send};
 use super::greeting::Streams;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::spawn;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Name of an all-reduce, the same on all its ranks: these, and its number among those that they make.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,14 +31,11 @@ pub(super) struct Shares {
 
 struct ShareLink {
     stream: TcpStream,
-    queue: Mutex<Sender<ShareMessage>>,
+    queue: Mutex<Sender<OwnShare>>,
 }
 
-enum ShareMessage {
-    Share(SumName, Arc<[u8]>),
-    /// All before it have been sent.
-    Sent(Sender<()>),
-}
+/// A share to send.
+type OwnShare = (SumName, Arc<[u8]>);
 
 /// Shares of other ranks that have arrived.
 #[derive(Default)]
@@ -50,7 +47,6 @@ struct Arrived {
 #[derive(Default)]
 struct ArrivedState {
     shares: BTreeMap<(usize, SumName), Vec<u8>>,
-    unwanted: BTreeSet<(usize, SumName)>, // those that arrive later are dropped
     counts: BTreeMap<(Arc<[usize]>, bool), usize>, // all-reduces of a group, started or not
 }
 
@@ -65,27 +61,19 @@ impl Arrived {
             Ok((name, read_bytes(&mut from, len)?))
         };
         while let Ok((name, share)) = next() {
-            let (mut state, key) = (self.state(), (rank, name));
-            if !state.unwanted.remove(&key) {
-                state.shares.insert(key, share);
-                self.changed.notify_all();
-            }
+            self.state().shares.insert((rank, name), share);
+            self.changed.notify_all();
         }
     }
 }
 
-/// Sends shares in their order, and counts their bytes, until the connection or the run ends.
-fn pass_on(to: &TcpStream, queue: &Receiver<ShareMessage>, bytes: &AtomicUsize) {
-    while let Ok(message) = queue.recv() {
-        let sent = match message {
-            ShareMessage::Share(name, share) => {
-                let sent = send(to, &(name, share.len()), &[(&*share).into()]);
-                sent.map(|sent| bytes.fetch_add(sent, Relaxed)).is_ok()
-            }
-            ShareMessage::Sent(tell) => tell.send(()).is_ok(),
-        };
-        if !sent {
-            break; // the rank's stand-in reports its process
+/// Sends shares in their order, and counts their bytes, until the connection ends. When a run ends, all its
+/// ranks have taken their shares.
+fn pass_on(to: &TcpStream, queue: &Receiver<OwnShare>, bytes: &AtomicUsize) {
+    while let Ok((name, share)) = queue.recv() {
+        match send(to, &(name, share.len()), &[(&*share).into()]) {
+            Ok(sent) => _ = bytes.fetch_add(sent, Relaxed),
+            Err(_) => break, // the rank's stand-in reports its process
         }
     }
 }
@@ -109,7 +97,7 @@ impl Shares {
     pub(super) fn give(&self, name: &SumName, share: &Arc<[u8]>) {
         for link in name.members.iter().filter_map(|rank| self.links.get(rank)) {
             let queue = link.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = queue.send(ShareMessage::Share(name.clone(), share.clone())); // as above
+            let _ = queue.send((name.clone(), share.clone())); // as above
         }
     }
     /// Takes a rank's share, if it arrives within this time.
@@ -119,16 +107,6 @@ impl Shares {
         let waited = self.arrived.changed.wait_timeout_while(state, within, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0.shares.remove(&key)
     }
-    /// Drops the shares of other ranks in an all-reduce that this process' rank has dropped.
-    pub(super) fn forget(&self, own: usize, name: &SumName) {
-        let mut state = self.arrived.state();
-        for rank in name.members.iter().filter(|rank| **rank != own) {
-            let key = (*rank, name.clone());
-            if state.shares.remove(&key).is_none() {
-                state.unwanted.insert(key);
-            }
-        }
-    }
     /// Counts an all-reduce of these ranks, `started` or not, and returns its number. All its ranks have the
     /// same: both kinds meet in the order in which a rank makes them.
     pub(super) fn count(&self, members: &Arc<[usize]>, started: bool) -> usize {
@@ -136,20 +114,6 @@ impl Shares {
         let count = state.counts.entry((members.clone(), started)).or_default();
         *count += 1;
         2 * *count + usize::from(started)
-    }
-    /// Waits, at most for this time, until all shares have been sent.
-    pub(super) fn flush(&self, within: Duration) {
-        let (tell, told) = channel();
-        let asked = self.links.values().filter(|link| {
-            let queue = link.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            queue.send(ShareMessage::Sent(tell.clone())).is_ok()
-        });
-        let (asked, until) = (asked.count(), Instant::now() + within);
-        drop(tell);
-        for _ in 0..asked {
-            let left = until.saturating_duration_since(Instant::now());
-            let _ = told.recv_timeout(left); // a lost process reads none
-        }
     }
     /// Number of shares that have arrived and that nobody has taken.
     #[cfg(test)]
