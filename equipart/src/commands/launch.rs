@@ -64,6 +64,10 @@ fn meeting(host: &str) -> Result<[(&'static str, String); 3]> {
 impl Run for LaunchArgs {
     fn run(self, _: bool) -> Result<bool> {
         at_least_1(&[("ranks", self.ranks)])?;
+        let stops = |word: &String| word == "--stop-after" || word.starts_with("--stop-after=");
+        if self.restarts > 0 && self.command.iter().any(stops) {
+            bail!("--restarts continues a run to its end; leave out --stop-after, or --restarts");
+        }
         match self.by {
             None => self.here(),
             Some(launcher) => self.elsewhere(launcher),

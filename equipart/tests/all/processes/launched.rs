@@ -66,6 +66,8 @@ fn what_cannot_be_launched_is_refused_in_one_sentence() {
     no(&["-n", "2", "--", "price"], "price runs all its ranks itself; start it without launch");
     no(&["-n", "2", "--", "dance"], "unrecognized subcommand 'dance'");
     no(&["-n", "2", "--", "train", "--steps", "x"], "invalid value 'x' for '--steps <STEPS>'");
+    let stops = ["-n", "2", "--restarts", "1", "--", "train", "--stop-after", "3"];
+    no(&stops, "--restarts continues a run to its end; leave out --stop-after, or --restarts");
     no(&["-n", "2", "--by", "srun", "--restarts", "1", "--", "train"], "cannot be used with");
 }
 
