@@ -94,8 +94,7 @@ pub fn training<'a, D: Kernels>(
             for _ in 0..STEPS + trainer.filling(batch) {
                 trainer.next_step(&mut running, batch, 0.0)?;
             }
-            trainer.drain()?;
-            running.map_or(Ok(()), |last| last.wait().map(drop))?;
+            trainer.last_step(running)?;
             after(&mut trainer, at.mesh)
         },
     )

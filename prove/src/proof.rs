@@ -199,8 +199,9 @@ pub fn prove_in<'a>(
         Ok(ranks)
     };
     // processes run one world at a time
-    let bytes = || if network.processes.is_some() { Ok(u128::MAX / 2) } else { bytes(subject, scheme) };
-    Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), keys, bytes, &one)? })
+    let by_threads = network.processes.is_none() && keys.len() > 1;
+    let two = by_threads && budget::fits_in_free(bytes(subject, scheme)? * 2, budget::free());
+    Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), (keys, two), &one)? })
 }
 
 /// Creates the world of a proof by threads.
@@ -215,17 +216,14 @@ fn limit(layout: &Layout) -> Duration {
     Duration::from_mins(layout.ranks().div_ceil(cores) as u64)
 }
 
-/// Runs `one` under each key and combines the comparisons of its ranks. Two keys run at once, or one after
-/// the other if the free memory does not hold the `bytes` of both.
+/// Runs `one` under each key, two at once if `two`, and combines the comparisons of its ranks.
 fn under_keys(
     (scheme, subject): (&dyn Display, &dyn Display),
-    keys: &[Key],
-    bytes: impl FnOnce() -> Result<u128>,
+    (keys, two): (&[Key], bool),
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
 ) -> Result<Verdict> {
-    let together = if keys.len() > 1 && budget::fits_in_free(bytes()? * 2, budget::free()) { 2 } else { 1 };
     let mut verdict = Verdict::of((scheme, subject), keys);
-    for keys in keys.chunks(together) {
+    for keys in keys.chunks(if two { 2 } else { 1 }) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {
             let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
             runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()

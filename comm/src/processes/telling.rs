@@ -102,9 +102,7 @@ impl<P: SharedPlace> ReportingEngine<P> {
                 continue;
             }
             let Some(share) = self.own.order.take_share(member, &self.name(call))? else {
-                let (missing, arrived) = (vec![member], vec![self.own.processes.rank()]);
-                let (call, limit, chain) = (call.to_string(), self.own.limit, Vec::new());
-                return Err(CommError::Late { missing, arrived, call, limit, chain });
+                return Err(self.late(member, call));
             };
             if share.len() != range.len() * size {
                 let reason = format!("its process sent {} bytes for {call}", share.len());
@@ -126,6 +124,12 @@ impl<P: SharedPlace> ReportingEngine<P> {
             }
         }
         Ok(())
+    }
+    /// Returns the error of a rank that this rank has waited for too long in a call.
+    fn late(&self, rank: usize, call: &dyn Display) -> CommError {
+        let (missing, arrived) = (vec![rank], vec![self.own.processes.rank()]);
+        let (call, limit, chain) = (call.to_string(), self.own.limit, Vec::new());
+        CommError::Late { missing, arrived, call, limit, chain }
     }
     /// Returns the outcome of a call once this process has done its part in all calls.
     fn finish_parts<T>(&self, outcome: Result<T>) -> Result<T> {
@@ -152,9 +156,7 @@ impl<P: SharedPlace> ReportingEngine<P> {
             self.own.processes.count(sent.as_ref().map_or(0, |sent| *sent));
             if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
                 let _ = connection.shutdown(Shutdown::Write); // half a frame was sent
-                let (missing, arrived) = (vec![peer], vec![self.own.processes.rank()]);
-                let (call, limit, chain) = (call.to_string(), self.own.limit, Vec::new());
-                return Err(CommError::Late { missing, arrived, call, limit, chain });
+                return Err(self.late(peer, call));
             }
         }
         Ok(())

@@ -203,8 +203,7 @@ pub fn program<D: Kernels>(
         })?;
         last = (meter.flops() - flops, meter.moved() - moved, rank_traffic);
     }
-    trainer.drain()?;
-    running.map_or(Ok(()), |last| last.wait().map(drop))?;
+    trainer.last_step(running)?;
     let (flops, moved, traffic) = last;
     Ok(Cost { peaks: meter.peaks_of_all(), flops, traffic, offloaded: (meter.away(), moved) })
 }

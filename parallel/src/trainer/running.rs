@@ -81,6 +81,15 @@ impl<D: Kernels> Trainer<D> {
         let over = if self.overlaps() { running.replace(step) } else { Some(step) };
         over.map(RunningStep::wait).transpose()
     }
+    /// Finishes all steps that have begun, and returns the report of the last one if it was in `running`, as
+    /// [`next_step`](Self::next_step) leaves it.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn last_step(&mut self, running: Option<RunningStep<D>>) -> Result<Option<Report<D>>> {
+        self.drain()?;
+        running.map(RunningStep::wait).transpose()
+    }
     /// Number of steps on such batches until the pipeline is full and holds all versions of its weights; 0 if
     /// steps do not overlap.
     pub fn filling(&self, batch: &Batch) -> usize {

@@ -131,8 +131,7 @@ fn overlapping<D: RunDevice>(
             trainer.next_step(&mut running, batch, LR)?;
             seconds.push(start.elapsed().as_secs_f64());
         }
-        trainer.drain()?;
-        running.map_or(Ok(()), |last| last.wait().map(drop))
+        trainer.last_step(running).map(drop)
     })?;
     let each = |seconds: &f64| RankMeasurements { seconds: *seconds, wire: taken.wire / steps, ..taken };
     Ok(seconds[filling..].iter().map(each).collect())

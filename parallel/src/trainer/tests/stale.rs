@@ -1,6 +1,5 @@
 //! Training under schedules that update after each microbatch, compared with the oracle on stale weights.
 use super::*;
-use crate::RunningStep;
 use reference::{StaleTrainer, Staleness};
 use std::collections::BTreeMap;
 
@@ -61,8 +60,7 @@ fn stale_steps(
                 wanted.push(losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss));
                 step += 1;
             }
-            trainer.drain()?;
-            seen.extend(running.map(RunningStep::wait).transpose()?);
+            seen.extend(trainer.last_step(running)?);
             let seen: Vec<_> = seen.iter().flat_map(|report| report.loss.read().unwrap()).collect();
             assert_eq!(seen, wanted, "losses of {steps} steps, {at}");
             assert!(weights(&mut trainer, &mesh)? == *truth.weights(), "weights after {steps} steps, {at}");
