@@ -1,9 +1,9 @@
-//! All-reduces of f32 between thread ranks, with all their guarantees.
+//! All-reduces of f32 between ranks, with all their guarantees.
 use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
-use comm::{Axis, Group, Reduce, SharedPlace, World};
-use parallel::Result;
+use comm::{Axis, Group, Reduce, SharedPlace};
 use parallel::dtype::RunDevice;
+use parallel::{Network, Result};
 use std::time::Instant;
 use tensor::{Category, Scalar, Tensor};
 
@@ -14,19 +14,24 @@ const CALLS: usize = 3000;
 const BURSTS: usize = 7;
 
 /// Seconds of a call in the best of several bursts; a burst has enough calls to be timed.
-pub(super) fn seconds<D: RunDevice>(ranks: usize, bytes: usize, scale: &Scale) -> Result<f64> {
+pub(super) fn seconds<D: RunDevice>(
+    (network, ranks): (&Network, usize),
+    bytes: usize,
+    scale: &Scale,
+) -> Result<f64> {
     let bytes = scale.of(bytes);
     let calls = (BURST / (bytes * ranks)).clamp(1, scale.of(CALLS));
-    let world = World::threads(&[(Axis::Tp, ranks)])?;
+    let world = network.world(&format!("tp={ranks}").parse()?, "all-reduces")?;
     let times = world.run(|device: D, mesh| {
         let group = mesh.group(Axis::Tp).named("burst");
         let mut x =
             Tensor::from_fn(&device, Category::Buffers, 1, bytes.div_ceil(size_of::<D::Elem>()), |_| {
                 D::Elem::ZERO
             });
-        bursts(&group, device.place(), calls, || group.all_reduce(&mut x, Reduce::Sum))
+        let bursts = bursts(&group, device.place(), calls, || group.all_reduce(&mut x, Reduce::Sum))?;
+        network.of_all(&mesh, bursts)
     })?;
-    Ok(least(&times))
+    Ok(least(&times.concat()))
 }
 
 /// Seconds of a call in each of several bursts of `calls` calls; all ranks start a burst together.

@@ -4,12 +4,12 @@ use super::all_reduce::bursts;
 use super::machine::{Bound, Hardware, Probe, least};
 use super::products::{fastest, matrix};
 use super::scale::Scale;
-use comm::{Axis, Mesh, World};
+use comm::{Axis, Mesh};
 use layers::ops::expert_columns;
 use layers::param::weight::ExpertWeight;
 use layers::{Builder, Draw, EvenValues, Experts, Shape};
-use parallel::Result;
 use parallel::dtype::RunDevice;
+use parallel::{Network, Result};
 use tensor::{Category, Device, Scalar, Tensor};
 
 /// Experts, tokens of each, and features in and out.
@@ -43,18 +43,19 @@ pub(super) fn grouped<H: Hardware>(scale: &Scale) -> Result<f64> {
 }
 
 /// Seconds of an all-to-all in which each of two ranks receives `bytes` bytes, a third of them from itself.
-pub(super) fn all_to_all<D: RunDevice>(bytes: usize, scale: &Scale) -> Result<f64> {
+pub(super) fn all_to_all<D: RunDevice>(network: &Network, bytes: usize, scale: &Scale) -> Result<f64> {
     let rows = (scale.of(bytes) / 1024).max(3); // of 256 elements
     let calls = (BURST / scale.of(bytes)).clamp(1, scale.of(CALLS));
-    let world = World::threads(&[(Axis::Ep, 2), (Axis::Dp, 2)])?;
+    let world = network.world(&"dp=2,ep=2".parse()?, "all-to-alls")?;
     let times = world.run(|device: D, mesh| {
         let group = mesh.group(Axis::Ep).named("burst");
         let (own, other) = (rows / 3, rows - rows / 3);
         let counts = if group.rank() == 0 { [own, other] } else { [other, own] };
         let x = Tensor::from_fn(&device, Category::Buffers, rows, 256, |_| D::Elem::ZERO);
-        bursts(&group, device.place(), calls, || group.all_to_all_v(&x, &counts, &counts).map(drop))
+        let call = || group.all_to_all_v(&x, &counts, &counts).map(drop);
+        network.of_all(&mesh, bursts(&group, device.place(), calls, call)?)
     })?;
-    Ok(least(&times))
+    Ok(least(&times.concat()))
 }
 
 /// Lower bound of the all-to-all: each rank's result is copied once, by processors that do the same for all

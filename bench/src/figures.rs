@@ -176,11 +176,11 @@ pub const FIGURES: [FigureEntry; 43] = [
 ];
 
 /// Returns the figures of this hardware that have one of these names, or begin with one; all figures if
-/// `only` is empty.
+/// `only` is empty. If ranks are processes, those with as many ranks as there are `processes`.
 ///
 /// # Errors
-/// If no figure matches a name, or a requested figure is of the host alone.
-pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>> {
+/// If no figure matches a name, or a requested figure is of the host alone, or of other ranks.
+pub fn chosen<H: Hardware>(only: &[String], processes: Option<usize>) -> Result<Vec<&'static FigureEntry>> {
     let asks = |asked: &str, entry: &FigureEntry| {
         let exact = FIGURES.iter().any(|other| other.name == asked);
         if exact { entry.name == asked } else { !asked.is_empty() && entry.name.starts_with(asked) }
@@ -197,7 +197,43 @@ pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>>
     if let Some(FigureEntry { name, .. }) = FIGURES.iter().find(|entry| asked(entry) && !here(entry)) {
         bail!("--only: {name} is measured on the host only; leave out --device or that figure");
     }
-    Ok(FIGURES.iter().filter(here).filter(|entry| only.is_empty() || asked(entry)).collect())
+    let chosen = FIGURES.iter().filter(here).filter(|entry| only.is_empty() || asked(entry));
+    let Some(there) = processes else { return Ok(chosen.collect()) };
+    // the cells of a pipeline are read from the trace of all ranks
+    let fits = |entry: &&FigureEntry| {
+        !matches!(entry.work, MeasuredWork::Pipeline(..)) && entry.layout().ranks() == there
+    };
+    let chosen: Vec<_> = chosen.filter(fits).collect();
+    let none = |asked: &&String| !chosen.iter().any(|entry| asks(asked, entry));
+    match only.iter().find(none) {
+        Some(none) => bail!(
+            "--only {none}: no such figure is measured by {there} ranks that are processes; \
+             start as many as the figure has ranks, or leave it out"
+        ),
+        None if chosen.is_empty() => bail!("no figure is measured by {there} ranks; start 2 or 4"),
+        None => Ok(chosen),
+    }
+}
+
+impl FigureEntry {
+    /// Layout of the ranks that do the work together.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        let all_reduce;
+        let layout = match self.work {
+            MeasuredWork::Pass(_, layout)
+            | MeasuredWork::Beside(_, layout, _)
+            | MeasuredWork::Pipeline(layout, _)
+            | MeasuredWork::ExpertsPass(layout) => layout,
+            MeasuredWork::AllToAll(_) => "dp=2,ep=2",
+            MeasuredWork::AllReduce(ranks, _) => {
+                all_reduce = format!("tp={ranks}");
+                &all_reduce
+            }
+            _ => "none",
+        };
+        layout.parse().expect("a layout")
+    }
 }
 
 /// All names, for messages.
@@ -213,10 +249,10 @@ impl MeasuredWork {
         on: &H,
         machine: &ProbeTimes,
         best: &mut Option<BestTimes>,
-        scale: &Scale,
+        (network, scale): (&Network, &Scale),
     ) -> Result<f64> {
         let pass = |pass, layout: &str, scale: &Scale| {
-            model::seconds::<H::F32>(&Network::default(), pass, &layout.parse()?, scale)
+            model::seconds::<H::F32>(network, pass, &layout.parse()?, scale)
         };
         match self {
             Self::Machine(_) => Ok(machine.least(&self.bound(on, scale)?)),
@@ -230,8 +266,8 @@ impl MeasuredWork {
             Self::Experts => experts::grouped::<H>(scale),
             Self::ExpertsPass(layout) => pass(BenchPass::Forward, layout, &experts::scale(scale)),
             Self::ExpertsDecode => model::decode::<H::F32>(&experts::scale(scale)),
-            Self::AllToAll(bytes) => experts::all_to_all::<H::F32>(bytes, scale),
-            Self::AllReduce(ranks, bytes) => all_reduce::seconds::<H::F32>(ranks, bytes, scale),
+            Self::AllToAll(bytes) => experts::all_to_all::<H::F32>(network, bytes, scale),
+            Self::AllReduce(ranks, bytes) => all_reduce::seconds::<H::F32>((network, ranks), bytes, scale),
             Self::Proof => proof::seconds(scale),
         }
     }

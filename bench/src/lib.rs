@@ -58,6 +58,8 @@ pub struct BenchPlan {
     pub small: bool,
     /// Other programs' figures.
     pub peers: Option<Peers>,
+    /// Connections between ranks: threads, or processes.
+    pub network: Network,
 }
 
 /// One figure.
@@ -69,12 +71,16 @@ pub struct Figure {
     pub value: f64,
     /// Unit of the value.
     pub unit: &'static str,
-    /// The best possible value on this machine; `None` for figures of the machine itself.
+    /// The best possible value on this machine; `None` for figures of the machine itself, and of processes,
+    /// which may be on several.
     pub limit: Option<f64>,
     /// Fraction of the limit that is reached: 1 is all of it, for rates and times alike.
     pub ratio: Option<f64>,
     /// Name of the processor.
     pub processor: String,
+    /// Number of processes, if each rank is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<usize>,
     /// References of a pipeline's figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pipeline: Option<Pipelined>,
@@ -99,9 +105,10 @@ pub struct PeerFigure {
 /// # Errors
 /// If a figure does not exist on this hardware, the number of turns is 0, or a rank fails.
 pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
-    let chosen = chosen::<H>(&plan.only)?;
+    let processes = plan.network.processes.as_ref().map(|processes| processes.ranks());
+    let chosen = chosen::<H>(&plan.only, processes)?;
     check_turns(plan.turns)?;
-    let mut figures = measure(on, &chosen, plan.turns, Scale::new(plan.small), watch)?;
+    let mut figures = measure(on, &chosen, plan.turns, (&plan.network, Scale::new(plan.small)), watch)?;
     for (figure, entry) in figures.iter_mut().zip(&chosen) {
         let best = plan.peers.as_ref().and_then(|peers| peers.best(entry));
         figure.peer = best.map(|Peer { peer, value, .. }| PeerFigure {
@@ -163,28 +170,35 @@ pub fn peak_gflops(ranks: usize) -> f64 {
 
 /// Measures the figures in turns. The bound of a figure is measured right before it in every turn, and its
 /// best turn counts, too. Every turn starts its ranks and builds its model anew, outside of the timing; the
-/// first pass of each, which allocates the memory, is not counted.
+/// first pass of each, which allocates the memory, is not counted. The number of turns and of passes depends
+/// on no clock, so processes agree on it.
 fn measure<H: Hardware>(
     on: &H,
     entries: &[&FigureEntry],
     turns: usize,
-    scale: &Scale,
+    (network, scale): (&Network, &Scale),
     watch: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
     let mut machine = ProbeTimes::default();
-    let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(on, scale)).collect::<Result<_>>()?;
+    let processes = network.processes.as_ref().map(|processes| processes.ranks());
+    let bound = |entry: &&FigureEntry| match processes {
+        None => entry.work.bound(on, scale),
+        Some(_) => Ok(Vec::new()),
+    };
+    let bounds: Vec<_> = entries.iter().map(bound).collect::<Result<_>>()?;
     let mut best = vec![(f64::INFINITY, None); entries.len()];
     for turn in 1..=turns {
         for ((best, entry), bound) in best.iter_mut().zip(entries).zip(&bounds) {
             watch(&format!("{}, turn {turn} of {turns}", entry.name));
             machine.probe(on, bound, scale)?;
-            best.0 = entry.work.seconds(on, &machine, &mut best.1, scale)?.min(best.0);
+            best.0 = entry.work.seconds(on, &machine, &mut best.1, (network, scale))?.min(best.0);
         }
     }
     let figure = |((entry, (seconds, turn)), bound): ((&&FigureEntry, (f64, Option<BestTimes>)), Vec<_>)| {
         let amount = entry.work.amount(scale);
         let (least, of_machine) = (machine.least(&bound), matches!(entry.work, MeasuredWork::Machine(_)));
-        let (seconds, limit) = if of_machine { (least, None) } else { (seconds, Some(least)) };
+        let limit = Some(least).filter(|_| !of_machine && processes.is_none());
+        let seconds = if of_machine { least } else { seconds };
         Figure {
             name: entry.name,
             value: entry.unit.reported(seconds, amount),
@@ -192,6 +206,7 @@ fn measure<H: Hardware>(
             limit: limit.map(|least| entry.unit.reported(least, amount)),
             ratio: limit.map(|least| least / seconds),
             processor: on.name(),
+            processes,
             pipeline: turn.map(|turn| turn.reported()),
             peer: None,
         }

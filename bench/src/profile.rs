@@ -15,13 +15,13 @@ pub use taken::{MOST, WARM, is_taken};
 
 use crate::Exposed;
 use comm::{Event, TraceRun};
-use parallel::{Result, bail};
-use serde::Serialize;
+use parallel::{Network, Result, bail};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tensor::{Direction, KernelKind};
 
 /// A kind of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorkKind {
     /// Kernels of a kind.
     On(KernelKind),
@@ -58,7 +58,7 @@ impl WorkKind {
 }
 
 /// Time and amount of work.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Total time.
     pub time: Duration,
@@ -84,7 +84,7 @@ impl Totals {
 }
 
 /// Time of a layer in one direction; layers whose names differ only in numbers are one row.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerTime {
     /// Name with a star for each number: `blocks.*.attention.qkv`. Outside of layers, name of a part of the
     /// step.
@@ -104,7 +104,7 @@ impl LayerTime {
 }
 
 /// Breakdown of the time of one rank's steps.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankProfile {
     /// Number of steps.
     pub steps: usize,
@@ -235,14 +235,15 @@ pub struct RowValues {
     pub of_peak: Option<f64>,
 }
 
-/// Returns the profile of each rank of a run.
+/// Returns the profile of each rank of a run over this network; each process has recorded its own.
 ///
 /// # Errors
-/// If no step of the run was profiled.
-pub fn of(run: &TraceRun) -> Result<Vec<RankProfile>> {
-    let ranks: Vec<_> = run.ranks.iter().map(|events| RankProfile::of(events)).collect();
+/// If no step of the run was profiled, or a process is lost.
+pub fn of(run: &TraceRun, network: &Network) -> Result<Vec<RankProfile>> {
+    let own = network.processes.as_ref().map_or(0..run.ranks.len(), |all| all.rank()..all.rank() + 1);
+    let ranks: Vec<_> = run.ranks[own].iter().map(|events| RankProfile::of(events)).collect();
     if ranks.iter().any(|rank| rank.steps == 0) {
         bail!("{} has no profiled step", run.name);
     }
-    Ok(ranks)
+    Ok(network.of_processes(ranks)?.concat())
 }

@@ -10,7 +10,7 @@ fn entry(name: &str) -> &'static FigureEntry {
 
 fn names(only: &[&str]) -> Vec<&'static str> {
     let only: Vec<_> = only.iter().map(ToString::to_string).collect();
-    chosen::<Cores>(&only).unwrap().iter().map(|entry| entry.name).collect()
+    chosen::<Cores>(&only, None).unwrap().iter().map(|entry| entry.name).collect()
 }
 
 fn peers(lines: &str) -> Result<Peers> {
@@ -82,9 +82,11 @@ fn figures_are_these_in_this_order() {
 /// limit or a ratio upside down.
 #[test]
 fn every_figure_runs_beside_its_limit() {
-    let (all, said) = (chosen::<Cores>(&[]).unwrap(), std::cell::RefCell::new(Vec::new()));
-    let figures =
-        measure(&Cores, &all, 2, &Scale::TINY, &|what| said.borrow_mut().push(what.to_string())).unwrap();
+    let (all, said) = (chosen::<Cores>(&[], None).unwrap(), std::cell::RefCell::new(Vec::new()));
+    let figures = measure(&Cores, &all, 2, (&Network::default(), &Scale::TINY), &|what| {
+        said.borrow_mut().push(what.to_string())
+    })
+    .unwrap();
     let reported = figures.iter().map(|figure| figure.name).collect::<Vec<_>>();
     assert_eq!(reported, names(&[]));
     assert_eq!(said.borrow().len(), 2 * all.len());
@@ -134,18 +136,18 @@ impl Hardware for Elsewhere {
 /// cores or name beside another's figures; limits by another number of processors than the ranks have.
 #[test]
 fn elsewhere_figures_have_the_limits_of_that_hardware() {
-    let (all, scale) = (chosen::<Elsewhere>(&[]).unwrap(), &Scale::TINY);
+    let (all, scale) = (chosen::<Elsewhere>(&[], None).unwrap(), &Scale::TINY);
     let of_the_host = |name: &str| name.starts_with("pipeline") || name == "proof_ms_100k";
     let reported: Vec<_> = all.iter().map(|entry| entry.name).collect();
     assert_eq!(reported, names(&[]).into_iter().filter(|name| !of_the_host(name)).collect::<Vec<_>>());
     for only in ["proof_ms_100k", "pipe", "p"] {
-        let why = chosen::<Elsewhere>(&["gemm".into(), only.into()]).unwrap_err().to_string();
+        let why = chosen::<Elsewhere>(&["gemm".into(), only.into()], None).unwrap_err().to_string();
         let name = if only.starts_with("pr") { "proof_ms_100k" } else { "pipeline_gpipe_ms" };
         let wanted =
             format!("--only: {name} is measured on the host only; leave out --device or that figure");
         assert_eq!(why, wanted);
     }
-    let figures = measure(&Elsewhere, &all, 1, scale, &|_| ()).unwrap();
+    let figures = measure(&Elsewhere, &all, 1, (&Network::default(), scale), &|_| ()).unwrap();
     let limit = |name: &str| {
         let figure = figures.iter().find(|figure| figure.name == name).unwrap();
         assert_eq!(figure.processor, "elsewhere");
@@ -245,7 +247,7 @@ fn figures_are_chosen_by_name_or_beginning() {
     assert_eq!(names(&["all_reduce_us_4M"]), ["all_reduce_us_4MiB", "all_reduce_us_4MiB_4ranks"]);
     assert_eq!(names(&["proof", "linear", "linear_g"]), ["linear_gflops_m32", "proof_ms_100k"]);
     for unknown in ["gem_", "", "1024", "GEMM"] {
-        let why = chosen::<Cores>(&["gemm".into(), unknown.into()]).unwrap_err().to_string();
+        let why = chosen::<Cores>(&["gemm".into(), unknown.into()], None).unwrap_err().to_string();
         let said = format!("no figure is called {unknown:?}");
         assert!(why.contains(&said) && why.contains("machine_read_gbps, gemm_gflops_1024"), "{why}");
     }

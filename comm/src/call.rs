@@ -95,6 +95,7 @@ pub(crate) struct Call {
     /// Sentence of the call, if a rank of another process made it.
     pub(crate) reported: Option<Arc<str>>,
     /// Number of the call on its rank if ranks are processes, else 0.
+    #[serde(skip)]
     pub(crate) number: usize,
     /// Number of an all-reduce in its group if ranks are processes, else 0.
     #[serde(skip)]
@@ -256,11 +257,22 @@ impl Call {
             (Op::Scatter, _) if from == self.root => return to * elements..(to + 1) * elements,
             (Op::Send | Op::Gather, _) => to == self.root,
             (Op::Broadcast, _) => from == self.root,
-            (Op::AllReduce, _) => return share(to, ranks, elements), // which it adds up for all
+            (Op::AllReduce, _) => return self.adds(ranks, to),
             (Op::AllGather, _) => true,
             (Op::Scatter | Op::Barrier | Op::Receive, _) => false,
         };
         if wants { 0..elements } else { 0..0 }
+    }
+    /// True if ranks that are processes send each other all addends of an all-reduce. That takes one message
+    /// where shares take two, and few more bytes: none among two ranks.
+    pub(crate) fn adds_all(&self, ranks: usize) -> bool {
+        const MOST: usize = 512; // more bytes that a rank sends
+        (ranks - 1) * (ranks - 2) * self.elements() * self.elem.size / ranks <= MOST
+    }
+    /// Range of the elements of an all-reduce that a rank adds up if ranks are processes.
+    pub(crate) fn adds(&self, ranks: usize, rank: usize) -> Range<usize> {
+        let elements = self.elements();
+        if self.adds_all(ranks) { 0..elements } else { share(rank, ranks, elements) }
     }
     /// Values that must be equal on all ranks of a call; label and place may differ.
     pub(crate) fn key(&self) -> [usize; 3] {

@@ -51,8 +51,8 @@ pub enum CommError {
     /// The time limit passed.
     #[error(
         "{} did not arrive within {limit:?} at {call}; {} did{}",
-        named(missing),
-        named(arrived),
+        named_ranks(missing),
+        named_ranks(arrived),
         links(chain)
     )]
     Late {
@@ -124,7 +124,7 @@ impl CommError {
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
 /// Formats ranks: `rank 3`, `ranks 0, 2 and 5`.
-fn named(ranks: &[usize]) -> String {
+pub fn named_ranks(ranks: &[usize]) -> String {
     match ranks {
         [] => "no rank".to_string(),
         [rank] => format!("rank {rank}"),
@@ -187,7 +187,7 @@ mod tests {
             CommError::Deadlock { waits }.to_string(),
             "ranks wait for each other: rank 0 in a, rank 1 in b"
         );
-        assert_eq!((named(&[]), named(&[7])), ("no rank".to_string(), "rank 7".to_string()));
+        assert_eq!((named_ranks(&[]), named_ranks(&[7])), ("no rank".to_string(), "rank 7".to_string()));
         assert_eq!((divisors(1), listing(&divisors(12), "or")), (vec![1], "1, 2, 3, 4, 6 or 12".to_string()));
         assert!((1..200).all(|n| divisors(n).into_iter().eq((1..=n).filter(|&size| n.is_multiple_of(size)))));
     }

@@ -1,7 +1,9 @@
 //! Groups of a rank: along each axis, along sets of axes, and of any ranks of the world.
 use crate::ghost::{CallClock, Ghosts};
 use crate::trace::Traced;
-use crate::{Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, RankRecord, Result, TimeUse};
+use crate::{
+    Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, RankRecord, RankWaits, Result, TimeUse,
+};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
@@ -135,6 +137,11 @@ impl<P: Place> Mesh<P> {
     /// ended.
     pub fn calls(&self) -> Vec<CallRecord> {
         self.0.record.calls()
+    }
+    /// Takes this rank's waits for other ranks since the last call, by these ranks, if the world counts them
+    /// ([`World::counting_waits`](crate::World::counting_waits)).
+    pub fn take_waits(&self) -> Vec<RankWaits> {
+        self.0.record.take_waits()
     }
     /// Starts a named span of the trace, which ends when the result is dropped. Does nothing if no trace is
     /// taken.

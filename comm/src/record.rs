@@ -4,9 +4,11 @@ use crate::flight::{CallOutcome, Flight};
 use crate::ledger::Counters;
 use crate::trace::{Did, Stretch, Traced, events};
 use crate::{Call, CallRecord, CommError, Event, Ledger, Op, Result, TimeUse};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tensor::ProfileEntry;
 
 /// Number of calls per rank that a flight recorder shows.
@@ -19,6 +21,7 @@ pub(crate) struct RankRecord {
     start: Instant, // of all times
     when: Traced,
     traced: AtomicBool,
+    counts_waits: bool,
     log: Mutex<RankLog>,
 }
 
@@ -26,12 +29,30 @@ pub(crate) struct RankRecord {
 struct RankLog {
     begun: usize,
     counters: Counters,
-    last: [Option<Flight>; KEPT], // call i at i mod KEPT
-    open: Vec<Flight>,            // requests that have not arrived
-    forgotten: Option<String>,    // the first request that was dropped before it was waited for
-    lists: Vec<Arc<[usize]>>,     // counts in use by calls, or free for reuse
-    stretches: Vec<Stretch>,      // if traced
-    calls: usize,                 // number of calls among these
+    last: [Option<Flight>; KEPT],      // call i at i mod KEPT
+    open: Vec<Flight>,                 // requests that have not arrived
+    forgotten: Option<String>,         // the first request that was dropped before it was waited for
+    lists: Vec<Arc<[usize]>>,          // counts in use by calls, or free for reuse
+    stretches: Vec<Stretch>,           // if traced
+    calls: usize,                      // number of calls among these
+    waits: BTreeMap<usize, RankWaits>, // if counted, by the rank waited for
+}
+
+/// Waits of a rank for another one that arrived last, in all calls of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankWaits {
+    /// The rank that waited.
+    pub rank: usize,
+    /// The rank that it waited for.
+    pub on: usize,
+    /// Number of waits.
+    pub waits: usize,
+    /// Sum of their seconds.
+    pub seconds: f64,
+    /// Seconds of the longest.
+    pub longest_seconds: f64,
+    /// The call of the longest, with its place in the source.
+    pub longest_call: String,
 }
 
 /// A call under way: its number on this rank, from 1, and its start.
@@ -57,7 +78,17 @@ impl RankLog {
 impl RankRecord {
     /// Makes an empty record. Times count from `start`.
     pub(crate) fn new(rank: usize, start: Instant, when: Traced) -> Self {
-        Self { rank, start, when, traced: (when == Traced::Always).into(), log: Mutex::default() }
+        let traced = (when == Traced::Always).into();
+        Self { rank, start, when, traced, counts_waits: false, log: Mutex::default() }
+    }
+    /// The same record, which also counts waits if `counts`.
+    pub(crate) fn counting_waits(self, counts: bool) -> Self {
+        Self { counts_waits: counts, ..self }
+    }
+    /// Returns true if waits are timed: for a trace, or to be counted.
+    #[inline(always)]
+    pub(crate) fn times_waits(&self) -> bool {
+        self.counts_waits || self.traced()
     }
     /// Start of all times.
     pub(crate) fn start(&self) -> Instant {
@@ -114,6 +145,11 @@ impl RankRecord {
     #[cfg(any(test, feature = "mutants"))]
     pub(crate) fn number(&self) -> usize {
         self.log().begun
+    }
+    /// Start of the last call.
+    pub(crate) fn last_began(&self) -> Option<Instant> {
+        let log = self.log();
+        log.last[log.begun % KEPT].as_ref().map(|flight| flight.began)
     }
     /// Ends a call. In the trace the rank is in it from its beginning or, for a request, from `waited`, the
     /// start of the wait.
@@ -177,6 +213,30 @@ impl RankRecord {
     /// Adds time spent waiting for other ranks, inside a call, to the trace.
     pub(crate) fn waited(&self, from: Instant) {
         self.spent(|| TimeUse::Wait, from);
+    }
+    /// Adds a wait for rank `on`, which arrived last, if waits are counted.
+    pub(crate) fn waited_for(&self, on: usize, time: Duration, call: &Call) {
+        if !self.counts_waits {
+            return;
+        }
+        let (mut log, rank, seconds) = (self.log(), self.rank, time.as_secs_f64());
+        let none = RankWaits {
+            rank,
+            on,
+            waits: 0,
+            seconds: 0.0,
+            longest_seconds: -1.0,
+            longest_call: String::new(),
+        };
+        let all = log.waits.entry(on).or_insert(none);
+        (all.waits, all.seconds) = (all.waits + 1, all.seconds + seconds);
+        if seconds > all.longest_seconds {
+            (all.longest_seconds, all.longest_call) = (seconds, call.to_string());
+        }
+    }
+    /// Takes the waits counted since the last call, by the rank waited for.
+    pub(crate) fn take_waits(&self) -> Vec<RankWaits> {
+        std::mem::take(&mut self.log().waits).into_values().collect()
     }
     /// Adds time spent on `what` to the trace, if one is taken.
     pub(crate) fn spent(&self, what: impl FnOnce() -> TimeUse, from: Instant) {

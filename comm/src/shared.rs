@@ -5,9 +5,10 @@ use crate::threads::AllWindows;
 use crate::{Elem, Reduce};
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::ptr::copy_nonoverlapping;
-use std::slice::from_raw_parts;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::time::Duration;
 use tensor::{Host, HostPtr, Place};
 
@@ -39,6 +40,14 @@ pub trait SharedPlace: Place {
     /// # Safety
     /// `from` has `bytes` bytes, and no code writes them while they are read.
     unsafe fn bytes<'a>(&self, from: *const u8, bytes: usize) -> Cow<'a, [u8]>;
+    /// Writes bytes of this place, as they are read, after all earlier work of the rank.
+    ///
+    /// # Errors
+    /// Those of reading; what was written then is not defined.
+    ///
+    /// # Safety
+    /// `to` has `bytes` bytes, and no other code accesses them.
+    unsafe fn fill(&self, to: *mut u8, bytes: usize, from: &mut dyn Read) -> io::Result<()>;
     /// Reduces a range of elements of all ranks' windows, in rank order, after all earlier work of these
     /// ranks.
     ///
@@ -167,6 +176,10 @@ impl SharedPlace for Host {
     unsafe fn bytes<'a>(&self, from: *const u8, bytes: usize) -> Cow<'a, [u8]> {
         // SAFETY: the caller's promise.
         Cow::Borrowed(unsafe { from_raw_parts(from, bytes) })
+    }
+    unsafe fn fill(&self, to: *mut u8, bytes: usize, from: &mut dyn Read) -> io::Result<()> {
+        // SAFETY: as above; the elements of a tensor are initialised.
+        from.read_exact(unsafe { from_raw_parts_mut(to, bytes) })
     }
     #[inline(always)]
     unsafe fn reduce(&self, Reduction { windows, elem, range, how, place }: &Reduction) {

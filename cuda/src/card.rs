@@ -39,6 +39,8 @@ unsafe impl Sync for Card {}
 pub struct CardProperties {
     /// The driver's name for it.
     pub name: String,
+    /// Its PCI bus, which no variable changes, such as `0000:3b:00.0`.
+    pub bus: String,
     /// Compute capability.
     pub capability: (i32, i32),
     /// Streaming multiprocessors.
@@ -336,15 +338,18 @@ impl Drop for Card {
 
 impl CardProperties {
     fn of(driver: &Driver, device: c_int) -> Result<Self, CudaError> {
-        let mut name = [0u8; 128];
+        let (mut name, mut bus) = ([0u8; 128], [0u8; 32]);
         call!(driver, cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device))?;
+        call!(driver, cuDeviceGetPCIBusId(bus.as_mut_ptr().cast::<c_char>(), bus.len() as c_int, device))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_string();
         let attribute = |which| {
             let mut value = 0;
             call!(driver, cuDeviceGetAttribute(&raw mut value, which, device)).map(|()| value)
         };
         let [major, minor] = CAPABILITY;
         Ok(Self {
-            name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_string(),
+            name: text(&name),
+            bus: text(&bus),
             capability: (attribute(major)?, attribute(minor)?),
             processors: attribute(PROCESSORS)? as usize,
             cuda: (driver.version / 1000, driver.version % 1000 / 10),

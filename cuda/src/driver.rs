@@ -18,6 +18,7 @@ library! {
         fn cuDeviceGetCount(*mut c_int);
         fn cuDeviceGet(*mut c_int, c_int);
         fn cuDeviceGetName(*mut c_char, c_int, c_int);
+        fn cuDeviceGetPCIBusId(*mut c_char, c_int, c_int);
         fn cuDeviceGetAttribute(*mut c_int, c_int, c_int);
         fn cuDevicePrimaryCtxRetain(*mut Handle, c_int);
         fn cuDevicePrimaryCtxRelease_v2(c_int);
@@ -74,7 +75,7 @@ pub enum CudaError {
     #[error("the CUDA driver supports CUDA {}.{}; 13.0 or newer is needed", .0 / 1000, .0 % 1000 / 10)]
     TooOld(i32),
     /// The driver finds no card.
-    #[error("the CUDA driver finds no GPU")]
+    #[error("the CUDA driver finds no GPU{}", listed())]
     NoCard,
     /// The requested card does not exist.
     #[error("there is no GPU {asked}; this machine has {there}, numbered from 0")]
@@ -122,8 +123,16 @@ pub enum CudaError {
     },
 }
 
+/// Returns the list of visible cards in words, if one is set.
+fn listed() -> String {
+    let listed = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    listed.map_or_else(String::new, |list| format!("; CUDA_VISIBLE_DEVICES is {:?}", list.to_string_lossy()))
+}
+
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
+/// `CUDA_ERROR_NO_DEVICE`: also the status of a list without a valid card.
+const NO_DEVICE: c_int = 100;
 
 /// The driver of this machine.
 pub(crate) struct Driver {
@@ -172,7 +181,11 @@ impl Driver {
         let functions = Functions::bind(library)
             .map_err(|function| CudaError::NoFunction { library: name.into(), function })?;
         let mut driver = Self { functions, version: 0, library: name.into() };
-        call!(driver, cuInit(0))?;
+        // SAFETY: any thread may call it, at any time.
+        match unsafe { (driver.functions.cuInit)(0) } {
+            NO_DEVICE => return Err(CudaError::NoCard),
+            status => driver.check("cuInit", status)?,
+        }
         let mut version = 0;
         call!(driver, cuDriverGetVersion(&raw mut version))?;
         if version < 13_000 {

@@ -12,6 +12,7 @@ use comm::{JointCall, Reduce, Reduction, SharedPlace};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::env;
+use std::io::{self, Read};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tensor::PlaceError;
@@ -47,17 +48,17 @@ pub enum CardEngine {
     Nccl(&'static Nccl),
 }
 
-/// Card and local rank of a process that is one rank.
+/// Card of a process that is one rank, and the least number of ranks on its machine.
 static TAKEN: OnceLock<[usize; 2]> = OnceLock::new();
 
-/// Makes this process one rank alone, with this local rank on its machine. Its card is `local` modulo the
-/// number of cards; returns the card's number.
+/// Makes this process one rank alone, with this local rank on its machine, of `here` ranks if their number is
+/// known. Its card is `local` modulo the number of cards; returns the card's number.
 ///
 /// # Errors
 /// If there is no card.
-pub fn take(local: usize) -> Result<usize, CudaError> {
+pub fn take(local: usize, here: Option<usize>) -> Result<usize, CudaError> {
     let there = Card::count()?;
-    Ok(TAKEN.get_or_init(|| [local % there, local])[0])
+    Ok(TAKEN.get_or_init(|| [local % there, here.map_or(local + 1, |here| here.max(local + 1))])[0])
 }
 
 /// Returns the card of a process that is one rank.
@@ -93,14 +94,14 @@ impl CardEngine {
         let there = Card::count().map_err(|error| error.to_string())?;
         let asked = env::var("EQUIPART_ENGINE").ok();
         let gpus = if there == 1 { "1 GPU is".into() } else { format!("{there} GPUs are") };
-        let local = TAKEN.get().map(|[_, local]| *local);
+        let own = TAKEN.get().map(|[_, ranks]| *ranks);
         // From 2.30 on, NCCL lets processes share a card if this variable is set.
         let shares = env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|set| set == "1");
-        let few = there <= local.map_or(ranks.saturating_sub(1), |local| if shares { 0 } else { local });
+        let few = there < own.map_or(ranks, |own| if shares { 1 } else { own });
         let why = match asked.as_deref() {
             Some("card") => "EQUIPART_ENGINE=card".into(),
             Some("nccl") if few => {
-                let who = local.map(|local| format!("this is rank {local} of its machine (from 0)"));
+                let who = own.map(|own| format!("{own} ranks or more are on this machine"));
                 let who = who.unwrap_or_else(|| format!("{ranks} ranks"));
                 return Err(format!(
                     "EQUIPART_ENGINE=nccl needs a GPU for each rank: {who}, and {gpus} available"
@@ -119,7 +120,7 @@ impl CardEngine {
         if ranks > MOST_RANKS {
             return Err(format!("{ranks} ranks on one GPU; at most {MOST_RANKS} can share it"));
         }
-        let how = match local {
+        let how = match own {
             None => format!("{ranks} ranks share the first GPU: {why}"),
             Some(_) => format!("each rank is a process with a GPU; data goes by host and TCP: {why}"),
         };
@@ -171,6 +172,12 @@ impl SharedPlace for Gpu {
         let mut read = vec![0; bytes];
         well(self.card().get(from as u64, &mut read));
         Cow::Owned(read)
+    }
+    unsafe fn fill(&self, to: *mut u8, bytes: usize, from: &mut dyn Read) -> io::Result<()> {
+        let mut read = vec![0; bytes];
+        from.read_exact(&mut read)?;
+        well(self.card().put(to as u64, &read));
+        Ok(())
     }
     unsafe fn reduce(&self, reduction: &Reduction) {
         let (range, bytes) = (reduction.range.clone(), if reduction.number() == "bf16" { 2 } else { 4 });

@@ -268,7 +268,7 @@ typedef void* Handle;
 thread_local int passing = -1; // how many more events pass that this thread records; -1: all
 // This thread's current context; the handle of a card's stream is the same.
 thread_local Handle current = nullptr;
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, BAD_PTX = 218, NOT_FOUND = 500, NOT_READY = 600, STUCK = 719 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NO_CONTEXT = 201, BAD_PTX = 218, NOT_FOUND = 500, NOT_READY = 600, STUCK = 719 };
 
 extern "C" {
 // Not a function of the driver: sets the order in which blocks and threads run from now on.
@@ -276,13 +276,25 @@ void twinOrder(int backwards) { twin::backwards = backwards; }
 // Not a function of the driver: sets how many of the events that this thread records from now on pass; -1:
 // all.
 void twinEvents(int many) { passing = many; }
-int cuInit(unsigned) { return OK; }
-int cuDriverGetVersion(int* version) { return *version = 13000, OK; }
-int cuDeviceGetCount(int* count) {
-    const char* cards = getenv("EQUIPART_TWIN_CARDS");
-    return *count = cards ? atoi(cards) : 1, OK;
+// The numbers of the visible cards: of all, those of CUDA_VISIBLE_DEVICES up to the first that is invalid.
+static std::vector<int> visible() {
+    const char *cards = getenv("EQUIPART_TWIN_CARDS"), *listed = getenv("CUDA_VISIBLE_DEVICES");
+    std::vector<int> numbers;
+    const int all = cards ? atoi(cards) : 1;
+    if (!listed)
+        for (int card = 0; card < all; ++card) numbers.push_back(card);
+    for (char* end = nullptr; listed; listed = *end == ',' ? end + 1 : nullptr) {
+        const long card = strtol(listed, &end, 10);
+        if (end == listed || card < 0 || card >= all) break;
+        numbers.push_back((int)card);
+    }
+    return numbers;
 }
-int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, OK; }
+int cuInit(unsigned) { return visible().empty() ? NO_DEVICE : OK; }
+int cuDriverGetVersion(int* version) { return *version = 13000, OK; }
+int cuDeviceGetCount(int* count) { return *count = (int)visible().size(), OK; }
+int cuDeviceGet(int* device, int ordinal) { return *device = visible()[ordinal], OK; }
+int cuDeviceGetPCIBusId(char* id, int len, int device) { return snprintf(id, len, "0000:%02x:00.0", device + 1), OK; }
 int cuDeviceGetName(char* name, int len, int) { return strncpy(name, "the CPU's twin of a GPU", len), OK; }
 int cuDeviceGetAttribute(int* value, int which, int) {
     *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 2 : 0;

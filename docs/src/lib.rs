@@ -86,6 +86,10 @@ mod museum {}
 mod commands {}
 
 #[cfg(doctest)]
+#[doc = include_str!("clusters.md")]
+mod clusters {}
+
+#[cfg(doctest)]
 #[doc = include_str!("map.md")]
 mod map {}
 

@@ -31,8 +31,11 @@ pub(crate) trait Run {
 }
 
 /// Prints an error on one line, with the names in it escaped, and the last calls of the ranks if ranks
-/// failed.
-pub(crate) fn tell(Error { why, calls, .. }: &Error) {
+/// failed; nothing if another process tells of it.
+pub(crate) fn tell(Error { why, calls, told, .. }: &Error) {
+    if *told {
+        return;
+    }
     out::failure(&format!("error: {}", echo::displayed(&escaped(why), &arguments())));
     if let Some(calls) = calls {
         out::failure(&format!("\n{calls}"));

@@ -7,6 +7,7 @@ pub(crate) use crate::cli::Run;
 use crate::cli::{arguments, echo, out, processes, tell};
 use crate::commands::compare::CompareArgs;
 use clap::{Parser, Subcommand};
+use comm::Processes;
 use parallel::{Result, bail};
 use std::process::ExitCode;
 use tensor::count::Overflow;
@@ -37,7 +38,10 @@ pub fn main() -> ExitCode {
             let program = ["equipart".to_string()].into_iter();
             // quotes no control characters
             let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why);
-            out::failure(echo::displayed(&why.render().to_string(), &seen).trim_end());
+            let why = echo::displayed(&why.render().to_string(), &seen);
+            let first = why.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            processes::tell_once(first, || out::failure(why.trim_end()));
+            Processes::finalize();
             return ExitCode::from(2);
         }
         Err(asked) => asked.exit(),
@@ -45,14 +49,16 @@ pub fn main() -> ExitCode {
     let compare = || CompareArgs { seconds: compare::SECONDS, ..CompareArgs::default() };
     let command = command.unwrap_or_else(|| Command::Compare(compare()));
     let outcome = Overflow::caught(|| command.run(json)).unwrap_or_else(|why| Err(why.into()));
-    match outcome.and_then(|right| out::finish().map(|()| right)) {
+    let code = match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            tell(&error);
+            processes::tell_once(&error.why, || tell(&error));
             ExitCode::from(2)
         }
-    }
+    };
+    Processes::finalize();
+    code
 }
 
 /// Checks that a command with these arguments can run with one process a rank. Prints its help, if they ask

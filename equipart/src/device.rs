@@ -41,7 +41,7 @@ impl DeviceName {
 /// # Errors
 /// If there is none.
 pub(crate) fn first_card() -> Result<Arc<Card>> {
-    let first = processes::launch()?.map_or(Ok(0), |launch| cuda::take(launch.local));
+    let first = processes::launch()?.map_or(Ok(0), |launch| cuda::take(launch.local, launch.here));
     first.and_then(Card::open).map_err(refused)
 }
 

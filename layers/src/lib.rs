@@ -49,6 +49,7 @@ pub use model::strategy::{
 pub use model::uses::ParamHooks;
 
 pub use norm::Norm;
+pub use param::held::HeldTensor;
 pub use param::keeper::Keeper;
 pub use param::optimizer::Optimizer;
 pub use param::placement::{Pieces, Placed, Placement, Section};

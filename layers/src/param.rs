@@ -1,6 +1,7 @@
 //! A parameter: this rank's local part of a matrix, and of its gradient.
 mod drawn;
 mod gathering;
+pub mod held;
 pub mod keeper;
 mod kept;
 pub mod optimizer;

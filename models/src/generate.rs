@@ -102,7 +102,6 @@ pub fn repeated<D: RunDevice>(
         let once = |_| once((model, &mut chunk), request, &at, watch);
         let all = (0..times).map(once).collect::<Result<Vec<_>>>()?;
         let reported = |(Answers { texts, times, prefill }, took, seen): OfRank<D>| -> Result<_> {
-            let texts = texts.iter().map(Text::to_bits).collect::<Vec<_>>();
             Ok((network.of_all(at.mesh, (texts, times, prefill, took))?, seen))
         };
         all.into_iter().map(reported).collect::<Result<Vec<_>>>()
@@ -111,7 +110,7 @@ pub fn repeated<D: RunDevice>(
     for rank in ranks {
         for (all, (of_ranks, seen)) in all.iter_mut().zip(rank) {
             for (texts, times, prefill, taken) in of_ranks {
-                all.texts.extend(texts.into_iter().map(Text::from_bits));
+                all.texts.extend(texts);
                 all.times.extend(times);
                 all.taken.push(taken);
                 all.prefill_seconds = all.prefill_seconds.max(prefill);

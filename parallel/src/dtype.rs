@@ -4,16 +4,24 @@ use comm::SharedPlace;
 use kernels::OrderedKernels;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use tensor::safetensors::Storable;
 use tensor::{Device, Real};
 
 /// A device whose ranks are threads of this process, with a floating-point dtype that programs run on.
 pub trait RunDevice:
-    OrderedKernels<Place: SharedPlace, Elem: Real + DumpDtype, Wide: Device<Elem: Real + DumpDtype>> + Default
+    OrderedKernels<
+        Place: SharedPlace,
+        Elem: Real + DumpDtype,
+        Wide: Device<Elem: Real + DumpDtype + Storable>,
+    > + Default
 {
 }
 impl<
-    D: OrderedKernels<Place: SharedPlace, Elem: Real + DumpDtype, Wide: Device<Elem: Real + DumpDtype>>
-        + Default,
+    D: OrderedKernels<
+            Place: SharedPlace,
+            Elem: Real + DumpDtype,
+            Wide: Device<Elem: Real + DumpDtype + Storable>,
+        > + Default,
 > RunDevice for D
 {
 }

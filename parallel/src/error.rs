@@ -1,5 +1,5 @@
 //! Errors of one sentence, for the user.
-use comm::{FlightRecorder, RankError};
+use comm::{FlightRecorder, MeetingError, RankError};
 use std::fmt::Display;
 
 /// An error: one clear sentence, for the user.
@@ -10,6 +10,8 @@ pub struct Error {
     pub why: String,
     /// The last calls of every rank, if ranks failed.
     pub calls: Option<FlightRecorder>,
+    /// True if another process tells the user of it.
+    pub told: bool,
     /// Smallest memory limit that works, in bytes per rank, if the error is that the limit is too small.
     pub(crate) works: Option<usize>,
 }
@@ -17,13 +19,20 @@ pub struct Error {
 impl Error {
     /// Creates an error that is not the failure of a rank.
     pub fn new(why: impl Into<String>) -> Self {
-        Self { why: why.into(), calls: None, works: None }
+        Self { why: why.into(), calls: None, told: false, works: None }
     }
 }
 
 impl From<RankError> for Error {
     fn from(failure: RankError) -> Self {
-        Self { why: failure.to_string(), calls: Some(failure.calls), works: None }
+        let (why, told) = (failure.to_string(), failure.told_by.is_some());
+        Self { why, calls: Some(failure.calls), told, works: None }
+    }
+}
+
+impl From<MeetingError> for Error {
+    fn from(MeetingError { why, told }: MeetingError) -> Self {
+        Self { told, ..Self::new(why) }
     }
 }
 

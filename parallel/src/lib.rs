@@ -11,7 +11,7 @@
 //! | `whole.rs`, `stored.rs`, `checkpoint.rs` | whole parameters; tensors in files; saving and restoring |
 //! | `session.rs`, `network.rs` | the one place where a layout's ranks start; links, timeouts, traces |
 //! | `price.rs`, `budget.rs` | peak memory, from shapes alone; whether the machine, or a limit, can hold it |
-//! | `measure.rs`, `dump.rs` | time, memory and traffic of a run; its tensors as files |
+//! | `measure.rs`, `dump.rs`, `copies.rs` | costs of a run; its tensors as files; digests of copies |
 //! | `dtype.rs`, `error.rs` | the dtypes of a run; errors of one sentence |
 pub mod attention;
 mod batch;
@@ -20,6 +20,7 @@ pub mod checkpoint;
 #[cfg(all(debug_assertions, not(test)))]
 #[doc(hidden)]
 pub mod compiled;
+pub mod copies;
 pub mod data;
 pub mod dealing;
 pub mod dtype;

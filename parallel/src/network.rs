@@ -6,9 +6,9 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tensor::Place;
 use tensor::files::seen;
 use tensor::quoted::quoted;
+use tensor::{Cpu, Place};
 
 /// How a layout's ranks are connected. The default is as fast as the machine, and keeps no trace.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Network {
     pub trace: Option<Trace>,
     /// True if the trace also has layers and kernels, for commands with steps to profile.
     pub profile: bool,
+    /// True if ranks count their waits for each other.
+    pub counts_waits: bool,
     /// Action on ranks that do not exit although their run has failed.
     pub stuck: Option<StuckReport>,
     /// The processes of the ranks, one each; none if all ranks are threads of this process.
@@ -40,6 +42,9 @@ impl Network {
         }
         if let Some(timeout) = self.timeout {
             world = world.limit(timeout);
+        }
+        if self.counts_waits {
+            world = world.counting_waits();
         }
         if let Some(stuck) = &self.stuck {
             world = world.when_stuck(stuck.clone());
@@ -97,6 +102,34 @@ impl Network {
             }
         }
         Ok(())
+    }
+    /// Runs work of one rank and returns its result in every process. If ranks are processes, rank 0's runs
+    /// it, so that nothing competes with it, and the others wait, however long it takes. All call it.
+    ///
+    /// # Errors
+    /// The error of `work`, the same in every process; if rank 0's process is lost.
+    pub fn on_rank_0<T: Serialize + DeserializeOwned + Clone + Send + Sync>(
+        &self,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(processes) = &self.processes else { return work() };
+        let done = (processes.rank() == 0).then(|| work().map_err(|error| error.why));
+        let done = self.of_processes(done)?.swap_remove(0);
+        done.expect("rank 0 has run it").map_err(Error::new)
+    }
+    /// Returns the values of all processes, by rank; if ranks are threads, only `own`. All call it, and wait
+    /// for the last one, however long it takes.
+    ///
+    /// # Errors
+    /// If a process is lost.
+    pub fn of_processes<T: Serialize + DeserializeOwned + Clone + Send + Sync>(
+        &self,
+        own: T,
+    ) -> Result<Vec<T>> {
+        const LONGEST: Duration = Duration::from_hours(365 * 24);
+        let Some(processes) = &self.processes else { return Ok(vec![own]) };
+        let world = World::threads(&[(Axis::Dp, processes.ranks())])?.limit(LONGEST).over(processes)?;
+        Ok(world.run(|_: Cpu<f32>, mesh| self.of_all(&mesh, own.clone()))?.swap_remove(0))
     }
     /// Number of a layout's ranks on this machine.
     #[must_use]

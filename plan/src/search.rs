@@ -38,6 +38,8 @@ pub struct LayoutSearch<'a> {
     pub memory: usize,
     /// Number of ranks.
     pub ranks: usize,
+    /// Microbatches of a step; `None` to try all numbers that are worth it.
+    pub microbatches: Option<usize>,
     /// Measure of the best layout.
     pub goal: Goal,
     /// True to bound nothing and weigh everything.
@@ -199,7 +201,7 @@ impl LayoutSearch<'_> {
         if of.level < WEIGHED && !self.all {
             return Seen::Bounded(self.tightened::<D>((&layout, division), of, kept));
         }
-        let microbatches = self.microbatches(&layout, of.power);
+        let microbatches = self.microbatches(layout.size(TokenShards::SEQUENCES), of.power);
         let stages = || kept.stages.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = stages().pop().unwrap_or_default();
         let step = known.step::<D>(&layout, self.job, (microbatches, self.memory), self.machine);
@@ -211,8 +213,19 @@ impl LayoutSearch<'_> {
             _ => Seen::Refused { weighed: true },
         }
     }
-    fn microbatches(&self, layout: &Layout, power: u8) -> usize {
-        microbatches([self.job.batch_size, layout.size(TokenShards::SEQUENCES)], power)
+    /// Returns the microbatches of a step in which a data rank has at most this power of two of sequences, or
+    /// the given number.
+    fn microbatches(&self, data_ranks: usize, power: u8) -> usize {
+        self.microbatches.unwrap_or_else(|| microbatches([self.job.batch_size, data_ranks], power))
+    }
+    /// Returns the powers of two that are tried: one, if the microbatches are given and have a sequence for
+    /// each data rank.
+    fn powers(&self, data_ranks: usize) -> Vec<u8> {
+        let is_enough = |given: usize| data_ranks.saturating_mul(given) <= self.job.batch_size;
+        match self.microbatches {
+            Some(given) => Vec::from_iter(is_enough(given).then_some(0)),
+            None => powers(self.job.batch_size, data_ranks).collect(),
+        }
     }
     /// Returns a candidate with a tighter bound.
     fn tightened<D: Kernels>(
@@ -222,7 +235,7 @@ impl LayoutSearch<'_> {
         kept: &KeptPrices,
     ) -> Candidate {
         let of = Candidate { level: of.level + 1, ..of };
-        let microbatches = self.microbatches(layout, of.power);
+        let microbatches = self.microbatches(layout.size(TokenShards::SEQUENCES), of.power);
         let (sequences, blocks) =
             (self.job.batch_size.div_ceil(microbatches), self.job.design.parts(layout.size(Axis::Tp)));
         let staged = if self.goal == Goal::Time { staged(layout).ok() } else { None };
@@ -290,8 +303,8 @@ impl LayoutSearch<'_> {
                 (pipeline, has_halves(order), ranks)
             };
             let orders: Vec<_> = division.order.iter().map(order).collect();
-            for power in powers(job.batch_size, dp) {
-                let microbatches = microbatches([job.batch_size, dp], power);
+            for power in self.powers(dp) {
+                let microbatches = self.microbatches(dp, power);
                 let sequences = job.batch_size.div_ceil(microbatches);
                 // where ranks share experts, the tokens of all count
                 let shared = division.work[0].shares_experts();

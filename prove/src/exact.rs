@@ -10,7 +10,7 @@ use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
 use layers::{Draw, Keeper, Layer, ParamHooks, ParamValues, PassContext, ValueSource};
 use parallel::dtype::RunDevice;
-use parallel::{BuildContext, Layout, Result, bail, deal, session};
+use parallel::{BuildContext, Layout, Network, Result, bail, deal, session};
 use reference::{add_bias, bias_gradient, linear, linear_backward};
 use tensor::{Category, F61, Real, Scalar, Tensor, mix};
 
@@ -45,14 +45,18 @@ pub fn exact<D: RunDevice>(layout: &Layout, watch: &ProofProgress) -> Result<[Ex
         );
     }
     watch(&format!("proving {layout} in {}", D::Elem::NAME));
-    let ranks = session::run((layout, &proof::world(layout)?), &Whole, |at: BuildContext<D>| {
-        let mut seen = [Exact::default(), Exact::default()];
-        linear_layers(&at, shared, &mut seen[0])?;
-        for (_, group) in at.mesh.axes().filter(|(_, group)| group.size() > 1) {
-            collectives(at.device, group, &mut seen[1])?;
-        }
-        Ok(seen)
-    })?;
+    let ranks = session::run(
+        (layout, &proof::world(layout, &Network::default())?),
+        &Whole,
+        |at: BuildContext<D>| {
+            let mut seen = [Exact::default(), Exact::default()];
+            linear_layers(&at, shared, &mut seen[0])?;
+            for (_, group) in at.mesh.axes().filter(|(_, group)| group.size() > 1) {
+                collectives(at.device, group, &mut seen[1])?;
+            }
+            Ok(seen)
+        },
+    )?;
     let with = |a: Exact, b: Exact| Exact {
         tensors: a.tensors + b.tensors,
         elements: a.elements + b.elements,

@@ -33,7 +33,7 @@ pub use exact::{Exact, exact};
 pub use keys::{KEYS, Keys, SURE};
 pub use locate::{locate, locate_in};
 pub use program::read;
-pub use proof::{OracleTraces, bytes, certify, check, dump, prove, prove_in};
+pub use proof::{OracleTraces, bytes, certify, check, dump, prove, prove_in, world};
 pub use subject::Subject;
 pub use verdict::Verdict;
 

@@ -8,7 +8,7 @@ use crate::timeline::{ElementPlace, Expected, TimelineEntry, expected};
 use crate::{Difference, Subject};
 use comm::{CallRecord, Trace, World};
 use layers::StrategyInfo;
-use parallel::{BuildContext, Result, Scheme, session};
+use parallel::{BuildContext, Network, Result, Scheme, session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::{Cpu, F61, Key};
@@ -28,7 +28,8 @@ pub fn locate<'a>(
         return Ok(None); // a step has many updates, so records of it have no single place
     }
     for &key in keys {
-        if let Some(difference) = locate_in(world(scheme.layout)?, subject, scheme, key)? {
+        if let Some(difference) = locate_in(world(scheme.layout, &Network::default())?, subject, scheme, key)?
+        {
             return Ok(Some(difference));
         }
     }

@@ -77,9 +77,8 @@ pub(crate) fn bounded(
     (keys, one): (&[Key], &dyn Fn() -> Option<f64>),
     (network, watch): (&Network, &ProofProgress),
 ) -> Result<Verdict> {
-    let network = Network { timeout: network.timeout.or(Some(limit(scheme.layout))), ..network.clone() };
-    let world = network.world(scheme.layout, "proof")?;
-    let mut verdict = prove_in(&world, subject, scheme, keys, &OracleTraces::default(), watch)?;
+    let world = &world(scheme.layout, network)?;
+    let mut verdict = prove_in(world, subject, scheme, keys, &OracleTraces::default(), watch)?;
     let threads = network.processes.is_none(); // each can locate a difference
     if let Some(seen) = verdict.first_difference.take_if(|_| threads) {
         watch("locating the difference");
@@ -161,7 +160,7 @@ pub fn prove<'a>(
     truths: &OracleTraces,
 ) -> Result<Verdict> {
     let scheme = scheme.into();
-    prove_in(&world(scheme.layout)?, subject, scheme, keys, truths, &|_| ())
+    prove_in(&world(scheme.layout, &Network::default())?, subject, scheme, keys, truths, &|_| ())
 }
 
 /// Proves one layout under these keys, in a world of its ranks that may be on trial (`World::on_trial`), or
@@ -204,9 +203,13 @@ pub fn prove_in<'a>(
     Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), (keys, two), &one)? })
 }
 
-/// Creates the world of a proof by threads.
-pub(crate) fn world(layout: &Layout) -> Result<World> {
-    Ok(layout.world()?.limit(limit(layout)))
+/// Creates the world of a proof over a network, with a time limit for proofs unless it has one.
+///
+/// # Errors
+/// As [`Network::world`].
+pub fn world(layout: &Layout, network: &Network) -> Result<World> {
+    let timeout = network.timeout.or(Some(limit(layout)));
+    Network { timeout, ..network.clone() }.world(layout, "proof")
 }
 
 /// Time limit of a call in a proof. Ranks only compute: those that share a core wait for each other's work,
@@ -250,13 +253,17 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
     fits(subject, layout.into())?;
     let subject = &subject.under(&layout.into());
     let _key = key.enter();
-    let ranks = session::run((layout, &world(layout)?), &START, |at: BuildContext<Cpu<F61>>| {
-        let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };
-        let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
-        let (report, all) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
-        let after = dump::after(&report, trainer.model().params(), at.mesh)?;
-        Ok(Some(dump::Recorded { after: Some(after), ..all }))
-    })?;
+    let ranks = session::run(
+        (layout, &world(layout, &Network::default())?),
+        &START,
+        |at: BuildContext<Cpu<F61>>| {
+            let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };
+            let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
+            let (report, all) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
+            let after = dump::after(&report, trainer.model().params(), at.mesh)?;
+            Ok(Some(dump::Recorded { after: Some(after), ..all }))
+        },
+    )?;
     let ((kind, clip), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
     let optimizer = lr.map(|lr| (kind, clip, lr));
     let about = Provenance { key: Some(key.0), layout: layout.to_string(), step: Some(0), optimizer };

@@ -1,5 +1,5 @@
 //! Runs tests as a whole of which `cargo test` runs a part: `cargo xtask paths`, `frames`,
-//! `stops` and `kills`.
+//! `faults`, `stops` and `kills`.
 use crate::{TaskResult, cargo, code, root};
 use std::process::{Command, ExitCode};
 
@@ -12,7 +12,7 @@ pub(crate) struct Long {
 }
 
 /// All such tasks.
-pub(crate) const ALL: [Long; 4] = [
+pub(crate) const ALL: [Long; 5] = [
     Long {
         task: "paths",
         test: "test --workspace --test all every_command_takes_every_entry_or_refuses_it -- --nocapture",
@@ -23,6 +23,12 @@ pub(crate) const ALL: [Long; 4] = [
         task: "frames",
         test: "test --workspace --lib what_a_rank_tells_is_checked -- --nocapture",
         variable: "EQUIPART_FRAMES", // how many
+        whole: "10000",
+    },
+    Long {
+        task: "faults", // among threads, and a tenth as many among processes
+        test: "test --workspace --lib every_run_ends -- --nocapture",
+        variable: "EQUIPART_FAULTS", // how many
         whole: "10000",
     },
     Long {

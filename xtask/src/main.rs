@@ -4,6 +4,7 @@
 mod ci;
 mod gpu;
 mod long;
+mod mpi;
 mod museum;
 mod mutants;
 mod ptx;
@@ -31,6 +32,10 @@ Tasks:
                      (`cargo test` draws a part). With T, runs only cases with T in their name, such as
                      `Dense under tp=2`
   frames [--only N]  changes a part of what a rank sends to another process, ten thousand times or N times
+  faults [--only N]  kills, stops and ends ranks at drawn calls, ten thousand times among threads and a thousand
+                     times among processes, or N times and a tenth of N
+  mpi                builds the program with MPI as the carrier, with each MPI that is installed, and runs all
+                     layouts under its launcher, on two, three and four ranks (`ci`: the first MPI, and fewer)
   stops [--only N]   stops processes while they train, and lets them go on, two hundred times or N times
   kills [--only N]   kills runs while they train and save, and lets them go on, a thousand times or N times
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
@@ -51,11 +56,14 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
         ["mutants"] => mutants::run(),
+        ["mpi"] => mpi::run(false),
+        ["mpi", "--part"] => mpi::run(true),
         ["museum"] => museum::run(None),
         ["museum", "--only", one] => museum::run(Some(one)),
         ["-h" | "--help" | "help"]
         | [
-            "ci" | "mutants" | "paths" | "frames" | "stops" | "kills" | "museum" | "ptx" | "gpu",
+            "ci" | "mutants" | "paths" | "frames" | "faults" | "mpi" | "stops" | "kills" | "museum" | "ptx"
+            | "gpu",
             "-h" | "--help",
         ] => {
             print!("{HELP}");
@@ -67,7 +75,9 @@ fn main() -> ExitCode {
         [] => return refuse("No task is given"),
         ["museum", ..] => return refuse("The task `museum` takes only `--only N`"),
         ["ptx", ..] => return refuse("The task `ptx` takes only `--check`"),
-        [task @ ("ci" | "mutants"), ..] => return refuse(&format!("The task `{task}` takes no arguments")),
+        [task @ ("ci" | "mpi" | "mutants"), ..] => {
+            return refuse(&format!("The task `{task}` takes no arguments"));
+        }
         [task, ref more @ ..] => match (long::ALL.iter().find(|long| long.task == task), more) {
             (Some(long), []) => long.run(None),
             (Some(long), ["--only", some]) => long.run(Some(some)),

@@ -127,5 +127,5 @@ fn together_ranks_have_the_mean() {
 #[test]
 fn a_run_without_profiles_is_told() {
     let run = TraceRun { name: "training under none".into(), ranks: vec![events()[..3].to_vec()] };
-    assert_eq!(of(&run).unwrap_err().why, "training under none has no profiled step");
+    assert_eq!(of(&run, &Network::default()).unwrap_err().why, "training under none has no profiled step");
 }

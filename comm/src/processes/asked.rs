@@ -1,7 +1,7 @@
 //! Arguments and files that all ranks of a run must have in common.
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tensor::quoted::{displayed, quoted};
+use tensor::quoted::{displayed, quoted, sentence};
 
 /// Arguments of a process, and the files that it has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,11 +10,42 @@ pub struct RunInputs {
     pub words: String,
     /// Files by name: the number of bytes of each, and a digest of them.
     pub files: BTreeMap<String, [u64; 2]>,
+    /// Why its rank cannot begin, if it cannot.
+    pub refused: Option<String>,
+}
+
+/// Why processes have not met.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct MeetingError {
+    /// One sentence.
+    pub why: String,
+    /// True if it is the answer of rank 0's process, which tells the user.
+    pub told: bool,
+}
+
+impl From<String> for MeetingError {
+    fn from(why: String) -> Self {
+        Self { why, told: false }
+    }
+}
+
+impl MeetingError {
+    /// Makes an error of rank 0's answer.
+    pub(super) fn answered(why: &str) -> Self {
+        Self { why: sentence(why), told: true }
+    }
 }
 
 impl RunInputs {
     /// Returns the first difference between rank 0, which is this process, and another rank, in one sentence.
     pub(super) fn differs(&self, theirs: &Self, rank: usize) -> Option<String> {
+        if self.refused.is_some() {
+            return None; // which is what all are told
+        }
+        if let Some(why) = &theirs.refused {
+            return Some(format!("rank {rank}: {}", sentence(why)));
+        }
         if self.words != theirs.words {
             let [own, other] = parted(&self.words, &theirs.words);
             return Some(format!(
@@ -47,7 +78,7 @@ mod tests {
 
     fn asked(words: &str, files: &[(&str, [u64; 2])]) -> RunInputs {
         let files = files.iter().map(|(name, seen)| ((*name).to_owned(), *seen)).collect();
-        RunInputs { words: words.into(), files }
+        RunInputs { words: words.into(), files, refused: None }
     }
 
     /// Kills: a file that one rank alone has, or has with other bytes, and goes unnoticed; a difference far

@@ -1,7 +1,7 @@
 //! Checks of reports from another process, before they are used: a rank, a place in a group, a length, a
 //! list, a range. A report that passes cannot lead a kernel, copy or sum out of bounds. Its meaning is
 //! compared with the call of this process' rank, as among threads.
-use super::frame::{EngineFunction, no_frame};
+use super::frame::{Calls, EngineFunction, no_frame};
 use crate::{Call, Counts, Op};
 use std::io;
 use tensor::quoted::sentence;
@@ -13,8 +13,17 @@ fn holds(is_so: bool) -> io::Result<()> {
     if is_so { Ok(()) } else { Err(no_frame()) }
 }
 
+/// Checks calls that a rank reports, in a world of `ranks`; returns its place in their group.
+pub(super) fn calls(calls: &mut Calls, rank: usize, ranks: usize) -> io::Result<usize> {
+    let Calls { way, members, calls } = calls;
+    let place = place(members, rank, ranks)?;
+    holds(calls.len() == 1 || *way == EngineFunction::Start && !calls.is_empty())?;
+    calls.iter_mut().try_for_each(|reported| call(reported, *way, place, [members.len(), ranks]))?;
+    Ok(place)
+}
+
 /// Returns the place of a rank in a group of these members, in a world of `ranks` ranks.
-pub(super) fn place(members: &[usize], rank: usize, ranks: usize) -> io::Result<usize> {
+fn place(members: &[usize], rank: usize, ranks: usize) -> io::Result<usize> {
     let mut seen = vec![false; ranks];
     for &member in members {
         holds(member < ranks && !std::mem::replace(&mut seen[member], true))?;
@@ -24,12 +33,7 @@ pub(super) fn place(members: &[usize], rank: usize, ranks: usize) -> io::Result<
 
 /// Checks a call that the rank at `place` of `members` ranks reports, in a world of `ranks`; shortens its
 /// sentence.
-pub(super) fn call(
-    call: &mut Call,
-    way: EngineFunction,
-    place: usize,
-    [members, ranks]: [usize; 2],
-) -> io::Result<()> {
+fn call(call: &mut Call, way: EngineFunction, place: usize, [members, ranks]: [usize; 2]) -> io::Result<()> {
     let size = |factors: &[usize]| {
         let all = factors.iter().try_fold(1usize, |all, factor| all.checked_mul(*factor));
         all.filter(|all| isize::try_from(*all).is_ok())
@@ -80,23 +84,20 @@ pub(super) fn call(
     Ok(())
 }
 
-/// Checks the bytes that come with a call: those that the member at `to`, if this process' rank is one,
-/// takes. They begin `at` bytes behind the start of the rank's window. No elements come if the place joins
-/// (`joins`).
+/// Returns the bytes that come with a call: those that the member at `to`, if this process' rank is one,
+/// takes; their start in the rank's window, and their number. No elements come if the place joins (`joins`).
 pub(super) fn carried(
     call: &Call,
     way: EngineFunction,
-    [at, len]: [usize; 2],
     (members, from, to): (usize, usize, Option<usize>),
     joins: bool,
-) -> io::Result<()> {
+) -> [usize; 2] {
     let range = match to.filter(|_| way == EngineFunction::Values || !joins) {
         None => 0..0,
         Some(_) if way == EngineFunction::Values => 0..call.elements(),
         Some(to) => call.wanted(members, from, to),
     };
-    let [first, bytes] = [range.start, range.len()].map(|elements| elements * call.elem.size);
-    holds(len == bytes && (at == first || way == EngineFunction::Values))
+    [range.start, range.len()].map(|elements| elements * call.elem.size)
 }
 
 #[cfg(test)]
@@ -196,27 +197,17 @@ mod tests {
         assert!(reported.starts_with("\\u{1b}[31mxx") && reported.len() < 400, "{reported}");
     }
 
-    /// Kills: an offset or a length that the sending rank may choose.
+    /// Kills: elements that a rank does not take and waits for, or takes from another place.
     #[test]
     fn what_comes_with_a_call_follows_from_it() {
         let scatter = Call { op: Op::ReduceScatter, ..sum(6, 5) };
-        let arrived = |range, way, to, joins| carried(&scatter, way, range, (3, 1, to), joins).is_ok();
+        let arrives = |way, to, joins| carried(&scatter, way, (3, 1, to), joins);
         let own = [2 * 10 * 4, 10 * 4]; // the third rank's block of ten elements
-        assert!(
-            arrived(own, EngineFunction::Now, Some(2), false)
-                && arrived([0, 0], EngineFunction::Now, None, false)
-        );
-        assert!(arrived([0, 0], EngineFunction::Now, Some(2), true));
-        for range in [[0, 40], [80, 44], [80, usize::MAX], [usize::MAX, 40], [80, 0]] {
-            assert!(!arrived(range, EngineFunction::Now, Some(2), false), "{range:?}");
+        assert_eq!(arrives(EngineFunction::Now, Some(2), false), own);
+        assert_eq!(arrives(EngineFunction::Now, None, false)[1], 0, "no member");
+        assert_eq!(arrives(EngineFunction::Now, Some(2), true)[1], 0, "the place joins");
+        for joins in [false, true] {
+            assert_eq!(arrives(EngineFunction::Values, Some(2), joins), [0, 120]);
         }
-        assert!(
-            !arrived(own, EngineFunction::Now, None, false)
-                && !arrived(own, EngineFunction::Now, Some(2), true)
-        );
-        assert!(
-            arrived([0, 120], EngineFunction::Values, Some(2), true)
-                && !arrived([0, 119], EngineFunction::Values, Some(2), true)
-        );
     }
 }

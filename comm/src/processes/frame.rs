@@ -1,7 +1,9 @@
-//! Frames that processes send each other. A frame is the length of its head, the head as JSON, and the
-//! elements that its calls carry.
+//! Frames that processes send each other. A frame is the length of its head, the head, and the elements that
+//! its calls carry. Heads are JSON while processes meet, as programs of several versions may do, and
+//! postcard's bytes afterwards: a step makes many calls, and few bytes should travel beside their elements.
 use crate::Call;
 use crate::engine::Post;
+use crate::flight::LastCalls;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -16,15 +18,34 @@ pub(super) const LONGEST: usize = 1 << 26;
 /// Report of a rank.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ProcessReport {
-    /// Calls in a group of these members, each with a range of its elements: where they begin and how many
-    /// bytes follow.
-    Calls(EngineFunction, Arc<[usize]>, Vec<(Call, [usize; 2])>),
+    /// Calls, and the number of the first on its rank. The elements that the receiver takes of each follow.
+    Calls(CallsForm, usize),
     /// The rank waits for a post.
     Finish(Arc<[usize]>, Post),
     /// The rank drops a post.
     Withdraw(Arc<[usize]>, Post),
-    /// The rank has ended; if with a failure, the failed rank and the reason.
-    Ended(Option<(usize, String)>),
+    /// The rank waits for another one, in a call of which this process was not told; `None`: it goes on.
+    Waits(Option<(usize, String)>),
+    /// The rank has ended; if with a failure, that.
+    Ended(Option<FailedEnd>),
+}
+
+/// A failure that a rank has ended with: the failed rank and the reason; and this rank's last calls.
+pub(crate) type FailedEnd = ((usize, String), LastCalls);
+
+/// Calls in a group of these members, without their numbers.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Calls {
+    pub(super) way: EngineFunction,
+    pub(super) members: Arc<[usize]>,
+    pub(super) calls: Vec<Call>,
+}
+
+/// [`Calls`] on a connection: their bytes, or their place among those that were sent before (`forms.rs`).
+#[derive(Serialize, Deserialize)]
+pub(super) enum CallsForm {
+    New(Vec<u8>),
+    Known(usize),
 }
 
 /// The engine function that calls are for.
@@ -37,35 +58,68 @@ pub(super) enum EngineFunction {
 }
 
 /// Writes a head and the elements after it. Returns the number of bytes.
-pub(super) fn send(mut to: impl Write, head: &impl Serialize, elements: &[Cow<[u8]>]) -> io::Result<usize> {
+pub(super) fn send_frame(mut to: impl Write, head: &[u8], elements: &[Cow<[u8]>]) -> io::Result<usize> {
     const SMALL: usize = 1 << 16; // sent in one piece
-    let mut frame = vec![0; 8];
-    serde_json::to_writer(&mut frame, head)?;
-    let len = frame.len() as u64 - 8;
-    frame[..8].copy_from_slice(&len.to_le_bytes());
+    let mut frame = (head.len() as u64).to_le_bytes().to_vec();
+    frame.extend(head);
     let all = frame.len() + elements.iter().map(|elements| elements.len()).sum::<usize>();
     for elements in elements {
         if frame.len() + elements.len() < SMALL {
             frame.extend(&**elements);
-        } else {
+            continue;
+        }
+        if !frame.is_empty() {
             to.write_all(&frame)?;
             frame.clear();
-            to.write_all(elements)?;
         }
+        to.write_all(elements)?;
     }
-    to.write_all(&frame).map(|()| all)
+    if !frame.is_empty() {
+        to.write_all(&frame)?;
+    }
+    Ok(all)
 }
 
 /// Reads the next head, of at most `most` bytes. Memory is allocated as bytes arrive.
-///
-/// # Errors
-/// Errors of the connection, and an error if the bytes are no such head.
-pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> io::Result<T> {
+fn read_head(from: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut len = [0; 8];
     from.read_exact(&mut len)?;
     let len = usize::try_from(u64::from_le_bytes(len)).ok().filter(|len| *len <= most);
-    let head = read_bytes(from, len.ok_or_else(no_frame)?)?;
-    serde_json::from_slice(&head).map_err(|_| no_frame())
+    read_bytes(from, len.ok_or_else(no_frame)?)
+}
+
+/// Writes a message of a meeting.
+pub(super) fn send(to: impl Write, message: &impl Serialize) -> io::Result<usize> {
+    send_frame(to, &serde_json::to_vec(message)?, &[])
+}
+
+/// Reads the next message of a meeting, of at most `most` bytes.
+///
+/// # Errors
+/// Errors of the connection, and an error if the bytes are no such message.
+pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> io::Result<T> {
+    serde_json::from_slice(&read_head(from, most)?).map_err(|_| no_frame())
+}
+
+/// Encodes the head of a frame of a run.
+pub(super) fn encoded(head: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(head).expect("heads hold numbers, lists and names")
+}
+
+/// Decodes what [`encoded`] returned.
+pub(super) fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((head, [])) => Ok(head),
+        _ => Err(no_frame()),
+    }
+}
+
+/// Reads the next head of a run.
+///
+/// # Errors
+/// As for [`receive`].
+pub(super) fn receive_head<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    decoded(&read_head(from, LONGEST)?)
 }
 
 /// Reads `len` bytes. Memory is allocated as bytes arrive.

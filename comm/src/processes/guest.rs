@@ -1,5 +1,5 @@
 //! The meeting, on every rank but 0.
-use super::asked::RunInputs;
+use super::asked::{MeetingError, RunInputs};
 use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
 use super::frame::{LONGEST, TimedConnection, receive, send};
 use super::greeting::{Greeting, MeetingEvent, MeetingReply, Missing, Streams, VERSION, next};
@@ -10,7 +10,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::channel;
 use std::thread::spawn;
 use std::time::{Duration, Instant};
-use tensor::quoted::sentence;
 
 /// A rank other than 0 in the meeting.
 pub(super) struct Guest<'a> {
@@ -21,7 +20,11 @@ pub(super) struct Guest<'a> {
 impl Guest<'_> {
     /// Returns the connections with all other ranks, the connection with rank 0 for the order, and those for
     /// shares; and the number of the meeting.
-    pub(super) fn meets(&self, asked: &RunInputs, until: Instant) -> Result<([Streams; 3], u64), String> {
+    pub(super) fn meets(
+        &self,
+        asked: &RunInputs,
+        until: Instant,
+    ) -> Result<([Streams; 3], u64), MeetingError> {
         let Launch { rank, ranks, host, port, secret, .. } = self.launch;
         let (limit, settling) = (self.limit, settling(self.limit));
         let zero =
@@ -43,19 +46,19 @@ impl Guest<'_> {
             let door = Door::open(listener, secret, &to)?;
             let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
             let timed = TimedConnection::new(&zero, Instant::now() + PROMPT);
-            send(timed, &Greeting::Hello { version, rank, ranks, asked, at }, &[])?;
+            send(timed, &Greeting::Hello { version, rank, ranks, asked, at })?;
             let answer = receive(&mut TimedConnection::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
             Ok((door, zero.peer_addr()?, answer))
         };
         let (_door, at_zero, MeetingReply { why, meeting, at }): (Door, _, MeetingReply) =
             meet().map_err(lost)?;
-        why.map_or(Ok(()), |why| Err(sentence(&why)))?;
+        why.map_or(Ok(()), |why| Err(MeetingError::answered(&why)))?;
         let until = Instant::now() + settling;
         let reach = |other: usize, at: SocketAddr, shares: bool| {
             let (to, secret, rank) = (to.clone(), secret.clone(), *rank);
             spawn(move || {
                 let stream = reached(|| Ok(vec![at]), &secret, until).and_then(|stream| {
-                    send(TimedConnection::new(&stream, until), &Greeting::Own { meeting, rank, shares }, &[])
+                    send(TimedConnection::new(&stream, until), &Greeting::Own { meeting, rank, shares })
                         .map(|_| stream)
                 });
                 drop(to.send(MeetingEvent::Reached(other, shares, stream)));
@@ -79,7 +82,7 @@ impl Guest<'_> {
             if !reported && (missing.is_empty() || Instant::now() >= until) {
                 let mut missing: Missing = missing.iter().map(|(other, _)| *other).collect();
                 missing.dedup();
-                send(TimedConnection::new(&zero, Instant::now() + PROMPT), &missing, &[]).map_err(lost)?;
+                send(TimedConnection::new(&zero, Instant::now() + PROMPT), &missing).map_err(lost)?;
                 reported = true;
             }
             let far = until + 2 * PROMPT; // the verdict comes before
@@ -99,16 +102,17 @@ impl Guest<'_> {
                     all.insert(other, stream);
                 }
                 Some(MeetingEvent::Verdict(verdict)) => {
-                    verdict.map_err(lost)?.map_or(Ok(()), |why| Err(sentence(&why)))?;
+                    let verdict = verdict.map_err(lost)?;
+                    verdict.map_or(Ok(()), |why| Err(MeetingError::answered(&why)))?;
                     if missing.is_empty() {
                         streams.insert(0, zero);
                         return Ok(([streams, orders, of_shares], meeting));
                     }
-                    return Err(format!(
-                        "rank {rank} was not connected with all other ranks within {settling:?}"
-                    ));
+                    let why =
+                        format!("rank {rank} was not connected with all other ranks within {settling:?}");
+                    return Err(why.into());
                 }
-                None if reported => return Err(lost(io::ErrorKind::TimedOut.into())),
+                None if reported => return Err(lost(io::ErrorKind::TimedOut.into()).into()),
                 Some(_) | None => {} // another event, or time to report the missing ranks
             }
         }

@@ -15,6 +15,8 @@ pub struct Launch {
     pub ranks: usize,
     /// Rank on its machine, which picks its GPU, such as `LOCAL_RANK`; or the rank.
     pub local: usize,
+    /// True if MPI, which started the ranks, carries what they send; host and port are empty then.
+    pub mpi: bool,
     /// Host on which rank 0 listens: `MASTER_ADDR`.
     pub host: String,
     /// Port on which rank 0 listens: `MASTER_PORT`, or the next one if torchrun's own store listens there.
@@ -63,7 +65,7 @@ impl Launch {
     /// # Errors
     /// In one sentence: a variable is missing, or is not a valid number.
     pub fn of_process() -> Result<Option<Self>, String> {
-        Self::by(&of_process)
+        Self::by(&of_process, cfg!(feature = "mpi"))
     }
     /// Returns the name and the value of the variable with the rank of this process; `None` if no launcher
     /// started several.
@@ -72,24 +74,27 @@ impl Launch {
         let [name, ..] = launcher(&of_process)?;
         of_process(name).map(|rank| (name, rank))
     }
-    /// Reads the variables of a process.
-    pub(crate) fn by(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+    /// Reads the variables of a process. With `mpi`, the processes of MPI's launchers need no address.
+    fn by(get: &dyn Fn(&str) -> Option<String>, mpi: bool) -> Result<Option<Self>, String> {
         let Some([rank_name, ranks_name, local_name, here_name]) = launcher(get) else { return Ok(None) };
         let rank = get(rank_name).expect("it is how the launcher was found");
+        let is_torchrun = rank_name == LAUNCHERS[0][0];
+        let mpi = mpi && !is_torchrun;
+        let or = if is_torchrun { "" } else { ", or build equipart with --features mpi" };
         let wanted = |name: &str, what: &str| {
             get(name).ok_or_else(|| format!("{rank_name} is {rank}, and {name} is not set; set it to {what}"))
         };
-        let (ranks, host) = (
-            number(ranks_name, &wanted(ranks_name, "the number of ranks")?)?,
-            wanted("MASTER_ADDR", "the host of rank 0, where ranks meet")?,
-        );
-        let port = wanted("MASTER_PORT", "a free port of rank 0's host, where ranks meet")?;
-        // torchrun's store listens on MASTER_PORT
-        let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
-        let free = port.trim().parse::<u16>().ok().filter(|&port| port > 0);
-        let free = free.and_then(|port| port.checked_add(store.into()));
-        let port =
-            free.ok_or_else(|| format!("MASTER_PORT is {port:?}; it must be a port from 1 to 65535"))?;
+        let ranks = number(ranks_name, &wanted(ranks_name, "the number of ranks")?)?;
+        let (mut host, mut port) = (String::new(), 0);
+        if !mpi {
+            host = wanted("MASTER_ADDR", &format!("the host of rank 0, where ranks meet{or}"))?;
+            let at = wanted("MASTER_PORT", &format!("a free port of rank 0's host, where ranks meet{or}"))?;
+            // torchrun's store listens on MASTER_PORT
+            let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
+            let free = at.trim().parse::<u16>().ok().filter(|&port| port > 0);
+            let free = free.and_then(|port| port.checked_add(store.into()));
+            port = free.ok_or_else(|| format!("MASTER_PORT is {at:?}; it must be a port from 1 to 65535"))?;
+        }
         let rank = number(rank_name, &rank)?;
         if rank >= ranks {
             return Err(format!(
@@ -105,7 +110,8 @@ impl Launch {
         }
         let secret = get("EQUIPART_SECRET").map(|secret| Secret::new(secret.as_bytes(), "EQUIPART_SECRET"));
         let secret = secret.transpose()?.unwrap_or_default();
-        Ok(Some(Self { variables: [rank_name, ranks_name], rank, ranks, local, host, port, here, secret }))
+        let variables = [rank_name, ranks_name];
+        Ok(Some(Self { variables, rank, ranks, local, mpi, host, port, here, secret }))
     }
 }
 
@@ -119,7 +125,7 @@ mod tests {
 
     fn by(variables: &[(&str, &str)]) -> Result<Option<Launch>, String> {
         let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
-        Launch::by(&get)
+        Launch::by(&get, false)
     }
 
     /// Kills: a variable taken for another, one that is missing or no number and goes unnoticed, a rank too
@@ -129,7 +135,17 @@ mod tests {
         let all = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
         let (host, secret) = ("a".into(), Secret::default());
         let variables = ["RANK", "WORLD_SIZE"];
-        let launch = Launch { variables, rank: 3, ranks: 4, local: 3, host, port: 29500, here: None, secret };
+        let launch = Launch {
+            variables,
+            rank: 3,
+            ranks: 4,
+            local: 3,
+            mpi: false,
+            host,
+            port: 29500,
+            here: None,
+            secret,
+        };
         assert_eq!((by(&[]), by(&all[1..])), (Ok(None), Ok(None)));
         assert_eq!(by(&all), Ok(Some(launch.clone())));
         let more = |name, value| by(&[&[(name, value)], &all[..]].concat());
@@ -189,6 +205,9 @@ mod tests {
             assert_eq!((launch.rank, launch.ranks, launch.local, launch.here), wanted, "{rank}");
             assert_eq!(launch.variables, [rank, ranks]);
             let missing = format!("{rank} is 1, and MASTER_ADDR is not set; set it to");
+            let get = |name: &str| all.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
+            let carried = Launch::by(&get, true).map(|launch| launch.unwrap().mpi);
+            assert_eq!(carried.is_ok_and(|mpi| mpi), rank != "RANK", "MPI needs no address, {rank}");
             assert!(by(&all).unwrap_err().starts_with(&missing), "{rank}");
             let one = by(&[(rank, "0"), (ranks, "1")]);
             assert_eq!(one.is_err(), rank == "RANK", "{rank}: {one:?}");

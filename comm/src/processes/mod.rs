@@ -14,12 +14,17 @@
 //! call's other ranks have reported it.
 mod asked;
 mod check;
+mod connected;
+mod connection;
 mod door;
+mod forms;
 mod frame;
 mod greeting;
 mod guest;
 mod launch;
 mod meeting;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod order;
 mod secret;
 mod shares;
@@ -28,9 +33,10 @@ mod telling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use asked::RunInputs;
+pub use asked::{MeetingError, RunInputs};
+pub use connected::Processes;
+pub(crate) use frame::FailedEnd;
 pub use launch::Launch;
-pub use meeting::Processes;
 pub(crate) use order::Order;
 pub use secret::Secret;
 pub(crate) use shares::SumName;

@@ -4,11 +4,14 @@
 //! GPUs could take up two calls in two orders, and each wait in its first call for the other. So rank 0's
 //! process decides the order, which is its own. It sends the order to the other ranks of each call, over
 //! connections that carry nothing else: calls on the others may wait for this order.
-use super::meeting::Processes;
+use super::connected::Processes;
+use super::connection::gave_up;
 use super::shares::SumName;
-use crate::Result;
+use super::stand_in::exited;
 use crate::threads::caught;
+use crate::{CommError, Result};
 use std::collections::BTreeMap;
+use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tensor::PlaceError;
@@ -57,21 +60,27 @@ impl Order {
     pub(crate) fn give_share(&self, name: &SumName, share: &Arc<[u8]>) {
         self.processes.shares().give(name, share);
     }
-    /// Waits for a rank's share in an all-reduce; `None` if it does not arrive in time.
+    /// Waits for a rank's share in an all-reduce, and passes it to `read`, with its length in bytes. Returns
+    /// false if it does not arrive in time.
     ///
     /// # Errors
-    /// If a rank has failed.
-    pub(super) fn take_share(&self, rank: usize, name: &SumName) -> Result<Option<Vec<u8>>> {
+    /// If a rank has failed, or this rank's connection ended: its stand-in may itself wait for this rank.
+    pub(super) fn take_share(
+        &self,
+        rank: usize,
+        name: &SumName,
+        read: &mut dyn FnMut(usize, &mut dyn Read) -> io::Result<()>,
+    ) -> Result<bool> {
+        const SOON: Duration = Duration::from_secs(1); // for the report of why the connection ended
         let begun = Instant::now();
-        loop {
-            if let Some(share) = self.processes.shares().take(rank, name, EVERY) {
-                return Ok(Some(share));
-            }
-            (self.alive)()?;
-            if begun.elapsed() > self.limit {
-                return Ok(None);
-            }
+        let mut waits_on = || (self.alive)().is_ok() && begun.elapsed() <= self.limit;
+        let Err(why) = self.processes.shares().take(rank, name, &mut waits_on, read) else { return Ok(true) };
+        let broke = (!gave_up(&why)).then(Instant::now);
+        while broke.is_some_and(|at| at.elapsed() < SOON) && (self.alive)().is_ok() {
+            std::thread::sleep(EVERY);
         }
+        (self.alive)()?;
+        broke.map_or(Ok(false), |_| Err(CommError::Dead { rank, reason: exited(why) }))
     }
     /// This process' rank.
     pub(crate) fn own(&self) -> usize {

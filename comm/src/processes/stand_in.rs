@@ -1,7 +1,8 @@
 //! Stand-in for a rank of another process: makes the calls that the rank reports, in its order.
 use super::check;
-use super::frame::{EngineFunction, LONGEST, ProcessReport, no_frame, read_bytes, receive};
-use super::meeting::Processes;
+use super::connected::{Heard, Processes};
+use super::forms::ReportedCalls;
+use super::frame::{Calls, EngineFunction, FailedEnd, ProcessReport, no_frame, read_bytes, receive_head};
 use crate::engine::StandingPost;
 use crate::record::Begun;
 use crate::shared::SharedPlace;
@@ -22,9 +23,13 @@ pub(crate) struct StandIn<'a, P: SharedPlace> {
     world: &'a dyn Engines<P>,
     record: &'a RankRecord,
     found: &'a dyn Fn(&str), // called when ranks are found to wait for each other
+    waits: &'a ToldWaits<'a>,
     standing: Vec<Stands<P>>,
     spare: Vec<(usize, P::Buffer)>,
 }
+
+/// Takes note of the rank for which this rank waits, and in which call; none if it goes on.
+type ToldWaits<'a> = dyn Fn(Option<(usize, String)>) + 'a;
 
 /// A standing post; it ends before its buffers are freed.
 struct Stands<P: SharedPlace> {
@@ -41,39 +46,55 @@ struct CallElements<P: SharedPlace> {
     buffer: Option<(usize, P::Buffer)>,
 }
 
+/// Returns why nothing more arrives from a rank.
+pub(super) fn exited(why: io::Error) -> String {
+    const EXITED: &str = "its process exited without a report, or its connection broke";
+    match why.kind() {
+        io::ErrorKind::InvalidData => format!("its process sent an invalid report: {why}"),
+        // one of these, by chance
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            EXITED.into()
+        }
+        _ => format!("{EXITED} ({why})"),
+    }
+}
+
 impl<'a, P: SharedPlace> StandIn<'a, P> {
     /// Makes a stand-in for this rank, on these engines.
     pub(crate) fn new(
         rank: usize,
         (place, world): (&'a P, &'a dyn Engines<P>),
         record: &'a RankRecord,
-        found: &'a dyn Fn(&str),
+        (found, waits): (&'a dyn Fn(&str), &'a ToldWaits<'a>),
     ) -> Self {
-        Self { rank, place, world, record, found, standing: Vec::new(), spare: Vec::new() }
+        Self { rank, place, world, record, found, waits, standing: Vec::new(), spare: Vec::new() }
     }
-    /// Makes the rank's calls until the rank reports that it has ended. Returns the failed rank and the
-    /// reason, if it ended with a failure. Other outcomes of calls are the rank's own to report.
+    /// Makes the rank's calls until the rank reports that it has ended. Returns its failure, if it ended with
+    /// one. Other outcomes of calls are the rank's own to report.
     ///
     /// # Errors
     /// If the rank's process ended without a report, or sent an invalid one.
-    pub(crate) fn run(mut self, processes: &Processes) -> Result<Option<(usize, String)>, String> {
-        let exited = |why: io::Error| match why.kind() {
-            io::ErrorKind::InvalidData => format!("its process sent an invalid report: {why}"),
-            _ => format!("its process exited without a report, or its connection broke ({why})"),
-        };
-        processes.with_reader(self.rank, |from| {
+    pub(crate) fn run(mut self, processes: &Processes) -> Result<Option<FailedEnd>, String> {
+        processes.with_reports(self.rank, |Heard { from, forms }| {
             loop {
-                match receive(from, LONGEST).map_err(exited)? {
+                match receive_head(from).map_err(exited)? {
                     ProcessReport::Ended(None) => return Ok(None),
-                    ProcessReport::Ended(Some((rank, _))) if rank >= processes.ranks() => {
-                        return Err(exited(no_frame()));
+                    ProcessReport::Ended(Some(((rank, why), calls))) => {
+                        let calls = calls.received(processes.ranks()).filter(|_| rank < processes.ranks());
+                        let end = calls.map(|calls| Some(((rank, sentence(&why)), calls)));
+                        return end.ok_or_else(|| exited(no_frame()));
                     }
-                    ProcessReport::Ended(Some((rank, why))) => return Ok(Some((rank, sentence(&why)))),
+                    ProcessReport::Waits(wait) => {
+                        if wait.as_ref().is_some_and(|(on, _)| *on >= processes.ranks()) {
+                            return Err(exited(no_frame()));
+                        }
+                        (self.waits)(wait.map(|(on, call)| (on, sentence(&call))));
+                    }
                     ProcessReport::Finish(members, post) => self.leaves(&members, post, true),
                     ProcessReport::Withdraw(members, post) => self.leaves(&members, post, false),
-                    ProcessReport::Calls(way, members, calls) => {
-                        let ranks = [processes.ranks(), processes.rank()];
-                        self.makes(way, members, calls, (from, ranks)).map_err(exited)?;
+                    ProcessReport::Calls(form, first) => {
+                        let reported = forms.calls(form, self.rank, processes.ranks()).map_err(exited)?;
+                        self.makes(&reported, first, (from, processes.rank())).map_err(exited)?;
                     }
                 }
             }
@@ -82,30 +103,26 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     /// Makes calls, with the elements that they carry.
     fn makes(
         &mut self,
-        way: EngineFunction,
-        members: Arc<[usize]>,
-        mut calls: Vec<(Call, [usize; 2])>,
-        (from, [ranks, own]): (&mut impl Read, [usize; 2]),
+        reported: &ReportedCalls,
+        first: usize,
+        (from, own): (&mut impl Read, usize),
     ) -> io::Result<()> {
-        let rank = check::place(&members, self.rank, ranks)?;
-        let to = members.iter().position(|&member| member == own);
-        if way != EngineFunction::Start && calls.len() != 1 {
-            return Err(no_frame());
-        }
-        for (call, range) in &mut calls {
-            check::call(call, way, rank, [members.len(), ranks])?;
-            check::carried(call, way, *range, (members.len(), rank, to), self.place.joins())?;
-        }
+        let Calls { way, ref members, .. } = reported.calls;
+        let rank = reported.place;
+        let to = (members.len(), rank, members.iter().position(|&member| member == own));
+        let calls: Vec<_> = reported.numbered(first).collect();
         let engine = &self.world.of(&Members::List(members.clone()));
-        let (first, [_, len]) = calls.first().cloned().ok_or_else(no_frame)?;
+        let first = calls[0].clone();
+        let bytes = |call: &Call| check::carried(call, way, to, self.place.joins());
         if way == EngineFunction::Values {
-            let values = read_bytes(from, len)?;
+            let values = read_bytes(from, bytes(&first)[1])?;
             let begun = self.record.begin(&first, 0, false).ok();
             let outcome = engine.values(rank, &values, &first);
             self.ended(begun, None, &first, &outcome);
             return Ok(());
         }
-        let carried = calls.iter().map(|(_, [at, len])| self.carried(*at, *len, from));
+        let ranges: Vec<_> = calls.iter().map(bytes).collect();
+        let carried = ranges.into_iter().map(|range| self.carried(range, from));
         let carried = carried.collect::<io::Result<Vec<_>>>()?;
         let windows = |carried: &CallElements<P>| Windows { give: carried.give, take: None };
         let begun = self.record.begin(&first, 0, way != EngineFunction::Now).ok();
@@ -115,13 +132,13 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
             if way == EngineFunction::Now {
                 engine.now(rank, windows(&carried[0]), &first).map(|()| None)
             } else {
-                let mut calls = carried.iter().map(windows).zip(calls.into_iter().map(|(call, _)| call));
+                let mut calls = carried.iter().map(windows).zip(calls);
                 engine.start(rank, &mut calls).map(Some)
             }
         };
         if let Ok(Some(post)) = post {
             let standing = StandingPost::new(engine, post, first);
-            self.standing.push(Stands { members, post, standing, begun, carried });
+            self.standing.push(Stands { members: members.clone(), post, standing, begun, carried });
         } else {
             self.ended(begun, None, &first, &post);
             self.keep(carried);
@@ -160,7 +177,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         self.spare.drain(..self.spare.len().saturating_sub(MOST));
     }
     /// Reads `len` bytes into a buffer; they lie `at` bytes behind the start of the window.
-    fn carried(&mut self, at: usize, len: usize, from: &mut impl Read) -> io::Result<CallElements<P>> {
+    fn carried(&mut self, [at, len]: [usize; 2], from: &mut impl Read) -> io::Result<CallElements<P>> {
         if len == 0 {
             return Ok(CallElements { give: None, buffer: None });
         }

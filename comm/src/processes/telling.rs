@@ -1,17 +1,17 @@
 //! Engine of a process' own rank: reports each call to all other processes, then makes it among their
 //! stand-ins.
-use super::frame::{EngineFunction, ProcessReport, send};
-use super::meeting::Processes;
+use super::check;
+use super::connected::Processes;
+use super::connection::gave_up;
+use super::forms::SentForms;
+use super::frame::{Calls, EngineFunction, ProcessReport, encoded};
 use super::order::Order;
 use super::shares::SumName;
-use crate::engine::Calls;
+use crate::engine::Calls as CallsWithWindows;
 use crate::shared::SharedPlace;
 use crate::{Call, CommError, Engine, Engines, Members, Op, Post, Result, Windows};
-use bytemuck::cast_slice_mut;
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::io::ErrorKind;
-use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,26 +26,32 @@ struct EngineState<P: SharedPlace> {
     processes: Arc<Processes>,
     order: Arc<Order>,
     limit: Duration,
+    fails: Box<NoteFailure>,
     calls: AtomicUsize, // that were reported
     started: Mutex<Vec<StartedSums<P::Ptr>>>,
 }
+
+/// Takes note of a failure that this rank has met while it waited for a rank in a call.
+type NoteFailure = dyn Fn(usize, String, &CommError) + Send + Sync;
 
 /// All-reduces of a post, with the windows of their results.
 type StartedSums<A> = (Arc<[usize]>, Post, Vec<(A, Call)>);
 
 impl<P: SharedPlace> ReportingEngines<P> {
     /// Returns engines that report to these processes the calls they make on `world`. A process that receives
-    /// nothing for `limit` is late.
+    /// nothing for `limit` is late. An error of a wait for another process is passed to `fails`.
     pub(crate) fn engines(
         place: &P,
         world: &Arc<dyn Engines<P>>,
         (processes, order): (&Arc<Processes>, &Arc<Order>),
         limit: Duration,
+        fails: impl Fn(usize, String, &CommError) + Send + Sync + 'static,
     ) -> Arc<dyn Engines<P>> {
         let (place, world) = (place.clone(), world.clone());
         let (processes, order, calls) = (processes.clone(), order.clone(), AtomicUsize::new(0));
-        let started = Mutex::default();
-        Arc::new(Self(Arc::new(EngineState { place, world, processes, order, limit, calls, started })))
+        let (started, fails) = (Mutex::default(), Box::new(fails));
+        let state = EngineState { place, world, processes, order, limit, fails, calls, started };
+        Arc::new(Self(Arc::new(state)))
     }
 }
 
@@ -85,7 +91,7 @@ impl<P: SharedPlace> ReportingEngine<P> {
     }
     /// True if the ranks of a call add up shares of its elements, and not their place as a whole.
     fn is_shared(&self, call: &Call) -> bool {
-        call.op == Op::AllReduce && !self.own.place.joins()
+        call.op == Op::AllReduce && !self.own.place.joins() && !call.adds_all(self.members.len())
     }
     /// Waits for the shares of the other ranks in an all-reduce, and writes them to the window of its result.
     ///
@@ -101,27 +107,24 @@ impl<P: SharedPlace> ReportingEngine<P> {
             if range.is_empty() {
                 continue;
             }
-            let Some(share) = self.own.order.take_share(member, &self.name(call))? else {
-                return Err(self.late(member, call));
-            };
-            if share.len() != range.len() * size {
-                let reason = format!("its process sent {} bytes for {call}", share.len());
-                return Err(CommError::Dead { rank: member, reason });
-            }
-            let buffer = self.own.place.alloc(8 * share.len().div_ceil(8));
-            let mut buffer = buffer.ok_or_else(|| {
-                let reason = format!("there is no memory for {call}");
-                CommError::Dead { rank: self.own.processes.rank(), reason }
-            })?;
-            P::put(&mut buffer, share.len().div_ceil(8), |at, to: &mut [u64]| {
-                let bytes = &share[8 * at..][..(share.len() - 8 * at).min(8 * to.len())];
-                cast_slice_mut::<_, u8>(to)[..bytes.len()].copy_from_slice(bytes);
+            let (bytes, place) = (range.len() * size, &self.own.place);
+            let to = P::raw(P::offset(take, range.start * size)).cast();
+            let mut sent = bytes;
+            let taken = self.own.order.take_share(member, &self.name(call), &mut |len, share| {
+                sent = len;
+                // SAFETY: the range lies in the window, as the caller promises.
+                if len == bytes { unsafe { place.fill(to, len, share) } } else { Ok(()) }
             });
-            let from = P::raw(P::ptr(&buffer)).cast::<u8>().cast_const();
-            // SAFETY: the range lies in the window, as the caller promises; the buffer is this rank's own.
-            unsafe {
-                self.own.place.copy(from, P::raw(P::offset(take, range.start * size)).cast(), share.len());
-            }
+            let taken = match taken {
+                Ok(true) if sent == bytes => Ok(()),
+                Ok(true) => {
+                    let reason = format!("its process sent {sent} bytes for {call}");
+                    Err(CommError::Dead { rank: member, reason })
+                }
+                Ok(false) => Err(self.late(member, call)),
+                Err(error) => Err(error),
+            };
+            taken.inspect_err(|error| (self.own.fails)(member, call.to_string(), error))?;
         }
         Ok(())
     }
@@ -136,30 +139,42 @@ impl<P: SharedPlace> ReportingEngine<P> {
         let outcome = outcome.inspect_err(|_| drop(self.own.order.quiet()))?;
         self.own.order.finish_parts().map(|()| outcome)
     }
-    /// Sends all other processes the report that `of` makes for their place in the group, or for no place.
-    /// Members come first: if this process is stopped half way, no process outside of the group takes a call
-    /// for done that a member still waits for.
+    /// Sends a report to the processes of the group's other ranks, each with the elements that `of` returns
+    /// for its place. If the place does together what ranks do, rank 0's process is told as well, as it says
+    /// the order. Members come first: if this process is stopped half way, rank 0 takes no call for done that
+    /// a member still waits for.
     ///
     /// # Errors
     /// If a process receives nothing any more. A process that has ended is noticed by its stand-in.
     fn tell<'a>(
         &self,
         call: &dyn Display,
-        of: impl Fn(Option<usize>) -> (ProcessReport, Vec<Cow<'a, [u8]>>),
+        report: impl Fn(&mut SentForms) -> ProcessReport,
+        of: impl Fn(usize) -> Vec<Cow<'a, [u8]>>,
     ) -> Result<()> {
-        let place = |peer| self.members.iter().position(|&member| member == peer);
-        let others = || self.own.processes.others().map(|(peer, connection)| (peer, connection, place(peer)));
-        let members = others().filter(|(_, _, place)| place.is_some());
-        for (peer, connection, place) in members.chain(others().filter(|(_, _, place)| place.is_none())) {
-            let (reported, elements) = of(place);
-            let sent = send(connection, &reported, &elements);
-            self.own.processes.count(sent.as_ref().map_or(0, |sent| *sent));
-            if sent.is_err_and(|why| matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
-                let _ = connection.shutdown(Shutdown::Write); // half a frame was sent
-                return Err(self.late(peer, call));
+        let own = self.own.processes.rank();
+        let members = self.members.iter().enumerate().map(|(place, peer)| (*peer, Some(place)));
+        let first = (self.own.place.joins() && !self.members.contains(&0)).then_some((0, None));
+        for (peer, place) in members.chain(first).filter(|(peer, _)| *peer != own) {
+            let sent = self.own.processes.report(peer, &report, &place.map_or_else(Vec::new, &of));
+            if sent.is_err_and(|why| gave_up(&why)) {
+                let late = self.late(peer, call);
+                (self.own.fails)(peer, call.to_string(), &late);
+                return Err(late);
             }
         }
         Ok(())
+    }
+    /// Returns a report of calls, as [`ReportingEngine::tell`] takes it.
+    fn report<'a>(
+        &self,
+        way: EngineFunction,
+        calls: impl Iterator<Item = &'a Call>,
+    ) -> impl Fn(&mut SentForms) -> ProcessReport {
+        let calls: Vec<_> = calls.cloned().collect();
+        let first = calls[0].number;
+        let form = encoded(&Calls { way, members: self.members.clone(), calls });
+        move |sent| ProcessReport::Calls(sent.of(&form), first)
     }
     /// Reports calls and the elements that they carry; no elements if the place does together what ranks do.
     ///
@@ -171,26 +186,26 @@ impl<P: SharedPlace> ReportingEngine<P> {
         rank: usize,
         calls: &[(Option<P::Ptr>, &Call)],
     ) -> Result<()> {
-        self.tell(calls[0].1, |peer| {
-            let carried = calls.iter().map(|&(give, call)| {
-                let peer = peer.filter(|_| !self.own.place.joins());
-                let range = peer.map_or(0..0, |peer| call.wanted(self.members.len(), rank, peer));
-                let [from, len] = [range.start, range.len()].map(|elements| elements * call.elem.size);
-                let elements = match give.filter(|_| len > 0) {
+        let place = &self.own.place;
+        let carried = |peer| {
+            let carried = calls.iter().map(move |&(give, call)| {
+                let to = (self.members.len(), rank, Some(peer));
+                let [from, len] = check::carried(call, way, to, place.joins());
+                match give.filter(|_| len > 0) {
                     None => Cow::Borrowed(&[][..]),
                     // SAFETY: the caller's promise; the bytes are sent before this rank goes on.
-                    Some(give) => unsafe { self.own.place.bytes(P::raw(P::offset(give, from)).cast(), len) },
-                };
-                ((call.clone(), [from, len]), elements)
+                    Some(give) => unsafe { place.bytes(P::raw(P::offset(give, from)).cast(), len) },
+                }
             });
-            let (calls, elements) = carried.unzip();
-            (ProcessReport::Calls(way, self.members.clone(), calls), elements)
-        })
+            carried.collect()
+        };
+        self.tell(calls[0].1, self.report(way, calls.iter().map(|(_, call)| *call)), carried)
     }
 }
 
 impl<P: SharedPlace> Engine<P> for ReportingEngine<P> {
     unsafe fn now(&self, rank: usize, windows: Windows<P::Ptr>, call: &Call) -> Result<()> {
+        let _waits = self.own.processes.waits();
         let call = &self.numbered(call, false);
         // SAFETY: the caller's promise.
         let outcome = unsafe {
@@ -204,15 +219,13 @@ impl<P: SharedPlace> Engine<P> for ReportingEngine<P> {
         self.finish_parts(outcome)
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
+        let _waits = self.own.processes.waits();
         let call = &self.numbered(call, false);
-        self.tell(call, |peer| {
-            let mine = if peer.is_some() { mine } else { &[] };
-            let calls = vec![(call.clone(), [0, mine.len()])];
-            (ProcessReport::Calls(EngineFunction::Values, self.members.clone(), calls), vec![mine.into()])
-        })?;
+        let report = self.report(EngineFunction::Values, std::iter::once(call));
+        self.tell(call, report, |_| vec![mine.into()])?;
         self.among.values(rank, mine, call)
     }
-    unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
+    unsafe fn start(&self, rank: usize, calls: CallsWithWindows<P::Ptr>) -> Result<Post> {
         let calls: Vec<_> = calls.map(|(windows, call)| (windows, self.numbered(&call, true))).collect();
         let reported: Vec<_> = calls.iter().map(|(windows, call)| (windows.give, call)).collect();
         let way = if reported[0].1.is_message() { EngineFunction::Post } else { EngineFunction::Start };
@@ -230,7 +243,8 @@ impl<P: SharedPlace> Engine<P> for ReportingEngine<P> {
         Ok(post)
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
-        let reported = self.tell(call, |_| (ProcessReport::Finish(self.members.clone(), post), Vec::new()));
+        let _waits = self.own.processes.waits();
+        let reported = self.tell(call, |_| ProcessReport::Finish(self.members.clone(), post), |_| Vec::new());
         let shared = self.shared(post);
         reported.inspect_err(|_| self.among.withdraw(post))?;
         let outcome = self.among.finish(post, call).and_then(|()| {
@@ -240,9 +254,9 @@ impl<P: SharedPlace> Engine<P> for ReportingEngine<P> {
         self.finish_parts(outcome)
     }
     fn withdraw(&self, post: Post) {
-        let withdrawn = |_| (ProcessReport::Withdraw(self.members.clone(), post), Vec::new());
+        let withdrawn = |_: &mut SentForms| ProcessReport::Withdraw(self.members.clone(), post);
         // the next call reports a process that receives nothing
-        let _ = self.tell(&"a request that is dropped", withdrawn);
+        let _ = self.tell(&"a request that is dropped", withdrawn, |_| Vec::new());
         self.among.withdraw(post);
         drop(self.shared(post)); // the run has failed, so its shares do not matter
         let _ = self.own.order.quiet(); // as above

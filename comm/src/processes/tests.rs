@@ -1,6 +1,8 @@
 //! Each process of these tests is a thread with its own connections and its own world.
+mod faults;
 mod shares;
 mod strangers;
+mod waits;
 
 use super::{Launch, Processes, RunInputs, Secret};
 use crate::{Axis, CommError, Group, InPlace, Mesh, RankError, Reduce, Tag, World};
@@ -22,14 +24,14 @@ fn port() -> u16 {
 fn launch(rank: usize, ranks: usize, port: u16) -> Launch {
     let (host, secret) = ("127.0.0.1".into(), Secret::default());
     let variables = ["RANK", "WORLD_SIZE"];
-    Launch { variables, rank, ranks, local: rank, host, port, here: None, secret }
+    Launch { variables, rank, ranks, local: rank, mpi: false, host, port, here: None, secret }
 }
 fn asked(words: &str) -> RunInputs {
     RunInputs { words: words.into(), ..RunInputs::default() }
 }
 /// Meets, and goes again.
 fn met(launch: &Launch, words: &str, limit: Duration) -> Result<(), String> {
-    Processes::meet(launch, &asked(words), limit).map(drop)
+    Processes::meet(launch, &asked(words), limit).map(drop).map_err(|error| error.why)
 }
 /// Results of `ranks` processes that have met.
 pub(super) fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T + Sync) -> Vec<T> {
@@ -246,7 +248,7 @@ fn a_process_that_is_gone_is_named() {
         Some(world.run(|_: Cpu<f32>, mesh| mesh.world().barrier()).unwrap_err())
     });
     for error in exited.into_iter().flatten() {
-        let says = "its process exited without a report, or its connection broke (";
+        let says = "its process exited without a report, or its connection broke";
         assert!(error.rank == 1 && error.reason.starts_with(says), "{error}");
     }
     let (go_on, begun) = (AtomicBool::new(false), Instant::now());

@@ -87,11 +87,11 @@ impl<P: SharedPlace> Threads<P> {
             unsafe { self.place.reduce(&reduction) }
         };
         if let (Op::AllReduce, Some(order)) = (call.op, &self.apart) {
-            let own = share(rank, self.ranks, call.elements());
+            let own = call.adds(self.ranks, rank);
             // Inside the window, as the caller promises.
             let (at, bytes) = (to.cast::<u8>().wrapping_add(own.start * size), own.len() * size);
             join(Some(at), own);
-            if bytes > 0 {
+            if bytes > 0 && !call.adds_all(self.ranks) {
                 // SAFETY: as above; the others' shares are written once this call has returned.
                 let sum = unsafe { self.place.bytes(at, bytes) };
                 let name = SumName { members: self.members.clone(), number: call.sum };

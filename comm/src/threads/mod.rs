@@ -8,6 +8,7 @@
 //! model allows, `tests.rs` tests everything that ranks may do.
 mod engine;
 mod engines;
+mod late;
 mod messages;
 #[cfg(all(test, loom))]
 mod models;
@@ -17,7 +18,7 @@ mod rendezvous;
 mod slow;
 mod started;
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(crate) mod tests;
 mod watch;
 mod windows;
 mod world;

@@ -1,6 +1,6 @@
 //! Ranks as threads, seen from outside: what they compute and count, what they are told when one of them
 //! fails, how long they take.
-mod acts;
+pub(crate) mod acts;
 mod blocks;
 mod failures;
 mod promises;
@@ -8,7 +8,7 @@ mod requests;
 mod sets;
 mod started;
 mod steady_state;
-mod stress;
+pub(crate) mod stress;
 mod timing;
 
 use super::watch::PATIENT;

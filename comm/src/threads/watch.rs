@@ -3,9 +3,14 @@
 //! A waiting rank spins, then yields, then sleeps until the rank it waits for wakes it. Before it sleeps, it
 //! records that rank. A rank that changes something looks for such sleepers after the change, so no rank
 //! sleeps through one. A long sleep is announced, and the announcing rank looks for a cycle of waiting ranks.
+mod arrival;
+mod told;
+
+pub(super) use self::arrival::{Arrival, Arrivals, PendingCalls, Wait};
+use self::told::Tells;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Instant, Mutex, OnceLock, Thread, fence, lock, park_timeout, thread, yield_now};
-use crate::{Call, CommError, RankRecord, Result};
+use crate::{CommError, RankRecord, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,58 +26,6 @@ const NAP: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 10_000 
 /// Length of a sleep that tests check: a rank that was not woken fails, and does not sleep on to its limit.
 const LONG: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::MAX };
 
-/// A wait of a rank. Ranks are ranks of the world.
-pub(super) trait Wait {
-    /// Ranks that have not arrived; the wait is over when there are none.
-    fn missing(&self) -> impl Iterator<Item = usize>;
-    /// Returns an error if waiting is in vain.
-    fn in_vain(&self) -> Result<()>;
-    /// Ranks that must arrive, the waiting rank among them.
-    fn members(&self) -> Vec<usize>;
-    /// Returns a check for later, on any thread: true if rank `on` is still missing and can still arrive.
-    fn pending(&self, on: usize) -> PendingCalls;
-    /// The call that the rank is in.
-    fn call(&self) -> &Call;
-}
-pub(super) type PendingCalls = Box<dyn Fn() -> bool + Send>;
-
-/// Arrivals of the ranks of a group.
-pub(super) trait Arrivals: Send + Sync + 'static {
-    /// True if the rank at `place` has not arrived at meeting `number`.
-    fn not_arrived(&self, place: usize, number: usize) -> bool;
-}
-
-/// Wait for all ranks of a group at one meeting.
-pub(super) struct Arrival<'a, C: ?Sized> {
-    pub(super) ranks: &'a [usize], // of the world
-    pub(super) comings: &'a Arc<C>,
-    pub(super) number: usize,
-    pub(super) vain: &'a dyn Fn() -> Result<()>,
-    pub(super) call: &'a Call,
-}
-
-impl<C: Arrivals + ?Sized> Wait for Arrival<'_, C> {
-    #[inline(always)]
-    fn missing(&self) -> impl Iterator<Item = usize> {
-        let ranks = self.ranks.iter().enumerate();
-        ranks.filter(|(place, _)| self.comings.not_arrived(*place, self.number)).map(|(_, rank)| *rank)
-    }
-    fn in_vain(&self) -> Result<()> {
-        (self.vain)()
-    }
-    fn members(&self) -> Vec<usize> {
-        self.ranks.to_vec()
-    }
-    fn pending(&self, on: usize) -> PendingCalls {
-        let (comings, number) = (self.comings.clone(), self.number);
-        let place = self.ranks.iter().position(|&rank| rank == on).expect("a member");
-        Box::new(move || comings.not_arrived(place, number))
-    }
-    fn call(&self) -> &Call {
-        self.call
-    }
-}
-
 /// The ranks of one world.
 pub(super) struct Watch {
     ranks: Box<[WatchedRank]>,
@@ -80,6 +33,7 @@ pub(super) struct Watch {
     failed: OnceLock<(usize, String)>, // the first, and its reason
     limit: Duration,
     spins: usize,
+    tells: OnceLock<Tells>, // set if ranks are processes
 }
 
 /// The first rank that left a call of a group early, and why. No rank may enter another call of the group.
@@ -110,7 +64,7 @@ impl Watch {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = if records.len() <= cores { SPINS } else { SPINS_ON_SHARED_CORES };
         let ranks = records.iter().map(|_| WatchedRank::default()).collect();
-        Self { ranks, records, failed: OnceLock::new(), limit, spins }
+        Self { ranks, records, failed: OnceLock::new(), limit, spins, tells: OnceLock::new() }
     }
     /// Makes a watch of ranks that share their cores with other worlds: no rank spins for long.
     pub(super) fn on_shared_cores(self) -> Self {
@@ -198,17 +152,7 @@ impl Watch {
     /// If waiting is in vain; a missing rank has finished; ranks wait for each other; the wait took too long;
     /// or another thread of the rank waits already.
     #[inline]
-    pub(super) fn wait(&self, rank: usize, wait: &impl Wait) -> Result<()> {
-        if !self.records[rank].traced() || wait.missing().next().is_none() {
-            return self.wait_on(rank, wait);
-        }
-        let from = std::time::Instant::now();
-        let outcome = self.wait_on(rank, wait);
-        self.records[rank].waited(from);
-        outcome
-    }
-    #[inline]
-    fn wait_on(&self, rank: usize, wait: &impl Wait) -> Result<()> {
+    pub(super) fn wait_on(&self, rank: usize, wait: &impl Wait) -> Result<()> {
         for _ in 0..self.spins {
             if wait.missing().next().is_none() {
                 return Ok(());
@@ -235,7 +179,7 @@ impl Watch {
         let Some(_awake) = SleeperRegistration::next(me) else {
             return Err(CommError::Busy { rank, call: wait.call().to_string() });
         };
-        let mut announced = None;
+        let (mut announced, mut tells) = (None, self.tells_of(rank));
         while let Some(on) = wait.missing().next() {
             if announced.is_some_and(|other| other != on) {
                 (announced, *lock(&me.waits)) = (None, None);
@@ -248,7 +192,8 @@ impl Watch {
             if left.is_zero() {
                 return self.late(wait);
             }
-            let nap = left.min(if announced.is_some() { LONG } else { NAP });
+            let awake = tells.as_ref().map_or(LONG, |_| LONG.min(self.told_after()));
+            let nap = left.min(if announced.is_some() { awake } else { NAP });
             let asleep = Instant::now();
             if wait.missing().next() == Some(on) {
                 park_timeout(nap);
@@ -262,12 +207,15 @@ impl Watch {
                 let waits =
                     Waits { on, call: wait.call().to_string(), pending: wait.pending(on), over: false };
                 *lock(&me.waits) = Some(waits);
-                if let Some(waits) = self.ring(rank) {
-                    return Err(CommError::Deadlock { waits });
-                }
+                self.no_ring(rank)?;
+            }
+            if let Some(tells) = tells.as_mut().filter(|_| started.elapsed() >= self.told_after()) {
+                tells.waits(on, wait);
+                self.no_ring(rank)?;
             }
         }
         *lock(&me.waits) = None;
+        tells.into_iter().for_each(|mut tells| tells.goes_on());
         Ok(())
     }
     fn nobody_missing_has_finished(&self, wait: &impl Wait) -> Result<()> {
@@ -278,6 +226,11 @@ impl Watch {
             }
         }
         Ok(())
+    }
+    /// # Errors
+    /// [`CommError::Deadlock`] if this rank waits for ranks that wait for it.
+    fn no_ring(&self, rank: usize) -> Result<()> {
+        self.ring(rank).map_or(Ok(()), |waits| Err(CommError::Deadlock { waits }))
     }
     /// Returns the cycle of ranks, from this one on, in which each waits for the next and so none can arrive.
     fn ring(&self, rank: usize) -> Option<Vec<(usize, String)>> {
@@ -326,8 +279,13 @@ impl Watch {
         self.announcement(rank, |waits| !waits.over && (waits.pending)())
     }
     /// Returns the rank that a rank waits for, and in which call, or waited for last if it has given up.
-    fn waited(&self, rank: usize) -> Option<(usize, String)> {
+    pub(super) fn waited(&self, rank: usize) -> Option<(usize, String)> {
         self.announcement(rank, |waits| waits.over || (waits.pending)())
+    }
+    /// Records the rank that a rank has waited for in vain, and in which call, unless one is recorded.
+    pub(super) fn gave_up(&self, rank: usize, on: usize, call: String) {
+        let given_up = Waits { on, call, pending: Box::new(|| true), over: true };
+        lock(&self.ranks[rank].waits).get_or_insert(given_up);
     }
     fn announcement(&self, rank: usize, counts: impl Fn(&Waits) -> bool) -> Option<(usize, String)> {
         let waits = lock(&self.ranks[rank].waits);
@@ -365,7 +323,8 @@ impl Watch {
         let start = std::time::Instant::now();
         Self::new(
             (0..ranks)
-                .map(|rank| Arc::new(RankRecord::new(rank, start, crate::trace::Traced::Never)))
+                .map(|rank| RankRecord::new(rank, start, crate::trace::Traced::Never))
+                .map(|record| Arc::new(record.counting_waits(true)))
                 .collect(),
             limit,
         )

@@ -1,8 +1,11 @@
 //! The world: starts the ranks, runs the same function on each, reports the first failure.
+mod ends;
+
+use self::ends::{EndReport, Reported};
 use super::engines;
 use super::panics::catch;
 use super::watch::Watch;
-use crate::flight::End;
+use crate::flight::LastCalls;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
 use crate::processes::{Order, Processes, ReportingEngines, StandIn};
@@ -12,15 +15,16 @@ use crate::trace::Traced;
 use crate::{
     Axis, CommError, Engines, FlightRecorder, Grid, Link, Mesh, RankRecord, Result, TimeUse, Trace, TraceRun,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 #[cfg(any(test, feature = "mutants"))]
 use tensor::Host;
+use tensor::quoted::sentence;
 use tensor::{Device, Key};
 
 const MOST_RANKS: usize = 1024;
@@ -33,6 +37,7 @@ pub struct World {
     limit: Duration,
     links: Vec<(Axis, Link)>,
     trace: Option<(Trace, String)>,
+    counts_waits: bool,
     stuck: Option<StuckReport>,
     #[cfg(any(test, feature = "mutants"))]
     trial: Option<Trial>,
@@ -68,6 +73,8 @@ pub struct RankError {
     pub reason: String,
     /// The last calls of every rank.
     pub calls: FlightRecorder,
+    /// The rank whose process tells of the failure, if another process does.
+    pub told_by: Option<usize>,
 }
 
 impl World {
@@ -87,6 +94,7 @@ impl World {
             limit: Self::LIMIT,
             links: Vec::new(),
             trace: None,
+            counts_waits: false,
             stuck: None,
             #[cfg(any(test, feature = "mutants"))]
             trial: None,
@@ -131,6 +139,11 @@ impl World {
     #[must_use]
     pub fn traced(self, trace: &Trace, name: impl Into<String>) -> Self {
         Self { trace: Some((trace.clone(), name.into())), ..self }
+    }
+    /// Counts, on every rank, the waits for other ranks, for [`Mesh::take_waits`].
+    #[must_use]
+    pub fn counting_waits(self) -> Self {
+        Self { counts_waits: true, ..self }
     }
     /// Puts runs on trial: their calls are listed, or one of them goes wrong.
     #[cfg(any(test, feature = "mutants"))]
@@ -193,9 +206,11 @@ impl World {
         &self,
         f: &(dyn Fn(usize, D, Mesh<D::Place>) -> Result<(), String> + Sync),
     ) -> Result<(), RankError> {
-        let place = D::Place::of_world(self.size(), self.limit).map_err(|reason| {
-            let calls = FlightRecorder::new(std::iter::empty());
-            RankError { rank: 0, reason, calls }
+        let place = D::Place::of_world(self.size(), self.limit).map_err(|reason| RankError {
+            rank: 0,
+            reason,
+            calls: FlightRecorder::default(),
+            told_by: None,
         })?;
         let (watch, processes) = (Watch::new(self.records(), self.limit), self.processes.as_deref());
         #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
@@ -211,16 +226,21 @@ impl World {
         let world = world.shared();
         let key = Key::current();
         let (ends, ended) = channel();
-        let reported = Mutex::new(BTreeMap::new()); // by process, the failure it has ended with
-        processes.inspect(|processes| processes.begin(self.limit));
+        let reported = Mutex::new(Reported::new());
+        self.processes.clone().inspect(|processes| {
+            let (own, told) = (processes.rank(), processes.clone());
+            processes.begin(watch.record(own), self.limit);
+            watch.tell_by(own, move |members, wait| told.tell_wait(members, wait));
+        });
         let body = |rank: usize, ends: Sender<usize>| {
             let (_key, _end) = (key.map(Key::enter), EndReport(rank, ends));
             if let Some(processes) = processes.filter(|processes| processes.rank() != rank) {
                 let found = |reason: &str| watch.fail(rank, reason);
-                let stand_in = StandIn::new(rank, (&place, &*world), watch.record(rank), &found);
+                let waits = |wait| watch.told(rank, wait);
+                let stand_in = StandIn::new(rank, (&place, &*world), watch.record(rank), (&found, &waits));
                 return on_rank(&watch, rank, || {
-                    let Some((of, reason)) = stand_in.run(processes)? else { return Ok(None) };
-                    lock(&reported).insert(rank, (of, reason.clone()));
+                    let Some(((of, reason), calls)) = stand_in.run(processes)? else { return Ok(None) };
+                    lock(&reported).insert(rank, ((of, reason.clone()), calls));
                     watch.blame(rank, &CommError::Dead { rank: of, reason: reason.clone() });
                     Err(reason)
                 });
@@ -232,9 +252,10 @@ impl World {
             });
             order.inspect(|order| order.end());
             if let Some(processes) = processes {
-                let failure = watch.failure();
-                failure.inspect(|&failure| drop(lock(&reported).insert(rank, failure.clone())));
-                processes.end(failure);
+                let calls = LastCalls::of(watch.record(rank), watch.waited(rank));
+                let failure = watch.failure().map(|(of, reason)| ((*of, sentence(reason)), calls));
+                failure.clone().inspect(|failure| drop(lock(&reported).insert(rank, failure.clone())));
+                processes.end(failure.as_ref());
             }
             outcome
         };
@@ -252,54 +273,29 @@ impl World {
             };
             let ranks: Vec<_> = (0..self.size()).map(start).collect();
             let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
-            order.inspect(|order| drop(threads.spawn(|| order.follow())));
-            self.listen(&watch, started.map(|(rank, _)| rank).collect(), &ended);
+            let mut running: BTreeSet<_> = started.map(|(rank, _)| rank).collect();
+            order.inspect(|order| {
+                let end = EndReport(self.size(), ends.clone()); // after the ranks, which the order outlasts
+                running.insert(self.size());
+                threads.spawn(|| {
+                    let _end = end;
+                    order.follow();
+                });
+            });
+            self.listen(&watch, running, &ended);
             let ended =
                 ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect();
             order.inspect(|order| order.ended());
             ended
         });
-        let reported = lock(&reported).pop_first().map(|(_, failure)| failure); // the same in all processes
-        if let Some((rank, reason)) = reported.as_ref().or(watch.failure()) {
-            let own = outcomes[*rank].as_ref().err().filter(|_| reported.is_none()).unwrap_or(reason);
-            return Err(self.failure(&watch, *rank, own, &BTreeSet::new()));
+        let reported = reported.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let same = reported.values().map(|(failure, _)| failure).min(); // in all processes
+        if let Some((rank, reason)) = same.or(watch.failure()) {
+            let own = outcomes[*rank].as_ref().err().filter(|_| processes.is_none()).unwrap_or(reason);
+            return Err(self.failure(&watch, (*rank, own), &BTreeSet::new(), &reported));
         }
         self.trace(&watch);
         Ok(())
-    }
-    /// Waits until all these ranks have ended; reports if they do not although the run has failed.
-    fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
-        const PATIENCE: Duration = Duration::from_secs(10);
-        // for reports of other processes, once this one's rank has ended
-        const SOON: Duration = Duration::from_secs(1);
-        let (mut stuck, mut processes) = (self.stuck.as_ref(), self.processes.as_ref());
-        while !running.is_empty() {
-            let failure = watch.failure().filter(|_| stuck.is_some() || processes.is_some());
-            let Some((failed, reason)) = failure else {
-                running.remove(&ended.recv().expect("one sender is the caller's"));
-                continue;
-            };
-            let apart = processes.is_some_and(|own| !running.contains(&own.rank()));
-            if let Ok(rank) = ended.recv_timeout(self.limit.min(if apart { SOON } else { PATIENCE })) {
-                running.remove(&rank);
-            } else if let Some(processes) = processes.take_if(|own| !running.contains(&own.rank())) {
-                processes.leave(); // the other processes report their own failures
-            } else if let Some(StuckReport(report)) = stuck.take() {
-                let error = self.failure(watch, *failed, reason, &running);
-                report(&error, &running.iter().copied().collect::<Vec<_>>());
-            }
-        }
-    }
-    /// Returns the failure of a run while these ranks still run; from then on their calls are in the trace.
-    fn failure(&self, watch: &Watch, rank: usize, reason: &str, running: &BTreeSet<usize>) -> RankError {
-        self.trace(watch);
-        let end = |rank| match running.contains(&rank) {
-            true => End::Runs,
-            false if watch.has_finished(rank) => End::Well,
-            false => End::Failed,
-        };
-        let ranks = (0..self.size()).map(|rank| (&**watch.record(rank), end(rank)));
-        RankError { rank, reason: reason.to_string(), calls: FlightRecorder::new(ranks) }
     }
     fn trace(&self, watch: &Watch) {
         let Some((trace, name)) = &self.trace else { return };
@@ -309,19 +305,27 @@ impl World {
     fn records(&self) -> Vec<Arc<RankRecord>> {
         let settings = self.trace.as_ref().map(|(trace, _)| trace.settings());
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
-        (0..self.size()).map(|rank| Arc::new(RankRecord::new(rank, start, traced))).collect()
+        let record = |rank| RankRecord::new(rank, start, traced).counting_waits(self.counts_waits);
+        (0..self.size()).map(|rank| Arc::new(record(rank))).collect()
     }
     fn mesh<D: Device<Place: SharedPlace>>(
         &self,
         (rank, order): (usize, Option<&Arc<Order>>),
         place: &D::Place,
-        watch: &Watch,
+        watch: &Arc<Watch>,
         world: &Arc<dyn Engines<D::Place>>,
     ) -> Mesh<D::Place> {
         let record = watch.record(rank).clone();
         let engines = match self.processes.as_ref().zip(order) {
             None => world.clone(),
-            Some(processes) => ReportingEngines::engines(place, world, processes, self.limit),
+            Some(processes) => {
+                let watch = watch.clone();
+                let fails = move |on: usize, call: String, error: &CommError| {
+                    watch.blame(rank, error);
+                    watch.gave_up(rank, on, call);
+                };
+                ReportingEngines::engines(place, world, processes, self.limit, fails)
+            }
         };
         #[cfg(any(test, feature = "mutants"))]
         let engines = match &self.trial {
@@ -346,14 +350,6 @@ fn on_trial<D: Device<Place: SharedPlace>>(
     let on_trial: Arc<dyn Engines<Host>> =
         Arc::new(OnTrial::<D::Elem>::new(trial, rank, record, grid, world));
     (&on_trial as &dyn Any).downcast_ref().cloned().expect("as above")
-}
-
-/// Reports that a rank's thread has ended, however it ends; the thread that started it waits until all have.
-struct EndReport(usize, Sender<usize>);
-impl Drop for EndReport {
-    fn drop(&mut self) {
-        let _ = self.1.send(self.0);
-    }
 }
 
 /// Runs one rank, and reports its end to all that watch.

@@ -84,6 +84,7 @@ fn processes<T: Send>(sizes: &[(Axis, usize)], process: impl Fn(World) -> T + Sy
             rank,
             ranks,
             local: rank,
+            mpi: false,
             host,
             port,
             here: None,

@@ -74,6 +74,7 @@ const PARALLEL: &[Room] = &[
     ),
     ("trainer", &["trainer"], &[]),
     ("checkpoint", &["checkpoint"], &[]),
+    ("copies", &["copies"], &[]),
     ("compiled", &["compiled"], &["trainer"]),
     ("dump", &["dump"], &["trainer"]),
     ("dtype", &["dtype"], &["dump"]),

@@ -6,8 +6,14 @@ use cuda::CardEngine;
 use parallel::layout::either;
 use parallel::split::BlockSplit;
 use parallel::{Error, Layout, Network, Result, bail};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use std::env;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::spawn;
 use tensor::files::{self, seen};
 
 /// The help of `--secret`.
@@ -62,8 +68,47 @@ pub(crate) fn launch() -> Result<Option<Launch>> {
     Launch::of_process().map_err(Error::new)
 }
 
+/// True once this process has met others, or tried to.
+static MET: AtomicBool = AtomicBool::new(false);
+
+/// Calls `tell`, which prints an error, in one process: if a launcher started several that have not met, they
+/// meet now to know of the error, and rank 0's process prints it.
+pub(crate) fn tell_once(why: &str, tell: impl FnOnce()) {
+    match launch().ok().flatten().filter(|_| !MET.load(Relaxed)) {
+        Some(launch) if launch.rank > 0 => {
+            if !Processes::refuse(&launch, why) {
+                tell();
+            }
+        }
+        launch => {
+            tell();
+            let _ = launch.map(|launch| Processes::refuse(&launch, why)); // which has told it
+        }
+    }
+}
+
+/// Writes the last calls of this process' rank when SIGTERM ends it: launchers of MPI and Slurm end all ranks
+/// when one is lost, before they can say what they waited for.
+fn shows_calls(processes: &Arc<Processes>) -> Result<()> {
+    let signals = Signals::new([SIGTERM]);
+    let mut signals = signals.map_err(|why| Error::new(format!("signals cannot be received: {why}")))?;
+    let processes = processes.clone();
+    spawn(move || {
+        for signal in signals.forever() {
+            if let Some(calls) = processes.last_calls() {
+                out::failure(&format!(
+                    "rank {} was ended by SIGTERM; its last calls:\n{calls}",
+                    processes.rank()
+                ));
+            }
+            let _ = emulate_default_handler(signal); // ends the process
+        }
+    });
+    Ok(())
+}
+
 impl ProcessesArgs {
-    /// Connects the processes of the layout's ranks, if ranks are processes, with this secret; `engine` joins
+    /// Connects the processes of the layouts' ranks, if ranks are processes, with this secret; `engine` joins
     /// their GPUs, if they have any. `only` lists flags that need all ranks in one process, each with whether
     /// it is given.
     ///
@@ -73,7 +118,7 @@ impl ProcessesArgs {
     pub(crate) fn join(
         &self,
         network: Network,
-        (layout, engine): (&Layout, Option<CardEngine>),
+        (layouts, engine): (&[Layout], Option<CardEngine>),
         split: Option<&BlockSplit>,
         only: &[(&str, bool)],
     ) -> Result<Network> {
@@ -84,7 +129,7 @@ impl ProcessesArgs {
             }
             return Ok(network);
         };
-        if launch.ranks != layout.ranks() {
+        if let Some(layout) = layouts.iter().find(|layout| launch.ranks != layout.ranks()) {
             let ([_, name], there, ranks) = (launch.variables, launch.ranks, layout.ranks());
             bail!("{name} is {there}, but the layout {layout} has {ranks} ranks; start one process a rank");
         }
@@ -99,21 +144,25 @@ impl ProcessesArgs {
         // detected or requested
         let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name()));
         // each process reads its own file
-        let table = layout.table().map(|table| format!("[table {:016x}]", table.digest()));
-        let about = env::args().skip(1).chain(engine).chain(table).collect::<Vec<_>>().join(" ");
-        let mut asked = RunInputs { words: about, files: seen::files() }; // before the secret is read
+        let tables = layouts.iter().filter_map(|layout| layout.table());
+        let tables = tables.map(|table| format!("[table {:016x}]", table.digest()));
+        let about = env::args().skip(1).chain(engine).chain(tables).collect::<Vec<_>>().join(" ");
+        let mut asked = RunInputs { words: about, files: seen::files(), refused: None }; // before the secret is read
         asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
         if let Some(file) = &self.secret {
             launch.secret =
                 Secret::new(&files::read(file)?, &file.display().to_string()).map_err(Error::new)?;
         }
-        if launch.rank == 0 && launch.secret.is_none() {
+        if launch.rank == 0 && launch.secret.is_none() && !launch.mpi {
             out::note(
                 "note: there is no secret, so any user of this machine can join; EQUIPART_SECRET or --secret keeps others out",
             );
         }
-        let processes =
-            Processes::meet(&launch, &asked, network.timeout.unwrap_or(World::LIMIT)).map_err(Error::new)?;
+        MET.store(true, Relaxed);
+        let processes = Processes::meet(&launch, &asked, network.timeout.unwrap_or(World::LIMIT))?;
+        if launch.variables[0] != "RANK" {
+            shows_calls(&processes)?;
+        }
         Ok(Network { processes: Some(processes), ..network })
     }
 }

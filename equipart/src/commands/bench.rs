@@ -2,14 +2,15 @@
 use super::Run;
 use super::gpu_check::guarded;
 use super::profile::{self, ProfileArgs};
+use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{args, out, show};
+use crate::cli::{args, out, processes, show};
 use crate::device::{DeviceName, first_card};
 use bench::{self, BenchPlan, Cores, Figure, Hardware, PeerFigure, Peers, Probe};
 use clap::Args;
 use cuda::measure::{self, MeasureSize};
 use cuda::{Card, CardEngine, Cuda, Gpu};
-use parallel::{Error, Result};
+use parallel::{Error, Network, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensor::Bf16;
@@ -25,7 +26,7 @@ better), and of pipelines a pipeline: unsplit_ms, ideal_ms, over_ideal,\nsimulat
 
 /// Measure products, training steps, decoding, all-reduces and proofs, beside the machine's limits
 #[derive(Args, Debug)]
-#[command(after_help = HELP)]
+#[command(after_help = HELP, after_long_help = format!("{HELP}\n\n{}", processes::HELP))]
 pub(crate) struct BenchArgs {
     /// Measure only these figures: names, or their beginnings, such as gemm, separated by commas [default:
     /// all]
@@ -43,19 +44,31 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     small: bool,
     #[command(flatten)]
+    processes: ProcessesArgs,
+    #[command(flatten)]
     profile: ProfileArgs,
 }
 
 impl Run for BenchArgs {
+    const BY_PROCESSES: bool = true;
+
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
         bench::check_turns(a.turns)?;
         if a.profile.asked()? {
-            return profile::run(&a.profile, a.device, (a.turns, a.small), json);
+            return profile::run((&a.profile, &a.processes), a.device, (a.turns, a.small), json);
         }
         let peers = a.peers.as_deref().map(Peers::read).transpose()?;
-        let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers };
-        a.device.open(1)?;
+        let ranks = processes::launch()?.map(|launch| launch.ranks).filter(|ranks| *ranks > 1);
+        let chosen = match a.device {
+            DeviceName::Cpu => bench::chosen::<Cores>(&a.only, ranks),
+            DeviceName::Cuda => bench::chosen::<BenchCards>(&a.only, ranks),
+        }?;
+        let layouts: Vec<_> = ranks.iter().flat_map(|_| chosen.iter().map(|of| of.layout())).collect();
+        let engine = a.device.open(ranks.unwrap_or(1))?;
+        let mut network = a.processes.join(Network::default(), (&layouts, engine), None, &[])?;
+        network.processes = network.processes.filter(|_| ranks.is_some()); // one process has all the ranks
+        let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers, network };
         let watch = ProgressWatch::spinner();
         let figures = match a.device {
             DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
@@ -94,7 +107,8 @@ fn table(figures: &[Figure], peers: bool) {
     out::line(&show::table(&head, figures.iter().map(cells)).to_string());
     pipelines(figures);
     if let Some(figure) = figures.first() {
-        out::line(&format!("Measured on {}.", escaped(&figure.processor)));
+        let how = figure.processes.map_or("", |_| "; each rank is a process");
+        out::line(&format!("Measured on {}{how}.", escaped(&figure.processor)));
     }
 }
 

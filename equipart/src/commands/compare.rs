@@ -18,7 +18,7 @@ pub use work::{Comparison, Data};
 use super::Run;
 use crate::cli::pictures::refuse;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{self, any_ids, learner, pictures, show};
+use crate::cli::{self, any_ids, learner, out, pictures, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use layers::OptimizerKind;
@@ -29,9 +29,9 @@ use models::text::Corpus;
 use parallel::dtype::RunDevice;
 use parallel::measure;
 use parallel::pipeline::Pipeline;
-use parallel::{Batch, BuildContext, Layout, Result, Trainer, bail, budget, price, session};
+use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
-use prove::{OracleTraces, Subject, prove};
+use prove::{OracleTraces, Subject, prove_in};
 use tensor::{Bf16, Cpu, Key, Real, Scalar};
 use timed::row;
 
@@ -61,6 +61,8 @@ fn usual_microbatches(ways: &[Partitioning]) -> usize {
 }
 
 impl Run for CompareArgs {
+    const BY_PROCESSES: bool = true;
+
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
         if !(0.0..=LONGEST).contains(&a.seconds) {
@@ -89,9 +91,14 @@ impl Run for CompareArgs {
         };
         let (ways, experiment) = partitioning::asked(&a, &model.design)?;
         let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
-        a.number.device.open(most)?;
+        let engine = a.number.device.open(most)?;
         let watch = ProgressWatch::spinner();
+        let mut layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
+        if most > 1 {
+            layouts.retain(|layout| layout.ranks() > 1); // the unsplit work needs one rank of any number
+        }
         let network = a.network.network(None)?;
+        let network = a.processes.join(network, (&layouts, engine), a.on_ranks.split.as_ref(), &[])?;
         let microbatches = a.microbatches.unwrap_or_else(|| usual_microbatches(&ways));
         let work = Comparison {
             model: &model,
@@ -111,7 +118,7 @@ impl Run for CompareArgs {
         )?;
         watch.done();
         show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
-        if let Some(file) = &a.svg {
+        if let Some(file) = a.svg.as_ref().filter(|_| !out::is_silent()) {
             tensor::files::replace_file(file, partitioning::picture(&rows)?.as_bytes())?;
         }
         Ok(rows.iter().all(LayoutRow::is_right))
@@ -133,13 +140,16 @@ pub fn compare<D: RunDevice>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<
     let request = text.map(|(model, corpus)| request(work, model, corpus));
     let held = budget::all(ways.iter().map(|way| held::bytes::<D>(work, way, request.as_ref())))?;
     for (layout, bytes) in layouts.iter().zip(held) {
-        budget::fits::<D::Place>(format_args!("comparing {layout}"), [layout.ranks(); 2], bytes)?;
+        let here = work.network.here(layout); // ranks, or processes, each with the unsplit work
+        let (ranks, bytes) =
+            if layout.ranks() > 1 { (layout.ranks(), bytes) } else { (here, bytes * here as u128) };
+        budget::fits::<D::Place>(format_args!("comparing {layout}"), [here, ranks], bytes)?;
     }
     let (mut judged, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {
         let generated = timed::generating::<D>((work, model), &ways, request, watch)?;
         judged = verdicts(work, &ways, texts(&generated[0].0), watch)?;
-        rows = inference::<D>(model, &ways, request, &generated)?;
+        rows = inference::<D>((work, model), &ways, request, &generated)?;
     } else {
         judged.extend(verdicts(work, &ways, Vec::new(), watch)?);
     }
@@ -221,7 +231,8 @@ fn verdicts(
     texts: Vec<(Vec<u32>, usize)>,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<FieldVerdict>> {
-    let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
+    let number = work.network.processes.as_ref().map_or(std::process::id().into(), |all| all.number());
+    let key = Key(tensor::mix(number ^ 0x636f_6d70));
     let (keys, mut judged) = ([key, key.next()], [Vec::new(), Vec::new()]);
     let truths = OracleTraces::default();
     for (n, way) in ways.iter().enumerate() {
@@ -242,8 +253,10 @@ fn verdicts(
         ];
         let halves =
             &halves[usize::from(matches!(work.data, Data::Digits(_)))..if work.learns { 2 } else { 1 }];
+        let world = &prove::world(layout, &way.checks(&work.network))?;
         for (half, judged) in halves.iter().zip(&mut judged) {
-            judged.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
+            let equal = prove_in(world, half, layout, &keys, &truths, &|_| ())?.equal;
+            judged.push((equal, note.clone(), never.clone()));
         }
     }
     let [mut first, second] = judged;
@@ -253,18 +266,20 @@ fn verdicts(
 
 /// One row for each layout.
 fn inference<D: RunDevice>(
-    model: &Model,
+    (work, model): (&Comparison, &Model),
     ways: &[Partitioning],
     request: &Prompts,
     generated: &[(Generated<D::Elem>, timed::RowTimes)],
 ) -> Result<Vec<LayoutRow>> {
     let alone = &generated[0].0.texts;
     let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();
-    let truth = all_logits::<Cpu<f64>>(model, &Layout::default(), &texts)?;
+    let here = Network::default();
+    let truth = all_logits::<Cpu<f64>>(model, (&Layout::default(), &here), &texts)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
     for (n, (way, (generated, timed))) in ways.iter().zip(generated).enumerate() {
         let layout = &way.layout;
-        let error = error::largest(&all_logits::<D>(model, layout, &texts)?, &truth);
+        let over = (layout, &way.checks(&work.network));
+        let error = error::largest(&all_logits::<D>(model, over, &texts)?, &truth);
         own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         // Decoding and a whole forward round differently: allow as much slack again.
         let tie = parts(&generated.texts, alone, 4.0 * (own + error));
@@ -302,14 +317,14 @@ fn training<D: RunDevice>(
     watch: &dyn Fn(&str),
 ) -> Result<Vec<LayoutRow>> {
     let batch = batch(work)?;
-    let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
+    let truth = new_weights::<Cpu<f64>>(work, &Layout::default().into(), &batch)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
     let steps = timed::steps::<D>(work, ways, &batch, watch)?;
     for (n, (way, (taken, timed))) in ways.iter().zip(steps).enumerate() {
         let layout = &way.layout;
-        let weights = new_weights::<D>(work, layout, &batch)?;
+        let weights = new_weights::<D>(work, way, &batch)?;
         let error = if layout.pipeline().schedule.updates_each() {
-            error::largest(&weights, &new_weights::<Cpu<f64>>(work, layout, &batch)?) // of stale weights
+            error::largest(&weights, &new_weights::<Cpu<f64>>(work, way, &batch)?) // of stale weights
         } else {
             error::largest(&weights, &truth)
         };
@@ -339,8 +354,9 @@ fn optimizer(pipeline: &Pipeline) -> (OptimizerKind, Option<f64>) {
 }
 
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.
-fn new_weights<D: RunDevice>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
-    let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: BuildContext<D>| {
+fn new_weights<D: RunDevice>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<Vec<f64>> {
+    let world = way.checks(&work.network).world(&way.layout, "a step")?;
+    let mut ranks = session::run((&way.layout, &world), work.model.values(), |at: BuildContext<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
         trainer.step(batch, LR)?;
         let params = trainer.model().params();

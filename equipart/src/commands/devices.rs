@@ -14,6 +14,8 @@ pub enum Found {
     Here(String),
     /// Why there is none.
     Missing(String),
+    /// Variables that choose and order the devices.
+    Set(String),
 }
 
 /// One line of the list.
@@ -26,16 +28,22 @@ pub struct DeviceEntry {
     pub found: Found,
 }
 
+/// Variables by which the CUDA driver chooses and orders its GPUs.
+const VARIABLES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
+
 /// Lists all devices.
 pub fn all() -> Vec<DeviceEntry> {
     let cores = available_parallelism().map_or(1, usize::from);
     let mut entries = vec![DeviceEntry { device: "cpu", found: Found::Here(format!("{cores} cores")) }];
     let count = Card::count().map_err(|error| error.to_string());
-    let cards = match count {
-        Ok(count) => (0..count).map(card).collect(),
+    let set = VARIABLES.map(|name| std::env::var_os(name).map(|value| (name, value)));
+    let set = set.iter().flatten().map(|(name, value)| format!("{name}={:?}", value.to_string_lossy()));
+    let set = Some(set.collect::<Vec<_>>().join(", ")).filter(|set| !set.is_empty());
+    let cards = set.map(Found::Set).into_iter().chain(match count {
+        Ok(count) => (0..count).map(card).chain(cut(count)).collect(),
         Err(why) => vec![Found::Missing(why)],
-    };
-    entries.extend(cards.into_iter().map(|found| DeviceEntry { device: "cuda", found }));
+    });
+    entries.extend(cards.map(|found| DeviceEntry { device: "cuda", found }));
     let nccl = match Nccl::get() {
         Ok(Nccl { version, library, .. }) => Found::Here(format!("NCCL {version} ({library})")),
         Err(why) => Found::Missing(why),
@@ -44,17 +52,30 @@ pub fn all() -> Vec<DeviceEntry> {
     entries
 }
 
+/// Reports GPUs that are listed as visible, and of which the driver takes only the first `count`.
+fn cut(count: usize) -> Option<Found> {
+    let list = std::env::var(VARIABLES[0]).ok()?;
+    let listed = list.split(',').count();
+    (listed > count).then(|| {
+        Found::Missing(format!(
+            "of the {listed} GPUs in CUDA_VISIBLE_DEVICES={list:?}, the driver takes those before the first that it \
+             does not find: {count}"
+        ))
+    })
+}
+
+/// Describes a GPU; ranks that are processes take it by [`cuda::take`].
 fn card(ordinal: usize) -> Found {
     match Card::open(ordinal) {
         Err(error) => Found::Missing(error.to_string()),
         Ok(card) => {
-            let CardProperties { name, capability: (major, minor), processors, cuda, library, memory } =
+            let CardProperties { name, bus, capability: (major, minor), processors, cuda, library, memory } =
                 &card.about;
             let [free, total] = memory.map(|bytes| comm::readable(bytes as u128));
             let (version, point) = cuda;
             Found::Here(format!(
                 "GPU {ordinal}: {name}, compute capability {major}.{minor}, {processors} multiprocessors, {free} of {total} free, \
-                 CUDA {version}.{point} ({library})"
+                 CUDA {version}.{point} ({library}), PCI {bus}, for local rank {ordinal}"
             ))
         }
     }
@@ -71,9 +92,16 @@ impl Run for DevicesArgs {
         show::all(json, &entries, || {
             for DeviceEntry { device, found } in &entries {
                 match found {
-                    Found::Here(what) => out::line(&format!("{device:5} {what}")),
+                    Found::Here(what) | Found::Set(what) => out::line(&format!("{device:5} {what}")),
                     Found::Missing(why) => out::line(&format!("{device:5} none: {why}")),
                 }
+            }
+            if let Ok(count) = Card::count() {
+                out::line(&format!(
+                    "Ranks that are processes take these GPUs in turn, local rank {count} GPU 0 again. With more ranks \
+                     than GPUs, data goes by\nhost and TCP, and EQUIPART_ENGINE=nccl is refused. Ranks that are threads \
+                     then share GPU 0."
+                ));
             }
         });
         Ok(true)

@@ -188,7 +188,7 @@ impl Run for EvalArgs {
         let watching = |done, of| watch.part("evaluated", done, of);
         let engine = a.number.device.open(layout.ranks())?;
         let network = Network { timeout: a.timeout, ..Network::default() };
-        let network = a.processes.join(network, (&layout, engine), a.on_ranks.split.as_ref(), &[])?;
+        let network = a.processes.join(network, (&[layout], engine), a.on_ranks.split.as_ref(), &[])?;
         let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
         watch.done();
         let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;

@@ -115,7 +115,7 @@ impl Run for GenerateArgs {
         model.config.eos = generation.eos;
         let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
         let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
-        let network = a.processes.join(network, (&layout, engine), a.on_ranks.split.as_ref(), &[dumps])?;
+        let network = a.processes.join(network, (&[layout], engine), a.on_ranks.split.as_ref(), &[dumps])?;
         in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
     }
 }

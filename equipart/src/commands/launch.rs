@@ -2,14 +2,17 @@
 mod local;
 
 use super::Run;
+use super::train::TrainArgs;
 use super::train::state::State;
 use crate::cli::out;
 use crate::commands::train::settings::at_least_1;
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use comm::Secret;
+use layers::counted;
 use local::{FirstEnd, LocalRanks, program};
-use parallel::{Error, Result, bail};
+use parallel::{Error, Layout, Result, bail};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, exit};
 
@@ -27,6 +30,10 @@ pub(crate) struct LaunchArgs {
     /// its last checkpoint in --out
     #[arg(long, value_name = "TIMES", default_value_t = 0, conflicts_with = "by")]
     restarts: usize,
+    /// With --restarts, for train: after each loss, continue with one rank fewer, or more fewer if no layout
+    /// fits, but at least this number of ranks; in the planner's layout, with the same batches [default: all]
+    #[arg(long, value_name = "RANKS", requires = "restarts")]
+    min_ranks: Option<usize>,
     /// Command and its flags
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
@@ -38,7 +45,8 @@ end this command goes to all processes. The exit code is that of the process tha
 srun, the processes take their ranks from that launcher, and rank 0 must run on this machine.
 
     equipart launch -n 4 -- prove --layout tp=2,dp=2
-    equipart launch -n 2 --restarts 3 -- train --layout dp=2 --steps 1000 --out run --checkpoint-every 100";
+    equipart launch -n 2 --restarts 3 -- train --layout dp=2 --steps 1000 --out run --checkpoint-every 100
+    equipart launch -n 4 --restarts 2 --min-ranks 2 -- train --layout tp=2,dp=2 --out run";
 
 /// A launcher of another project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,6 +76,7 @@ impl Run for LaunchArgs {
         if self.restarts > 0 && self.command.iter().any(stops) {
             bail!("--restarts continues a run to its end; leave out --stop-after, or --restarts");
         }
+        self.min_ranks.map_or(Ok(()), |least| can_shrink(&self.command, [least, self.ranks]))?;
         match self.by {
             None => self.here(),
             Some(launcher) => self.elsewhere(launcher),
@@ -78,23 +87,35 @@ impl Run for LaunchArgs {
 impl LaunchArgs {
     /// Runs the processes on this machine.
     fn here(&self) -> Result<bool> {
-        let mut command = self.command.clone();
-        for restarts in 0.. {
-            let ranks = LocalRanks::start(self.ranks, &command, &meeting("127.0.0.1")?)?;
-            let Some(end) = ranks.wait()? else { return Ok(true) };
+        let (mut command, mut ranks, least) =
+            (self.command.clone(), self.ranks, self.min_ranks.unwrap_or(self.ranks));
+        for left in (0..=self.restarts).rev() {
+            let Some(end) = LocalRanks::start(ranks, &command, &meeting("127.0.0.1")?)?.wait()? else {
+                return Ok(true);
+            };
             let FirstEnd { rank, status } = end;
-            if !end.is_lost() || restarts == self.restarts {
+            if !end.is_lost() || left == 0 {
                 let Some(code) = status.code() else { bail!("rank {rank} was lost: {status}") };
                 drop(out::finish());
                 exit(code);
             }
-            command = resumed(&self.command);
-            let left = self.restarts - restarts - 1;
+            command = resumed(&command);
+            let mut who = "all".into();
+            if ranks > least {
+                let layout = smaller(&command, least..ranks).map_err(|why| {
+                    Error::new(format!("rank {rank} was lost ({status}), and the run ends: {why}"))
+                })?;
+                let (words, _) = without(&command, ["--layout"]);
+                command = [words, vec!["--layout".into(), layout.to_string()]].concat();
+                ranks = layout.ranks();
+                who = format!("{} under {layout}", counted(ranks, "rank"));
+            }
             out::note(&format!(
-                "note: rank {rank} was lost ({status}); all start anew, and {left} times more"
+                "note: rank {rank} was lost ({status}); {who} start anew, and {} times more",
+                left - 1
             ));
         }
-        unreachable!("the loop ends by itself")
+        unreachable!("the last start ends the loop")
     }
     /// Runs the processes by another launcher, and ends as it does.
     fn elsewhere(&self, launcher: Launcher) -> Result<bool> {
@@ -123,24 +144,82 @@ fn is_open_mpi() -> bool {
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Open MPI"))
 }
 
+/// A command line of `train`.
+#[derive(Parser)]
+struct TrainCommand {
+    #[command(subcommand)]
+    command: TrainOnly,
+    /// As of all commands.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum TrainOnly {
+    Train(Box<TrainArgs>),
+}
+
+/// Returns the flags of a training run.
+///
+/// # Errors
+/// If it is another command.
+fn train_args(command: &[String]) -> Result<Box<TrainArgs>> {
+    let program = std::iter::once("equipart");
+    match TrainCommand::try_parse_from(program.chain(command.iter().map(String::as_str))) {
+        Ok(TrainCommand { command: TrainOnly::Train(train), .. }) => Ok(train),
+        Err(_) => bail!("--min-ranks is for train, which continues from checkpoints; leave it out"),
+    }
+}
+
+/// Checks that a command can continue with fewer ranks, down to `least`.
+///
+/// # Errors
+/// If `least` is not a number of these ranks, or the command trains in no layout that may change.
+fn can_shrink(command: &[String], [least, ranks]: [usize; 2]) -> Result<()> {
+    if least == 0 || least > ranks {
+        bail!("--min-ranks is {least}; it must be 1 to the number of ranks, {ranks}");
+    }
+    let train = train_args(command)?;
+    let schedule = train.layout().pipeline().schedule;
+    if schedule.updates_each() {
+        bail!(
+            "--min-ranks continues in an exact layout, but {} trains with stale weights; leave one of them out",
+            schedule.about().name
+        );
+    }
+    train.can_be_planned("--min-ranks")
+}
+
+/// Returns the best layout of the most ranks, of these numbers, that keeps the steps of a training run.
+fn smaller(command: &[String], ranks: Range<usize>) -> Result<Layout> {
+    let planner = train_args(command)?.planner()?;
+    let layout = ranks.clone().rev().find_map(|ranks| planner.find(ranks));
+    layout.ok_or_else(|| {
+        let (from, to, step) = (ranks.start, counted(ranks.end - 1, "rank"), planner.step());
+        let these = if ranks.len() == 1 { to } else { format!("{from} to {to}") };
+        Error::new(format!("no layout of {these} fits {step}; a smaller --min-ranks may help"))
+    })
+}
+
+/// Splits a command into the words without these flags, and the last value of each.
+fn without<const N: usize>(command: &[String], flags: [&str; N]) -> (Vec<String>, [Option<String>; N]) {
+    let (mut rest, mut words, mut values) = (command.iter(), Vec::new(), [const { None }; N]);
+    while let Some(word) = rest.next() {
+        let (flag, value) = word.split_once('=').map_or((&**word, None), |(flag, value)| (flag, Some(value)));
+        match flags.iter().position(|name| *name == flag) {
+            Some(at) => values[at] = value.or_else(|| rest.next().map(String::as_str)).map(str::to_owned),
+            None => words.push(word.clone()),
+        }
+    }
+    (words, values)
+}
+
 /// Returns the command that continues a training run from its last checkpoint in `--out`; the same command if
 /// there is none.
 fn resumed(command: &[String]) -> Vec<String> {
-    let (mut rest, mut words, mut folders) = (command.iter(), Vec::new(), [None, None]);
-    while let Some(word) = rest.next() {
-        let (flag, value) = word.split_once('=').map_or((&**word, None), |(flag, value)| (flag, Some(value)));
-        let Some(at) = ["--resume", "--out", "--model", "--config"].iter().position(|name| *name == flag)
-        else {
-            words.push(word.clone());
-            continue;
-        };
-        let value = value.or_else(|| rest.next().map(String::as_str));
-        folders.get_mut(at).into_iter().for_each(|folder| *folder = value);
-    }
-    let [resume, out] = folders;
+    let (words, [resume, out, ..]) = without(command, ["--resume", "--out", "--model", "--config"]);
     let Some(out) = out.or(resume).filter(|out| State::read(Path::new(out)).is_ok()) else {
         return command.to_vec();
     };
-    words.extend(["--resume".into(), out.into()]);
-    words
+    [words, vec!["--resume".into(), out]].concat()
 }

@@ -125,8 +125,15 @@ impl Run for PlanArgs {
         let job = self.job(&config)?;
         let (machine, memory) = self.machine()?;
         let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
-        let search =
-            LayoutSearch { job: &job, machine: &machine, memory, ranks: self.devices, goal, all: false };
+        let search = LayoutSearch {
+            job: &job,
+            machine: &machine,
+            memory,
+            ranks: self.devices,
+            microbatches: None,
+            goal,
+            all: false,
+        };
         if self.all_devices {
             indivisible(self.devices, &job.design, [job.batch_size, job.seq])?;
         }

@@ -1,5 +1,6 @@
 //! Profiles: `bench --profile`, and the tables that `train --profile` prints, too.
 use crate::cli::args::NetworkArgs;
+use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
 use crate::device::{DeviceName, in_device};
@@ -41,26 +42,32 @@ impl ProfileArgs {
     }
 }
 
-pub(crate) fn run(a: &ProfileArgs, device: DeviceName, size: (usize, bool), json: bool) -> Result<bool> {
-    device.open(a.layout.ranks())?;
-    let peak = (device == DeviceName::Cpu).then(|| bench::peak_gflops(a.layout.ranks()));
-    in_device!((device, DtypeName::F32), D => of::<D>(a, peak, size, json))
+pub(crate) fn run(
+    (a, processes): (&ProfileArgs, &ProcessesArgs),
+    device: DeviceName,
+    size: (usize, bool),
+    json: bool,
+) -> Result<bool> {
+    let engine = device.open(a.layout.ranks())?;
+    let network = processes.join(a.network.network(None)?, (&[a.layout], engine), None, &[])?;
+    let of_core = || network.on_rank_0(|| Ok(bench::peak_gflops(network.here(&a.layout))));
+    let peak = (device == DeviceName::Cpu).then(of_core).transpose()?;
+    in_device!((device, DtypeName::F32), D => of::<D>((a, &network.profiling()), peak, size, json))
 }
 
 fn of<D: RunDevice>(
-    a: &ProfileArgs,
+    (a, network): (&ProfileArgs, &Network),
     peak: Option<f64>,
     (turns, small): (usize, bool),
     json: bool,
 ) -> Result<bool> {
-    let network = a.network.network(None)?.profiling();
     network.fits(&[a.layout])?;
     let watch = ProgressWatch::spinner();
     watch.say(&format!("training steps of shape L under {}", a.layout));
-    a.network.keep_trace(&network, bench::profiled::<D>(&a.layout, &network, small))?;
-    let exposed = bench::exposed::<D>(&a.layout, &network, (turns, small), &|what| watch.say(what))?;
+    a.network.keep_trace(network, bench::profiled::<D>(&a.layout, network, small))?;
+    let exposed = bench::exposed::<D>(&a.layout, network, (turns, small), &|what| watch.say(what))?;
     watch.done();
-    tell(&network, peak, json)?;
+    tell(network, peak, json)?;
     if let Some(of) = exposed {
         let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
         show::one(json, &ProfileLine::Links(&of), || {
@@ -81,7 +88,7 @@ fn of<D: RunDevice>(
 pub(crate) fn tell(network: &Network, peak: Option<f64>, json: bool) -> Result<()> {
     let runs = network.trace.as_ref().map_or_else(Vec::new, comm::Trace::runs);
     let run = runs.last().ok_or_else(|| Error::new("no run was profiled"))?;
-    let ranks = profile::of(run)?;
+    let ranks = profile::of(run, network)?;
     if json {
         lines(&ranks, peak);
     } else {

@@ -86,7 +86,7 @@ impl Run for ProveArgs {
             ("dump", a.dump.is_some()),
         ];
         let network =
-            a.processes.join(Network::default(), (&layout, None), a.on_ranks.split.as_ref(), &all_here)?;
+            a.processes.join(Network::default(), (&[layout], None), a.on_ranks.split.as_ref(), &all_here)?;
         if a.device != DeviceName::Cpu {
             return on_device(&a, json);
         }

@@ -2,16 +2,19 @@
 mod adamw;
 mod auto;
 mod check;
+mod copies;
 pub mod data;
 pub(crate) mod dropout;
 pub mod epochs;
 pub mod evaluations;
 pub(crate) mod flags;
 pub(crate) mod log;
+mod planned;
 pub mod run;
 pub mod schedule;
 pub mod settings;
 pub mod state;
+pub mod stragglers;
 
 use self::auto::Amount;
 use self::check::NO_CHECKPOINTS;
@@ -27,8 +30,7 @@ use crate::cli::{args, out, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
 use parallel::dtype::DtypeName;
-use parallel::price::largest::Unknown;
-use parallel::{Result, bail, dump};
+use parallel::{Network, Result, bail, dump};
 use std::sync::Mutex;
 
 impl Run for TrainArgs {
@@ -36,9 +38,9 @@ impl Run for TrainArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let mut a = self;
-        a.layout = a.table.on(a.layout)?;
+        a.schedule_layout()?;
         let mut unknown = a.unknown()?;
-        let microbatches = args::microbatches(&a.layout, a.microbatches.and_then(Amount::number))?;
+        let microbatches = args::microbatches(&a.layout(), a.microbatches.and_then(Amount::number))?;
         a.microbatches = microbatches.map(Amount::Number).or(a.microbatches);
         if a.number == Some(DtypeName::F64) && (a.out.is_some() || a.resume.is_some()) {
             bail!("--dtype f64 {NO_CHECKPOINTS}");
@@ -58,18 +60,20 @@ impl Run for TrainArgs {
         }
         let pictures = if let TrainData::Digits(digits) = &learnt { Some(digits) } else { None };
         let every = |batch_size| pictures.map_or(100, |digits| epochs::steps(digits, batch_size));
+        let layout = a.planned(&settings, &model, &learnt)?;
         let out = a.out.clone().or_else(|| a.resume.clone());
-        let network = a.network.network(out.as_deref())?;
+        let network = Network { counts_waits: a.stragglers, ..a.network.network(out.as_deref())? };
         let mut run = TrainRun {
             source: &learnt,
             checkpoint_every: a.saving.checkpoint_every.unwrap_or_else(|| every(settings.batch_size)),
             settings,
-            layout: a.offload.of(a.on_ranks.of(a.layout, &model.design)?, a.device)?,
+            layout: a.offload.of(a.on_ranks.of(layout, &model.design)?, a.device)?,
             model,
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
             evaluations: a.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
             saves: a.saving.of(out.as_deref())?,
+            check_every: a.check_every,
             stop_after: a.stop_after,
             dump: a.dump.clone(),
             resume,
@@ -78,7 +82,7 @@ impl Run for TrainArgs {
         run.check()?;
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
         run.network =
-            a.processes.join(run.network, (&run.layout, engine), a.on_ranks.split.as_ref(), &only)?;
+            a.processes.join(run.network, (&[run.layout], engine), a.on_ranks.split.as_ref(), &only)?;
         let largest = unknown.map(|unknown| run.largest(unknown)).transpose()?;
         if let (Some(unknown), Some(found)) = (unknown, &largest) {
             let [batch_size, microbatches] = [found.batch_size, found.microbatches].map(Amount::Number);
@@ -86,8 +90,7 @@ impl Run for TrainArgs {
             run.settings = a.settings_for(&learnt)?;
             run.checkpoint_every =
                 a.saving.checkpoint_every.unwrap_or_else(|| every(run.settings.batch_size));
-            let flag = if unknown == Unknown::BatchSize { "batch-size" } else { "microbatches" };
-            out::note(&format!("note: --{flag} auto takes {found}"));
+            out::note(&format!("note: --{} auto takes {found}", auto::flag(unknown)));
             if json {
                 show::json(&serde_json::json!({ "largest_batch": found }));
             }
@@ -139,10 +142,13 @@ impl Run for TrainArgs {
             show::json(&serde_json::json!({ "experts": finished.experts }));
         }
         show::loads(json, &finished.experts);
+        if a.stragglers {
+            stragglers::tell(&stragglers::stragglers(&finished.waits, run.layout.ranks()), json);
+        }
         if a.profile {
             // the dtype of the measured peak
             let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, DtypeName::F32);
-            let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));
+            let peak = own.then(|| bench::peak_gflops(run.layout.ranks()));
             profile::tell(&run.network, peak, json)?;
         }
         Ok(true)

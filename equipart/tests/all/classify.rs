@@ -69,6 +69,7 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         resume: None,
         checkpoint_every: usize::MAX,
         saves: Saves::default(),
+        check_every: None,
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,

@@ -231,6 +231,42 @@ fn what_is_missing_is_one_sentence() {
     assert!(found[1]["here"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
 }
 
+/// Kills: a GPU with another one's bus or local rank, a list of GPUs that is not shown, is empty, or is cut off
+/// without a word; ranks that are processes and choose engines each by its own number.
+#[test]
+fn visible_gpus_are_listed_as_ranks_get_them() {
+    let devices = |visible: &str, more: &[(&str, &str)]| {
+        let variables = [&[("EQUIPART_TWIN_CARDS", "3"), ("CUDA_VISIBLE_DEVICES", visible)], more].concat();
+        on_the_twin(&["devices", "--json"], &variables).map(|output| lines(&output)[1..].to_vec())
+    };
+    let order = [("CUDA_DEVICE_ORDER", "PCI_BUS_ID")];
+    let Some(two) = devices("2,0", &order) else { return };
+    assert_eq!(two[0]["set"], "CUDA_VISIBLE_DEVICES=\"2,0\", CUDA_DEVICE_ORDER=\"PCI_BUS_ID\"");
+    for (local, bus) in [(0, 3), (1, 1)] {
+        let here = two[1 + local]["here"].as_str().unwrap();
+        let ends = format!(", PCI 0000:0{bus}:00.0, for local rank {local}");
+        assert!(here.starts_with(&format!("GPU {local}: ")) && here.ends_with(&ends), "{here}");
+    }
+    assert!(two.len() == 4 && two[3]["device"] == "nccl", "{two:?}");
+    let cut = devices("1,x,0", &[]).unwrap();
+    let wanted = "of the 3 GPUs in CUDA_VISIBLE_DEVICES=\"1,x,0\", the driver takes those before the first that it does not find: 1";
+    assert!(cut.len() == 4 && cut[2]["missing"] == wanted, "{cut:?}");
+    for none in ["", "-1", "two"] {
+        let seen = devices(none, &[]).unwrap();
+        let wanted = format!("the CUDA driver finds no GPU; CUDA_VISIBLE_DEVICES is {none:?}");
+        assert!(seen.len() == 3 && seen[1]["missing"] == *wanted, "{seen:?}");
+    }
+    let text = on_the_twin(&["devices"], &[("EQUIPART_TWIN_CARDS", "2")]).unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("take these GPUs in turn, local rank 2 GPU 0 again.") && !text.contains("VISIBLE"));
+    let join = [("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "4"), ("EQUIPART_ENGINE", "nccl")];
+    let at = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1"), ("EQUIPART_TWIN_CARDS", "2")];
+    let (_dir, config) = config(false);
+    let train = ["train", "--config", &config, "--device", "cuda", "--layout", "dp=4"];
+    let refused = error(&on_the_twin(&train, &[&join[..], &at].concat()).unwrap());
+    assert!(refused.contains("4 ranks or more are on this machine, and 2 GPUs are available"), "{refused}");
+}
+
 /// Kills: a check that goes on after a failure as if nothing were, a report that is not written.
 #[test]
 fn the_check_of_a_card_reports_everything() {

@@ -2,6 +2,7 @@
 mod altered;
 mod answers;
 mod bench;
+mod between_ranks;
 mod bf16;
 mod cannot_see;
 mod cases;

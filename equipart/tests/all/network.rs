@@ -308,6 +308,7 @@ fn slow_links_take_their_time_and_change_nothing() {
             saves: Saves::default(),
             resume,
             checkpoint_every,
+            check_every: None,
             stop_after,
             evaluations: Evaluations::default(),
             dump,

@@ -1,7 +1,9 @@
 //! Ranks as processes of the binary, found by torchrun's variables: they have what threads have, bit for bit,
 //! and whatever goes wrong between them is one sentence in each.
 mod apart;
+mod elastic;
 mod launched;
+mod measured;
 
 use crate::child::{Watched, binary, output};
 use std::net::TcpListener;
@@ -36,7 +38,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 /// Output of rank 0 of processes that all end with success; the others print nothing.
-fn displayed(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> String {
+pub(crate) fn displayed(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> String {
     let outputs = all(ranks, args, prepared);
     for (rank, output) in outputs.iter().enumerate() {
         assert!(output.status.success(), "rank {rank}: {}", text(&output.stderr));
@@ -49,12 +51,12 @@ fn losses(lines: &str) -> Vec<String> {
     lines.lines().map(|line| line.split("tokens_per_second").next().unwrap().to_string()).collect()
 }
 
-const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
+pub(crate) const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
     "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 256, "max_position_embeddings": 32,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu"}"#;
 
 /// A folder with a config and a batch, and their paths.
-fn small() -> (tempfile::TempDir, String, String) {
+pub(crate) fn small() -> (tempfile::TempDir, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let [config, batch] = ["config.json", "ids.json"].map(|name| dir.path().join(name));
     std::fs::write(&config, CONFIG).unwrap();
@@ -196,20 +198,16 @@ fn processes_on_cards_are_joined_by_nccl() {
     let alone = said(["nccl"; 2], "2");
     let own = "note: each rank has its own GPU, joined by NCCL 2.18.3 (";
     assert!(alone[0].1.contains(own), "{alone:?}");
-    for (code, error) in &alone {
-        let why = error.contains(": all_reduce(sum) over tp of ") && error.contains(": NCCL's rank ");
-        assert!(*code == Some(2) && why && error.contains(" was not ready within 2s"), "{error}");
-    }
-    for (code, error) in said(["nccl", "card"], "2") {
-        assert!(code == Some(2) && error.contains("ranks have different arguments: rank 1 has "), "{error}");
-        assert!(
-            error.contains(" [EQUIPART_ENGINE=card], rank 0 has ")
-                && error.contains(" [EQUIPART_ENGINE=nccl]"),
-            "{error}"
-        );
-    }
-    let few = &said(["nccl"; 2], "1")[1];
-    let why = "EQUIPART_ENGINE=nccl needs a GPU for each rank: this is rank 1 of its machine (from 0), and 1 GPU is available";
+    let (code, error) = &alone[0];
+    let why = error.contains(": all_reduce(sum) over tp of ") && error.contains(": NCCL's rank ");
+    assert!(*code == Some(2) && why && error.contains(" was not ready within 2s"), "{error}");
+    let (code, error) = &said(["nccl", "card"], "2")[0];
+    assert!(*code == Some(2) && error.contains("ranks have different arguments: rank 1 has "), "{error}");
+    let engines =
+        error.contains(" [EQUIPART_ENGINE=card], rank 0 has ") && error.contains(" [EQUIPART_ENGINE=nccl]");
+    assert!(engines, "{error}");
+    let few = &said(["nccl"; 2], "1")[0];
+    let why = "EQUIPART_ENGINE=nccl needs a GPU for each rank: 2 ranks or more are on this machine, and 1 GPU is available";
     assert!(few.0 == Some(2) && few.1.contains(why), "{few:?}");
 }
 
@@ -222,6 +220,15 @@ fn sentence(output: &Output) -> String {
         "{error}"
     );
     sentences[0].to_string()
+}
+
+/// The one sentence that these processes end with: the first of them prints it, and no other does.
+fn told_once(outputs: Vec<Output>) -> String {
+    for output in &outputs[1..] {
+        let printed = text(&output.stderr) + &text(&output.stdout);
+        assert!(output.status.code() == Some(2) && printed.is_empty(), "{printed}");
+    }
+    sentence(&outputs[0])
 }
 
 /// Kills: variables, a command, flags or processes that do not fit and are not refused in one sentence; a
@@ -246,9 +253,9 @@ fn what_does_not_fit_is_one_sentence() {
     );
     let missing = output(rank(0, 2, 1, &train).env_remove("MASTER_ADDR"));
     assert!(sentence(&missing).starts_with("RANK is 0, and MASTER_ADDR is not set; "));
-    let itself = "RANK is 0, and this command runs all its ranks itself; unset RANK, or start train, generate, prove or eval, which \
-         run one rank a process";
-    for args in [&["compare"][..], &["price"], &["bench"]] {
+    let itself = "RANK is 0, and this command runs all its ranks itself; unset RANK, or start compare, train, generate, prove, eval \
+         or bench, which run one rank a process";
+    for args in [&["price"][..], &["devices"]] {
         assert_eq!(alone(args, &[]), itself);
     }
     for flag in [&["--dump", "/nowhere/d"][..], &["--profile"]] {
@@ -267,9 +274,7 @@ fn what_does_not_fit_is_one_sentence() {
     let asked = "ranks have different arguments: rank 1 has … tp=2 --lr 0.5, rank 0 has … tp=2";
     let both =
         [rank(0, 2, port, &train), rank(1, 2, port, &other)].map(|mut command| Watched::start(&mut command));
-    for ended in both.map(Watched::output) {
-        assert_eq!(sentence(&ended), asked);
-    }
+    assert_eq!(told_once(both.map(Watched::output).into()), asked);
     let secret = |more: &[&str]| alone(&[&train[..], more].concat(), &[("EQUIPART_SECRET", "short")]);
     assert!(secret(&[]).starts_with("the secret of EQUIPART_SECRET has 5 bytes; it needs 16 or more"));
     let far = alone(&train, &[("MASTER_ADDR", "192.0.2.7")]);
@@ -283,6 +288,31 @@ fn what_does_not_fit_is_one_sentence() {
     );
     let seen = sentence(&output(binary().args(["eval", "--secret", &batch])));
     assert!(seen.starts_with("--secret") && seen.ends_with("RANK is not set; leave it out"), "{seen}");
+}
+
+/// Kills: an error that each rank prints, or none; one of a rank that the others wait for, or that has no rank
+/// before it; one that comes later because the others do not come.
+#[test]
+fn bad_input_is_told_by_one_rank() {
+    let (_dir, config, batch) = small();
+    let train = ["train", "--config", &config, "--batch", &batch, "--steps", "2", "--layout"];
+    let more = |more: &[&'static str]| [&train[..], more].concat();
+    let said = |args: [&[&str]; 3]| {
+        let port = port();
+        let start = |place: usize| Watched::start(&mut rank(place, 3, port, args[place]));
+        told_once([0, 1, 2].map(start).map(Watched::output).into())
+    };
+    let good = more(&["dp=3"]);
+    let size = "WORLD_SIZE is 3, but the layout dp=2 has 2 ranks; start one process a rank";
+    assert_eq!(said([&more(&["dp=2"]); 3]), size);
+    assert_eq!(said([&more(&["dp=2"]), &good, &good]), size);
+    let flag = more(&["dp=3", "--nonsense"]);
+    assert!(said([&flag; 3]).starts_with("unexpected argument '--nonsense' found"));
+    assert!(said([&good, &flag, &good]).starts_with("rank 1: unexpected argument '--nonsense' found"));
+    let missing = more(&["dp=3", "--resume", "/nowhere"]);
+    assert!(said([&good, &good, &missing]).starts_with("rank 2: /nowhere does not exist"));
+    let itself = "RANK is 0, and this command runs all its ranks itself; unset RANK";
+    assert!(said([&["price"]; 3]).starts_with(itself));
 }
 
 /// Kills: a process that was killed and is waited for, or is not named by the others.
@@ -300,7 +330,7 @@ fn a_process_that_is_killed_is_named_by_the_others() {
     drop(lines);
     let said = sentence(&zero.output());
     assert!(
-        said.starts_with("rank 1: its process exited without a report, or its connection broke ("),
+        said.starts_with("rank 1: its process exited without a report, or its connection broke"),
         "{said}"
     );
     one.output();

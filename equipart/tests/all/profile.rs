@@ -53,6 +53,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         resume: None,
         checkpoint_every: 100,
         saves: Saves::default(),
+        check_every: None,
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,
@@ -101,7 +102,7 @@ fn layers_are_all_there(rank: &RankProfile) {
 fn both_tables_of_every_rank_add_up_to_its_steps() {
     for layout in ["none", "tp=2", "tp=2,sp,dp=2"] {
         let (run, flops) = trained(layout, &Network::default().profiling());
-        let ranks = profile::of(&run).unwrap();
+        let ranks = profile::of(&run, &Network::default()).unwrap();
         assert_eq!(ranks.len(), flops.len());
         for ((rank, events), flops) in ranks.iter().zip(&run.ranks).zip(flops) {
             let steps: Vec<_> = events

@@ -111,6 +111,7 @@ fn train_as(
         resume,
         checkpoint_every: 2,
         saves: Saves::default(),
+        check_every: None,
         stop_after,
         dump: None,
     };
@@ -320,9 +321,9 @@ fn texts_end_where_they_end() {
 fn logits_in_f32_are_near_those_in_f64() {
     let model = model(false);
     let texts: Vec<Vec<u32>> = vec![(0..20).map(|i| i * 7 % 256).collect(), vec![1, 2, 3]];
-    let truth = all_logits::<Cpu<f64>>(&model, &Layout::default(), &texts).unwrap();
+    let truth = all_logits::<Cpu<f64>>(&model, (&Layout::default(), &Network::default()), &texts).unwrap();
     let error = |split: &str| {
-        let logits = all_logits::<Cpu<f32>>(&model, &layout(split), &texts).unwrap();
+        let logits = all_logits::<Cpu<f32>>(&model, (&layout(split), &Network::default()), &texts).unwrap();
         assert_eq!((logits.len(), truth.len()), (23 * 256, 23 * 256));
         logits.iter().zip(&truth).fold(0.0f64, |e, (a, b)| e.max((a - b).abs()))
     };

@@ -7,7 +7,7 @@ use models::generate::all_logits;
 use models::text::{Corpus, windows};
 use models::tokenizer::{self, Tokenizer};
 use models::{Model, embedded};
-use parallel::{Layout, Trainer};
+use parallel::{Layout, Network, Trainer};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -223,7 +223,7 @@ fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
     let reported = windows(&corpus.held_out, 8);
     assert_eq!(reported.iter().map(|(ids, _)| ids.len()).collect::<Vec<_>>(), [8, 8, 3]);
     let ids: Vec<_> = reported.iter().map(|(ids, _)| ids.clone()).collect();
-    let logits = all_logits::<Cpu<f64>>(&model, &Layout::default(), &ids).unwrap();
+    let logits = all_logits::<Cpu<f64>>(&model, (&Layout::default(), &Network::default()), &ids).unwrap();
     let targets = reported.iter().flat_map(|(_, targets)| targets);
     let cost = |(row, target): (&[f64], &u32)| {
         row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[*target as usize] // nats

@@ -55,25 +55,16 @@ impl<D: Kernels> Param<D> {
     /// Returns the elements of a tensor that this rank saves; `None` if it saves none of them, or there is no
     /// such tensor. State that is kept off the device is loaded.
     pub fn saved(&self, which: SavedTensor) -> Option<SavedPart<D>> {
-        let sharding = &self.sharding;
         let wide = match which {
             SavedTensor::Value => self.master.as_ref(),
             SavedTensor::Moment(i) => Some(self.moments.get(i)?),
         };
-        let is_sharded = sharding.shards.is_some() && (wide.is_some() || self.value.shard.is_some());
-        if !sharding.saves(is_sharded) {
+        let is_sharded = self.rests_sharded(wide.is_some());
+        if !self.sharding.saves(is_sharded) {
             return None;
         }
-        let (from, n) = match &sharding.shards {
-            Some(shards) if is_sharded => (shards.from(), shards.len),
-            _ => (0, usize::MAX),
-        };
-        let cols = self.local()[1];
-        let saved = |CutRectangle { local: [row, col], shape, whole, first }: CutRectangle| {
-            let from = row * cols + col - from;
-            whole.filter(|_| first).map(|begin| SavedRectangle { begin, shape, from, stride: cols })
-        };
-        let rectangles: Vec<_> = sharding.cuts.rectangles(from, n).into_iter().filter_map(saved).collect();
+        let firsts = self.rectangles(is_sharded).filter_map(|(rectangle, first)| first.then_some(rectangle));
+        let rectangles: Vec<_> = firsts.collect();
         if rectangles.is_empty() {
             return None;
         }
@@ -82,6 +73,24 @@ impl<D: Kernels> Param<D> {
             None => TensorAtRest::Value(self.value.rest()?),
         };
         Some(SavedPart { tensor, rectangles })
+    }
+    /// Returns whether this rank keeps only its shard of the value, or of a wide tensor.
+    pub(super) fn rests_sharded(&self, wide: bool) -> bool {
+        self.sharding.shards.is_some() && (wide || self.value.shard.is_some())
+    }
+    /// Splits this rank's elements of a tensor at rest, sharded or whole, into rectangles of the whole
+    /// parameter; padding is left out. With each, returns whether no lower rank holds its pieces.
+    pub(super) fn rectangles(&self, sharded: bool) -> impl Iterator<Item = (SavedRectangle, bool)> {
+        let (from, n) = match &self.sharding.shards {
+            Some(shards) if sharded => (shards.from(), shards.len),
+            _ => (0, usize::MAX),
+        };
+        let cols = self.local()[1];
+        let of = move |CutRectangle { local: [row, col], shape, whole, first }: CutRectangle| {
+            let from = row * cols + col - from;
+            whole.map(|begin| (SavedRectangle { begin, shape, from, stride: cols }, first))
+        };
+        self.sharding.cuts.rectangles(from, n).into_iter().filter_map(of)
     }
 }
 

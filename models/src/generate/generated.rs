@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use tensor::Scalar;
 
 /// All continued prompts, with measurements.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
 pub struct Generated<E: Scalar> {
     /// Texts, in the order of the prompts.
     pub texts: Vec<Text>,
@@ -17,6 +18,7 @@ pub struct Generated<E: Scalar> {
     /// Seconds of that time until every rank had read its prompts.
     pub prefill_seconds: f64,
     /// Activations of each data rank's layers, if recorded.
+    #[serde(skip)]
     pub seen: Vec<Recorded<E>>,
 }
 

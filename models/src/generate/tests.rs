@@ -76,9 +76,12 @@ fn texts_are_those_chosen_from_whole_rows() {
         let end = texts(Vec::new(), sampling)[0].ids[4];
         for eos in [Vec::new(), vec![end]] {
             for (n, (text, prompt)) in texts(eos, sampling).iter().zip(&prompts).enumerate() {
-                let of_all =
-                    all_logits::<Cpu<f32>>(&model(Vec::new()), &layout, std::slice::from_ref(&text.ids))
-                        .unwrap();
+                let of_all = all_logits::<Cpu<f32>>(
+                    &model(Vec::new()),
+                    (&layout, &Network::default()),
+                    std::slice::from_ref(&text.ids),
+                )
+                .unwrap();
                 let rows: Vec<Vec<f32>> =
                     of_all.chunks(V).map(|row| row.iter().map(|&x| x as f32).collect()).collect();
                 assert_eq!(text.prompt_logits.len(), V);
@@ -187,5 +190,5 @@ fn a_balance_of_microbatches_is_nothing_to_generation() {
     let request = request(GREEDY, NEW, vec![vec![1, 2, 3], vec![4]]);
     let alone = continued(&model, "none", &request).0;
     assert_eq!(continued(&model, "pp=2:seq1f1b", &request).0, alone);
-    assert!(all_logits::<Cpu<f32>>(&model, &sliced, &alone).is_ok());
+    assert!(all_logits::<Cpu<f32>>(&model, (&sliced, &Network::default()), &alone).is_ok());
 }

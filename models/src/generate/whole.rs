@@ -3,7 +3,7 @@ use crate::Model;
 use kernels::{Kernels, Meta};
 use layers::{Design, PassContext, Shape};
 use parallel::dtype::RunDevice;
-use parallel::{BuildContext, Layout, Result, Stages, price, session};
+use parallel::{BuildContext, Layout, Network, Result, Stages, price, session};
 use tensor::{Real, Tensor, TokenIds};
 
 /// Returns the logits of every token of whole sequences, as one row-major matrix in f64: for comparing
@@ -11,9 +11,14 @@ use tensor::{Real, Tensor, TokenIds};
 ///
 /// # Errors
 /// If the layout does not fit the model, or a rank fails.
-pub fn all_logits<D: RunDevice>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
+pub fn all_logits<D: RunDevice>(
+    model: &Model,
+    (layout, network): (&Layout, &Network),
+    sequences: &[Vec<u32>],
+) -> Result<Vec<f64>> {
     layout.fits(Design::from(model.config.shape).inferring())?;
-    let ranks = session::run((layout, &layout.world()?), model.values(), |at: BuildContext<D>| {
+    let world = network.world(layout, "logits")?;
+    let ranks = session::run((layout, &world), model.values(), |at: BuildContext<D>| {
         let logits = whole_logits(&at, &model.config.shape, sequences)?;
         let logits = logits.read().expect("the host has values");
         Ok(logits.into_iter().map(Real::to_f64).collect())

@@ -3,8 +3,8 @@ use super::*;
 use crate::generate::all_logits;
 use crate::tokenizer;
 use layers::SavedTensor;
-use parallel::Stages;
 use parallel::checkpoint::{self, CheckpointFile, finite_f32};
+use parallel::{Network, Stages};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -188,7 +188,12 @@ fn fused_experts_are_those_of_single_tensors() {
         for layout in ["none", split] {
             let logits = |model| {
                 let sequences = [vec![1, 2, 3, 4, 5], vec![6, 7]];
-                let all = all_logits::<Cpu<f64>>(model, &layout.parse().unwrap(), &sequences).unwrap();
+                let all = all_logits::<Cpu<f64>>(
+                    model,
+                    (&layout.parse().unwrap(), &Network::default()),
+                    &sequences,
+                )
+                .unwrap();
                 all.into_iter().map(f64::to_bits).collect::<Vec<_>>()
             };
             assert_eq!(logits(&model), logits(&single), "{name} under {layout}");

@@ -146,7 +146,8 @@ fn small() -> TrainingJob {
 
 fn found(ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
     let (job, machine) = (small(), Arc::new(machine()));
-    LayoutSearch { job: &job, machine: &machine, memory, ranks, goal, all }.find::<Cpu<Bf16>>()
+    LayoutSearch { job: &job, machine: &machine, memory, ranks, microbatches: None, goal, all }
+        .find::<Cpu<Bf16>>()
 }
 
 /// The best ten layouts of two ranks are those of weighing every layout, for either goal and in memory that
@@ -173,6 +174,31 @@ fn the_search_finds_what_weighing_everything_finds() {
             .iter()
             .all(|of| { of.layout.offload().is_some() || of.layout.rests().tiles > 1 })
     );
+}
+
+/// A run's number of microbatches is part of its mathematics. A search tries two for four sequences anyway;
+/// of three, some have one sequence, so two data ranks cannot share them. Kills: a given number that is not
+/// kept, is only tried where it is a usual one, or is pruned by a bound for another; data ranks without a
+/// sequence.
+#[test]
+fn a_given_number_of_microbatches_is_kept() {
+    let design = Design::Transformer(Shape { blocks: 1, ..SHAPE }); // no stages
+    let (job, machine) = (TrainingJob { design, ..small() }, Arc::new(machine()));
+    let of = |microbatches, all| {
+        let (memory, goal) = (usize::MAX, Goal::Time);
+        let search = LayoutSearch { job: &job, machine: &machine, memory, ranks: 2, microbatches, goal, all };
+        let best = search.find::<Cpu<Bf16>>().best.into_iter();
+        best.map(|of| (of.layout.to_string(), of.microbatches)).collect::<Vec<_>>()
+    };
+    for given in [2, 3] {
+        let found = of(Some(given), false);
+        assert_eq!(found, of(Some(given), true));
+        assert!(!found.is_empty() && found.iter().all(|(_, number)| *number == given), "{found:?}");
+        assert_eq!(found.iter().any(|(layout, _)| layout.contains("dp=2")), given == 2, "{found:?}");
+    }
+    let usual = of(None, false).into_iter().find(|(_, number)| *number == 2);
+    assert!(usual.is_none_or(|usual| usual == of(Some(2), false)[0]));
+    assert!(of(Some(5), false).is_empty());
 }
 
 /// Kills: a number that is read as another, a missing number that is not named, an unordered table.
@@ -236,7 +262,7 @@ fn fewer_devices_are_tried_where_more_do_not_divide() {
     let (job, machine) = (small(), Arc::new(machine()));
     let of = |ranks| {
         let (memory, goal) = (usize::MAX, Goal::Time);
-        LayoutSearch { job: &job, machine: &machine, memory, ranks, goal, all: false }
+        LayoutSearch { job: &job, machine: &machine, memory, ranks, microbatches: None, goal, all: false }
     };
     let words = |found: &SearchResult| found.best[0].layout.to_string();
     assert!(of(5).find::<Cpu<Bf16>>().best.is_empty());
@@ -255,7 +281,8 @@ fn decision_trees_follow_memory_and_nodes() {
     let best = found(2, usize::MAX, Goal::Time, false).best.swap_remove(0);
     let said = |ranks: usize, memory: usize| {
         let goal = Goal::Time;
-        let search = LayoutSearch { job: &job, machine: &fast, memory, ranks, goal, all: false };
+        let search =
+            LayoutSearch { job: &job, machine: &fast, memory, ranks, microbatches: None, goal, all: false };
         advice::steps::<Cpu<Bf16>>(&search, &best).unwrap()
     };
     let questions = |steps: &[advice::DecisionStep]| -> Vec<_> {

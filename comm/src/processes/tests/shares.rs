@@ -1,5 +1,12 @@
 //! Bytes between processes: all-reduces travel as shares.
+use super::super::connection::Connection;
+use super::super::frame::{encoded, send_frame};
+use super::super::shares::{ArrivedShares, SumName};
+use super::strangers::mutated;
 use super::*;
+use std::io::{self, Cursor, Read};
+use std::net::Shutdown;
+use std::sync::Mutex;
 
 /// Kills: elements that go to a rank that does not take them, or twice, such as all addends of an all-reduce
 /// to all ranks.
@@ -66,4 +73,67 @@ fn all_have_all_shares_when_a_run_ends() {
         });
         assert_eq!(ended, vec![(vec![true], 0); 4]);
     }
+}
+
+/// Kills: a share of another length that is taken, and memory beyond its end that is read or written.
+#[test]
+fn a_share_has_the_length_of_its_range() {
+    let errors = each(3, |processes| {
+        let program = |device: Cpu<f32>, mesh: Mesh<Host>| {
+            if mesh.rank() == 1 {
+                let first = SumName { members: [0, 1, 2].into(), number: 2 };
+                processes.shares().give(&first, &vec![7; 12].into());
+            }
+            mesh.world().all_reduce(&mut ones(&device, 1000), Reduce::Sum)
+        };
+        let world = World::threads(&[(Axis::Dp, 3)]).unwrap().limit(LIMIT);
+        world.over(&processes).unwrap().run(program).unwrap_err()
+    });
+    for error in errors {
+        assert!(error.rank == 1, "{error}");
+        assert!(
+            error.reason.starts_with("its process sent 12 bytes for all_reduce(sum) over dp of"),
+            "{error}"
+        );
+    }
+}
+
+/// A connection on which these bytes arrive.
+struct Said(Mutex<Cursor<Vec<u8>>>);
+
+impl Connection for Said {
+    fn send(&self, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn receive(&self, to: &mut [u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().read(to)
+    }
+    fn limit(&self, _: [Option<Duration>; 2]) -> io::Result<()> {
+        Ok(())
+    }
+    fn close(&self, _: Shutdown) {}
+}
+
+/// Kills: a name or a length that another process sends and that is used unchecked: a panic, a hang, memory
+/// that is allocated before its bytes arrive.
+#[test]
+fn changed_shares_are_refused_or_have_another_name() {
+    let name = |number| SumName { members: [0, 1, 2].into(), number };
+    let mut said = Vec::new();
+    for number in 0..4 {
+        send_frame(&mut said, &encoded(&(name(number), 400usize)), &[vec![number as u8; 400].into()])
+            .unwrap();
+    }
+    let taken = |said: Vec<u8>| {
+        let connection: Arc<dyn Connection> = Arc::new(Said(Mutex::new(Cursor::new(said))));
+        let mut arrived = ArrivedShares::new(&connection);
+        let mut share = vec![0; 400];
+        let mut read = |len, from: &mut dyn Read| {
+            if len == 400 { from.read_exact(&mut share) } else { Err(io::ErrorKind::InvalidData.into()) }
+        };
+        arrived.take(&name(3), &mut || false, &mut read).map(|()| share)
+    };
+    assert_eq!(taken(said.clone()).unwrap(), vec![3; 400]);
+    let refused = (0..2000).filter(|seed| taken(mutated(&said, *seed)).is_err()).count();
+    assert!((500..2000).contains(&refused), "{refused}");
 }

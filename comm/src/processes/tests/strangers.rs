@@ -1,10 +1,10 @@
 //! Others that connect: strangers, ranks that go or stop, and ranks that tell what none would.
 use super::super::door::reached;
-use super::super::frame::{LONGEST, ProcessReport, TimedConnection, receive, send};
+use super::super::frame::{LONGEST, ProcessReport, TimedConnection, encoded, receive, send, send_frame};
 use super::super::greeting::{Greeting, MeetingReply, VERSION};
 use super::super::secret::ConnectionEnd;
-use super::super::shares::SumName;
 use super::*;
+use crate::flight::LastCalls;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::spawn;
@@ -157,7 +157,7 @@ fn who_leaves_the_meeting_is_named() {
             let rank = |rank| threads.spawn(move || met(&launch(rank, 3, port), "a test", limit));
             let zero = rank(0);
             let one = known(port, &Secret::default());
-            send(&one, &hello(1, 3), &[]).unwrap();
+            send(&one, &hello(1, 3)).unwrap();
             let two = match stays {
                 None => {
                     drop(one); // before rank 2 has come
@@ -186,19 +186,18 @@ fn who_comes_again_says_of_which_meeting() {
     let met = scope(|threads| {
         let zero = threads.spawn(move || met(&launch(0, 2, port), "a test", limit));
         let one = known(port, &Secret::default());
-        send(&one, &hello(1, 2), &[]).unwrap();
+        send(&one, &hello(1, 2)).unwrap();
         let MeetingReply { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
         let order = known(port, &Secret::default());
-        send(&order, &Greeting::Own { meeting: meeting ^ 1, rank: 1, shares: false }, &[]).unwrap();
-        send(&one, &Vec::<usize>::new(), &[]).unwrap();
+        send(&order, &Greeting::Own { meeting: meeting ^ 1, rank: 1, shares: false }).unwrap();
+        send(&one, &Vec::<usize>::new()).unwrap();
         zero.join().unwrap()
     });
     assert_eq!(met, Err("rank 0 did not get all connections from rank 1".to_string()));
 }
 
-/// All bytes that rank 1 of two sends to rank 0 after they have met, those of its shares, and the result of
-/// rank 0.
-fn recorded() -> ([Vec<u8>; 2], Vec<f32>) {
+/// All bytes that rank 1 of two sends to rank 0 after they have met, and the result of rank 0.
+fn recorded() -> (Vec<u8>, Vec<f32>) {
     let (front, back) = (port(), port());
     let front_door = TcpListener::bind(at(front)).unwrap();
     let copied = |mut from: TcpStream, mut to: TcpStream| {
@@ -235,18 +234,10 @@ fn recorded() -> ([Vec<u8>; 2], Vec<f32>) {
         both.map(|rank| rank.join().unwrap())
     });
     let said = between.join().unwrap();
-    let behind = |said: &Vec<u8>| {
-        let mut rest = &said[8 + 32 + 32..]; // what shows the secret
-        let greeting: Greeting = receive(&mut rest, LONGEST).unwrap();
-        (greeting, rest.to_vec())
-    };
-    let (_, calls) = behind(&said[0]);
-    let mut calls = &*calls;
+    let mut calls = &said[0][8 + 32 + 32..]; // behind what shows the secret
+    let _: Greeting = receive(&mut calls, LONGEST).unwrap();
     let _: Vec<usize> = receive(&mut calls, LONGEST).unwrap();
-    let is_shares =
-        |(greeting, _): &(Greeting, Vec<u8>)| matches!(greeting, Greeting::Own { shares: true, .. });
-    let (_, shares) = said[1..].iter().map(behind).find(is_shares).unwrap();
-    ([calls.to_vec(), shares], ran.into_iter().next().unwrap())
+    (calls.to_vec(), ran.into_iter().next().unwrap())
 }
 fn world(limit: Duration) -> World {
     World::threads(&[(Axis::Tp, 2)]).unwrap().limit(limit)
@@ -256,24 +247,23 @@ fn program(device: Cpu<f32>, mesh: Mesh<Host>) -> Result<Vec<f32>, CommError> {
 }
 
 /// Rank 0's run with one that has met it as rank 1, says this, and goes.
-fn run_with([said, shares]: [Vec<u8>; 2], limit: Duration) -> Result<Vec<f32>, RankError> {
+fn run_with(said: Vec<u8>, limit: Duration) -> Result<Vec<f32>, RankError> {
     let port = port();
     scope(|threads| {
         threads.spawn(move || {
             let one = known(port, &Secret::default());
-            send(&one, &hello(1, 2), &[]).unwrap();
+            send(&one, &hello(1, 2)).unwrap();
             let MeetingReply { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
-            let [_order, of_shares] = [false, true].map(|shares| {
+            let _others = [false, true].map(|shares| {
                 let stream = known(port, &Secret::default());
-                send(&stream, &Greeting::Own { meeting, rank: 1, shares }, &[]).unwrap();
+                send(&stream, &Greeting::Own { meeting, rank: 1, shares }).unwrap();
                 stream
             });
-            send(&one, &Vec::<usize>::new(), &[]).unwrap();
+            send(&one, &Vec::<usize>::new()).unwrap();
             let _: Option<String> = receive(&mut &one, LONGEST).unwrap();
             let mut hears = one.try_clone().unwrap();
             threads.spawn(move || std::io::copy(&mut hears, &mut std::io::sink()));
-            let _ = (&of_shares).write_all(&shares); // rank 0 may have had enough
-            let _ = (&one).write_all(&said); // as above
+            let _ = (&one).write_all(&said); // rank 0 may have had enough
             sleep(limit / 4);
             let _ = one.shutdown(std::net::Shutdown::Both);
         });
@@ -284,22 +274,17 @@ fn run_with([said, shares]: [Vec<u8>; 2], limit: Duration) -> Result<Vec<f32>, R
     })
 }
 
-/// Bytes of a rank with something in them changed: bytes, a number in a head made large, a piece left out or
-/// repeated.
-fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
+/// Bytes of a rank with something in them changed: bytes, a number made one more or less, eight bytes
+/// made large, a piece left out or repeated.
+pub(super) fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
     let draw = |i: usize, below: usize| mix((seed * 64 + i) as u64) as usize % below.max(1);
     let mut said = said.to_vec();
-    let digits: Vec<_> =
-        said.iter().enumerate().filter(|(_, byte)| byte.is_ascii_digit()).map(|(at, _)| at).collect();
     for i in 0..=draw(0, 3) {
         let at = draw(3 * i + 1, said.len());
         match draw(3 * i + 2, 6) {
             0 => said[at] ^= 1 << draw(3 * i + 3, 8),
             1 => said[at] = draw(3 * i + 3, 256) as u8,
-            2 => {
-                let at = digits[draw(3 * i + 3, digits.len())].min(said.len() - 1);
-                said[at] = b"0123456789-e."[draw(3 * i + 4, 13)]; // a number of the same length
-            }
+            2 => said[at] = said[at].wrapping_add([1, 0xff][draw(3 * i + 3, 2)]), // a number beside the right one
             3 => {
                 drop(said.splice(at.min(said.len() - 8)..at.min(said.len() - 8) + 8, u64::MAX.to_le_bytes()));
             }
@@ -325,23 +310,20 @@ fn what_a_rank_tells_is_checked() {
     assert_eq!(run_with(said.clone(), LIMIT).unwrap(), right, "as it was said");
     for rank in [2, 77, usize::MAX] {
         let mut ended = Vec::new();
-        send(&mut ended, &ProcessReport::Ended(Some((rank, "why".into()))), &[]).unwrap();
-        let error = run_with([ended, Vec::new()], LIMIT).unwrap_err();
+        send_frame(
+            &mut ended,
+            &encoded(&ProcessReport::Ended(Some(((rank, "why".into()), LastCalls::default())))),
+            &[],
+        )
+        .unwrap();
+        let error = run_with(ended, LIMIT).unwrap_err();
         assert!(error.rank == 1 && error.reason.contains("sent an invalid report"), "{rank}: {error}");
     }
-    let (mut rest, mut short) = (&*said[1], Vec::new());
-    let (name, len): (SumName, usize) = receive(&mut rest, LONGEST).unwrap();
-    send(&mut short, &(name, len - 4), &[rest[..len - 4].into()]).unwrap();
-    let error = run_with([said[0].clone(), short], LIMIT).unwrap_err();
-    assert!(error.reason.contains(&format!("sent {} bytes for all_reduce", len - 4)), "{error}");
     let n = std::env::var("EQUIPART_FRAMES").map_or(48, |n| n.parse().unwrap());
     let (begun, limit) = (Instant::now(), Duration::from_millis(200));
     let mut refused = 0;
     for seed in 0..n {
-        let mut said = said.clone();
-        let changed = &mut said[usize::from(seed % 4 == 3)]; // the shares are fewer
-        *changed = mutated(changed, seed);
-        let Err(error) = run_with(said, limit) else { continue };
+        let Err(error) = run_with(mutated(&said, seed), limit) else { continue };
         refused += 1;
         let panics =
             ["index out", "out of range", "overflow", "unwrap", "assertion", "unreachable", "capacity"];

@@ -3,7 +3,7 @@ use crate::tag::TAG;
 use crate::{Axis, Group, Mesh, Reduce, Result};
 use tensor::{Category, Cpu, F61, Place, Scalar, Tensor};
 
-pub(super) type Field = Cpu<F61>;
+pub(crate) type Field = Cpu<F61>;
 
 /// One rank's input to an act.
 pub(super) struct Bring<'a> {

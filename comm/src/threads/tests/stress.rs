@@ -1,6 +1,5 @@
 //! Random calls in random worlds with a rank that does something else at a random call: every run ends, and
-//! names that rank. `EQUIPART_FAULTS=10000 cargo test -p comm every_run_ends -- --nocapture` tries so many
-//! and counts them.
+//! names that rank. `cargo xtask faults` tries many and counts them.
 use super::acts::{ACTS, Bring, Field, part};
 use super::until;
 use crate::tag::TAG;
@@ -15,7 +14,7 @@ const CALLS: u64 = 24;
 
 /// Faults that a rank may make in the middle of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fault {
+pub(crate) enum Fault {
     None,
     Error,
     Panic,
@@ -27,8 +26,18 @@ enum Fault {
     OtherAxis,
     OtherPart,
     Forgets,
+    // of a process
+    Kill,
+    Stop,
+    Exit,
 }
-const FAULTS: [Fault; 11] = [
+impl Fault {
+    /// True if the fault ends or stops a process.
+    pub(crate) fn is_of_processes(self) -> bool {
+        [Self::Kill, Self::Stop, Self::Exit].contains(&self)
+    }
+}
+pub(crate) const FAULTS: [Fault; 11] = [
     Fault::None,
     Fault::Error,
     Fault::Panic,
@@ -42,12 +51,43 @@ const FAULTS: [Fault; 11] = [
     Fault::Forgets,
 ];
 
-/// A draw of this run: numbers by what they are for.
-struct Run {
+/// A run: its world, and which rank makes which fault at which call. Numbers are drawn by what they are for.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
     seed: u64,
+    sizes: [usize; 2], // dp, tp
+    pub(crate) fault: Fault,
+    pub(crate) culprit: usize,
+    at: u64,
 }
 impl Run {
-    fn draw(&self, what: u64, below: usize) -> usize {
+    /// Draws a run with one of these faults.
+    pub(crate) fn drawn(seed: u64, faults: &[Fault]) -> Self {
+        const SIZES: [[usize; 2]; 9] =
+            [[1, 2], [1, 3], [1, 4], [2, 2], [2, 3], [2, 4], [1, 8], [3, 2], [7, 1]];
+        let mut run = Self { seed, sizes: [1, 1], fault: Fault::None, culprit: 0, at: 0 };
+        run.fault = faults[run.draw(2, faults.len())];
+        let most = if run.fault.is_of_processes() { 4 } else { SIZES.len() };
+        run.sizes = SIZES[run.draw(1, most)];
+        (run.culprit, run.at) = (run.draw(3, run.ranks()), run.draw(4, CALLS as usize) as u64);
+        run
+    }
+    pub(crate) fn ranks(&self) -> usize {
+        self.sizes[0] * self.sizes[1]
+    }
+    /// True if few calls follow the culprit's, so that other ranks may have ended.
+    pub(crate) fn is_near_the_end(&self) -> bool {
+        self.at > CALLS / 2
+    }
+    fn axes(&self) -> [(Axis, usize); 2] {
+        [(Axis::Dp, self.sizes[0]), (Axis::Tp, self.sizes[1])]
+    }
+    /// The world, in which ranks wait as long as that for one that does not come.
+    pub(crate) fn world(&self, late: Duration) -> World {
+        let limit = if [Fault::Delay, Fault::Stop].contains(&self.fault) { late } else { PATIENT };
+        World::threads(&self.axes()).unwrap().limit(limit)
+    }
+    pub(crate) fn draw(&self, what: u64, below: usize) -> usize {
         (mix(self.seed ^ mix(what)) % below as u64) as usize
     }
     fn axis(&self, call: u64) -> Axis {
@@ -59,12 +99,11 @@ impl Run {
         let axis = if fault == Fault::OtherAxis { other(self.axis(call)) } else { self.axis(call) };
         (axis, self.draw(200 + call, 1 << 20) + usize::from(fault == Fault::OtherPart))
     }
-    /// How many ranks are in that part with this one.
-    fn group(&self, sizes: [usize; 2], rank: usize, call: u64, fault: Fault) -> usize {
-        let sizes = [(Axis::Dp, sizes[0]), (Axis::Tp, sizes[1])];
-        let mesh = Mesh::ghost(&sizes, rank).unwrap();
-        let (axis, cut) = self.over(call, fault);
-        part(&mesh, axis, cut).size()
+    /// True if the culprit is alone in its group.
+    fn is_alone(&self) -> bool {
+        let mesh = Mesh::ghost(&self.axes(), self.culprit).unwrap();
+        let (axis, cut) = self.over(self.at, self.fault);
+        part(&mesh, axis, cut).size() == 1
     }
     /// One call of a rank, over the group that it draws, unless it differs; named if it does.
     fn act(&self, device: &Field, mesh: &Mesh<tensor::Host>, call: u64, fault: Fault) -> Result<(), String> {
@@ -73,7 +112,9 @@ impl Run {
         if fault != Fault::None {
             group = group.named("the culprit");
         }
-        let rows = self.draw(400 + call, 4) + 9 * usize::from(fault == Fault::OtherShape);
+        // few elements, or many, which processes add up each in part
+        let rows = self.draw(400 + call, 4) * if self.draw(600 + call, 3) == 0 { 50 } else { 1 };
+        let rows = rows + 9 * usize::from(fault == Fault::OtherShape);
         let value = if fault == Fault::Poison { F61::NEG_INF } else { F61::ONE };
         let root = self.draw(500 + call, group.size());
         let bring = Bring { device, group: &group, rows, root, value };
@@ -85,45 +126,60 @@ impl Run {
         }
         ACTS[act].1(&bring).map_err(|error| error.to_string())
     }
-}
-
-/// One world; how it failed, and what became of it.
-fn run(seed: u64) -> Fault {
-    let run = Run { seed };
-    let (dp, tp) = [(1, 2), (1, 3), (1, 4), (2, 2), (2, 3), (2, 4), (1, 8), (3, 2), (7, 1)][run.draw(1, 9)];
-    let fault = FAULTS[run.draw(2, FAULTS.len())];
-    let limit = if fault == Fault::Delay { Duration::from_millis(200) } else { PATIENT };
-    let world = World::threads(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap().limit(limit);
-    let (culprit, at) = (run.draw(3, world.size()), run.draw(4, CALLS as usize) as u64);
-    let others = AtomicUsize::new(0);
-    let outcome = world.run(|device: Field, mesh| {
+    /// All calls of a rank. For a rank that others wait for too long, or whose process ends, `apart` is called.
+    pub(crate) fn rank(
+        &self,
+        device: &Field,
+        mesh: &Mesh<tensor::Host>,
+        apart: &dyn Fn(),
+    ) -> Result<(), String> {
         for call in 0..CALLS {
-            let here = (mesh.rank(), call) == (culprit, at);
-            let reported = match fault {
+            let here = (mesh.rank(), call) == (self.culprit, self.at);
+            match self.fault {
                 Fault::Error if here => return Err("the culprit".into()),
                 Fault::Panic if here => panic!("the culprit"),
                 Fault::Ends if here => return Ok(()),
                 Fault::Delay if here => {
-                    until(|| others.load(SeqCst) > 0);
+                    apart();
                     return Ok(());
                 }
-                fault => run.act(&device, &mesh, call, if here { fault } else { Fault::None }),
-            };
-            if reported.is_err() {
-                others.fetch_add(1, SeqCst);
-                return reported;
+                fault => {
+                    if here && fault.is_of_processes() {
+                        apart();
+                    }
+                    let makes = here && !fault.is_of_processes();
+                    self.act(device, mesh, call, if makes { fault } else { Fault::None })?;
+                }
             }
         }
-        others.fetch_add(usize::from(mesh.rank() != culprit), SeqCst);
         Ok(())
+    }
+    /// Checks what a run has reported: `None` if no rank failed, which `may_end` allows.
+    pub(crate) fn check(&self, reported: Option<&str>, may_end: bool, calls: &str) {
+        let Self { seed, sizes: [dp, tp], fault, culprit, at } = self;
+        let good = match reported {
+            None => may_end && ![Fault::Error, Fault::Panic].contains(fault),
+            Some(reported) => named(*fault, reported, *culprit, self.is_alone()),
+        };
+        let reported = reported.unwrap_or("nothing");
+        let what =
+            format!("seed {seed}, dp={dp} tp={tp}, {fault:?} of rank {culprit} at call {at}: {reported}");
+        assert!(good, "{what}\n{calls}");
+    }
+}
+
+/// One world of threads; how it failed, and what became of it.
+fn run(seed: u64) -> Fault {
+    let run = Run::drawn(seed, &FAULTS);
+    let others = AtomicUsize::new(0);
+    let outcome = run.world(Duration::from_millis(200)).run(|device: Field, mesh| {
+        let reported = run.rank(&device, &mesh, &|| until(|| others.load(SeqCst) > 0));
+        others.fetch_add(usize::from(reported.is_err() || mesh.rank() != run.culprit), SeqCst);
+        reported
     });
-    let reported = outcome.as_ref().map_or_else(ToString::to_string, |_| "nothing".to_string());
-    let alone = run.group([dp, tp], culprit, at, fault) == 1;
-    let good = outcome.is_ok() && ![Fault::Error, Fault::Panic].contains(&fault)
-        || named(fault, &reported, culprit, alone);
-    let what = format!("seed {seed}, dp={dp} tp={tp}, {fault:?} of rank {culprit} at call {at}: {reported}");
-    assert!(good, "{what}\n{}", outcome.err().map(|error| error.calls.to_string()).unwrap_or_default());
-    fault
+    let calls = outcome.as_ref().err().map(|error| error.calls.to_string()).unwrap_or_default();
+    run.check(outcome.err().map(|error| error.to_string()).as_deref(), true, &calls);
+    run.fault
 }
 
 /// True if the end of a run tells of its fault and names the culprit, who may have been alone in its group.
@@ -137,7 +193,11 @@ fn named(fault: Fault, reported: &str, culprit: usize, alone: bool) -> bool {
         // Where the culprit's last call is made alone, it is its end that is seen.
         _ if reported.contains(&format!("rank {culprit} has finished")) => true,
         Fault::Ends => false,
-        Fault::Delay => {
+        Fault::Kill | Fault::Exit => own && reported.contains(": its process exited without a report"),
+        Fault::Stop if reported.contains(&format!("rank {culprit} made no call and did not end within")) => {
+            true
+        }
+        Fault::Delay | Fault::Stop => {
             reported.contains(" did not arrive within ")
                 && (reported.contains(&format!("waits for rank {culprit} in")) || listed(reported, culprit))
         }

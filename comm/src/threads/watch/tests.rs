@@ -1,6 +1,7 @@
 //! Wakes of sleeping ranks, and the ranks that errors name.
 use super::*;
 use crate::threads::tests::until;
+use crate::{Call, RankWaits};
 
 fn watch(ranks: usize) -> Watch {
     Watch::alone(ranks, PATIENT)
@@ -167,4 +168,57 @@ fn only_the_first_failure_counts_and_an_echo_blames_its_cause() {
     watch.fail(1, "an echo");
     watch.fail(2, "too late");
     assert_eq!(watch.alive(), Err(CommError::Dead { rank: 0, reason: "late".into() }));
+}
+
+/// A wait for these ranks, which arrive one with each look that finds them missing.
+struct OneByOne<'a>(&'a Watch, std::cell::RefCell<Vec<usize>>, Call);
+impl Wait for OneByOne<'_> {
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        self.1.borrow_mut().pop().into_iter()
+    }
+    fn in_vain(&self) -> Result<()> {
+        self.0.alive()
+    }
+    fn members(&self) -> Vec<usize> {
+        vec![0, 1, 2]
+    }
+    fn pending(&self, _: usize) -> PendingCalls {
+        Box::new(|| true)
+    }
+    fn call(&self) -> &Call {
+        &self.2
+    }
+}
+
+/// Kills: a wait attributed to the first missing rank, or to the waiting one; a call that nobody was late for
+/// counted; a wait of another rank, or the wait before, lost; one counted again after it was taken; the
+/// shortest wait shown for the longest.
+#[test]
+fn a_wait_counts_for_the_rank_that_arrives_last() {
+    let (watch, call) = (watch(3), |rows| Call { op: crate::Op::Send, rows, ..Call::barrier() });
+    let waits = |arrive: &[usize], rows| {
+        let arrive = arrive.iter().rev().copied().collect::<Vec<_>>().into();
+        watch.wait(1, &OneByOne(&watch, arrive, call(rows))).unwrap();
+    };
+    waits(&[], 1);
+    assert_eq!(watch.record(1).take_waits(), []);
+    waits(&[0, 2, 0, 2], 2);
+    waits(&[2; 3], 3);
+    waits(&[2, 0], 4);
+    let seen = watch.record(1).take_waits();
+    let counts: Vec<_> = seen.iter().map(|wait| (wait.rank, wait.on, wait.waits)).collect();
+    assert_eq!(counts, [(1, 0, 1), (1, 2, 2)]);
+    assert!(seen.iter().all(|wait| wait.seconds >= wait.longest_seconds && wait.longest_seconds > 0.0));
+    assert_eq!(seen[0].longest_call, call(4).to_string());
+    assert_eq!(watch.record(0).take_waits(), [], "only the rank that waits counts");
+    let record = RankRecord::new(0, std::time::Instant::now(), crate::trace::Traced::Never);
+    record.waited_for(1, Duration::from_secs(1), &call(4));
+    assert_eq!(record.take_waits(), [], "not asked for");
+    let record = record.counting_waits(true);
+    for (seconds, rows) in [(1, 5), (3, 6), (2, 7)] {
+        record.waited_for(1, Duration::from_secs(seconds), &call(rows));
+    }
+    let longest_call = call(6).to_string();
+    let wanted = RankWaits { rank: 0, on: 1, waits: 3, seconds: 6.0, longest_seconds: 3.0, longest_call };
+    assert_eq!((record.take_waits(), record.take_waits()), (vec![wanted], vec![]));
 }

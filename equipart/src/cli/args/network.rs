@@ -13,7 +13,7 @@ pub(crate) struct NetworkArgs {
     /// Simulate a slow link between the ranks of an axis, such as tp=20us,1GB/s; may be repeated, once for
     /// each axis; an unsplit layout has no links
     #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH", value_parser = link)]
-    link: Vec<(Axis, Link)>,
+    pub(crate) link: Vec<(Axis, Link)>,
     /// Seconds that a rank waits for the others in one call before the run fails; the transfer time of a slow
     /// link does not count [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = patience)]
@@ -45,6 +45,7 @@ impl NetworkArgs {
             stuck: Some(stuck(self.trace.clone(), trace.clone())),
             trace,
             profile: false,
+            counts_waits: false,
             processes: None,
         })
     }
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn ranks_that_still_run_are_named() {
         let (reason, calls) = ("rank 3 did not come".to_string(), comm::FlightRecorder::default());
-        let error = RankError { rank: 0, reason, calls };
+        let error = RankError { rank: 0, reason, calls, told_by: None };
         let expected =
             "rank 0: rank 3 did not come (still running, and ended with the process: rank 3, rank 5)";
         assert_eq!(words(&error, &[3, 5]), expected);

@@ -106,7 +106,7 @@ pub(crate) struct OffloadArgs {
     /// Folder for the files of a layout with offload-file; each has no name, and goes with its rank [default:
     /// the system's folder for temporary files]
     #[arg(long = "offload-dir", value_name = "DIR")]
-    folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
 }
 
 impl OffloadArgs {

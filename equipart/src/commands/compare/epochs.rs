@@ -3,8 +3,8 @@
 //! Only stages have microbatches, one each: parts of a batch of 32 are small, and their products slower.
 use super::{CompareArgs, Comparison, Data};
 use crate::cli::out::line;
-use crate::cli::show;
 use crate::cli::watch::ProgressWatch;
+use crate::cli::{out, show};
 use crate::commands::train::TrainArgs;
 use crate::commands::train::data::TrainData;
 use crate::commands::train::epochs::EpochLine;
@@ -103,14 +103,16 @@ pub(super) fn run(work: &Comparison, a: &CompareArgs, epochs: usize, json: bool)
             evaluations: Evaluations::default(),
             resume: None,
             checkpoint_every: usize::MAX,
+            check_every: None,
             stop_after: None,
             dump: None,
         }
     };
-    let runs: Vec<_> = work.all_ways().iter().map(|way| (way.label(), run(way))).collect();
+    let runs: Vec<_> = work.all_ways().into_iter().map(|way| (way, run(&way))).collect();
     runs.iter().try_for_each(|(_, run)| run.ready())?;
     let mut rows: Vec<EpochsRow> = Vec::new();
-    for (name, run) in &runs {
+    for (way, run) in &runs {
+        let name = way.label();
         let told = Mutex::new((Vec::new(), Vec::new()));
         let step = |line: &StepLine| {
             let mut told = told.lock().expect("nothing panics under this lock");
@@ -121,15 +123,16 @@ pub(super) fn run(work: &Comparison, a: &CompareArgs, epochs: usize, json: bool)
             }
             Ok(())
         };
-        a.network.keep_trace(&run.network, run.train(&step, &|_, _| ()))?;
+        let trained = way.timed(&work.network, |_| run.train(&step, &|_, _| ()).map(drop));
+        a.network.keep_trace(&work.network, trained)?;
         let (epochs, peak_bytes) = told.into_inner().expect("no rank is left");
-        let way = [name.clone(), run.layout.to_string()];
-        let row = EpochsRow::of(way, run.settings.microbatches, epochs, rows.first());
+        let names = [name, run.layout.to_string()];
+        let row = EpochsRow::of(names, run.settings.microbatches, epochs, rows.first());
         rows.push(EpochsRow { peak_bytes, ..row });
     }
     watch.done();
     show::all(json, &rows, || tell(&rows, digits.test.len()));
-    if let Some(file) = &a.svg {
+    if let Some(file) = a.svg.as_ref().filter(|_| !out::is_silent()) {
         tensor::files::replace_file(file, picture(&rows).as_bytes())?;
     }
     Ok(rows.iter().all(|row| row.equal))

@@ -1,6 +1,7 @@
 //! The flags of `compare`.
 use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link};
 use crate::cli::pictures::PicturesArgs;
+use crate::cli::processes::{self, ProcessesArgs};
 use clap::Args;
 use comm::{Axis, Link};
 use parallel::Layout;
@@ -11,7 +12,7 @@ pub(crate) const SECONDS: f64 = 1.0;
 
 /// Compare several layouts on the same work: time, memory, traffic and equality (the default command)
 #[derive(Args, Debug, Default)]
-#[command(allow_negative_numbers = true)]
+#[command(allow_negative_numbers = true, after_long_help = processes::HELP)]
 pub(crate) struct CompareArgs {
     /// A layout to compare with the unsplit one, such as tp=2 or tp=2,dp=2; may be repeated
     #[arg(long)]
@@ -50,6 +51,8 @@ pub(crate) struct CompareArgs {
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
+    #[command(flatten)]
+    pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
     /// Repeat the rows of layouts with ranks along this axis over a slow link, such as dp=20us,1GB/s

@@ -15,6 +15,7 @@
 use super::CompareArgs;
 use super::{LayoutRow, Workload};
 use crate::cli::args::note;
+use crate::cli::processes;
 use crate::draw::front::{self, Point};
 use comm::{Axis, Link};
 use layers::{AtRest, Design, ShardingStrategy};
@@ -23,6 +24,8 @@ use models::generate::{Generated, Prompts, RequestMode, repeated};
 use parallel::data::zero3::ZERO3;
 use parallel::dtype::RunDevice;
 use parallel::{Layout, Network, Result, bail};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// One way of splitting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,14 +61,32 @@ impl Partitioning {
         };
         label + &self.slow.map_or(String::new(), |(axis, link)| format!(" over {axis}={link}"))
     }
+    /// Returns the network of this row's checks, as fast as the machine. The checks of an unsplit row run in
+    /// every process.
+    pub(super) fn checks(&self, network: &Network) -> Network {
+        let processes = network.processes.clone().filter(|_| self.layout.ranks() > 1);
+        Network { processes, ..Network::default() }
+    }
     /// Returns the network of this row.
     pub(super) fn over(&self, network: &Network) -> Network {
-        let mut network = network.clone();
+        let mut network = Network { processes: self.checks(network).processes, ..network.clone() };
         if let Some(slow) = self.slow {
             network.links.retain(|(axis, _)| *axis != slow.0);
             network.links.push(slow);
         }
         network
+    }
+    /// Runs timed work over the network of this row; of an unsplit row, in rank 0's process alone.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub(super) fn timed<T: Serialize + DeserializeOwned + Clone + Send + Sync>(
+        &self,
+        network: &Network,
+        work: impl FnOnce(&Network) -> Result<T>,
+    ) -> Result<T> {
+        let over = self.over(network);
+        if over.processes.is_some() { work(&over) } else { network.on_rank_0(|| work(&over)) }
     }
     /// Continues the prompts this way `times` times.
     ///
@@ -76,7 +97,8 @@ impl Partitioning {
         (model, network): (&Model, &Network),
         (request, times): (&Prompts, usize),
     ) -> Result<Vec<Generated<D::Elem>>> {
-        repeated::<D>(model, (&self.layout, &self.over(network)), (&self.request(request), times), &|_| ())
+        let request = (&self.request(request), times);
+        self.timed(network, |over| repeated::<D>(model, (&self.layout, over), request, &|_| ()))
     }
     /// True if a training row belongs to it: the order of requests is none of training's.
     pub(super) fn trains(&self) -> bool {
@@ -137,6 +159,13 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
     };
     if a.layout.is_empty() {
         ways.retain(|way| way.layout.fits(design).is_ok());
+        if let Some(launch) = processes::launch()? {
+            ways.retain(|way| [1, launch.ranks].contains(&way.layout.ranks()));
+            if ways.iter().all(|way| way.layout.ranks() < launch.ranks) {
+                let ranks = launch.ranks;
+                bail!("no layout that is compared by default has {ranks} ranks; give one with --layout");
+            }
+        }
     }
     let layouts = a.on_ranks.all(ways.iter().map(|way| way.layout).collect(), design)?;
     let layouts = a.offload.all(layouts, a.number.device)?;

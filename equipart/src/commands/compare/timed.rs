@@ -91,22 +91,24 @@ pub(super) fn steps<D: RunDevice>(
     watch: &dyn Fn(&str),
 ) -> Result<Vec<(Vec<RankMeasurements>, RowTimes)>> {
     let untraced = work.network.untraced();
-    let turn =
-        |way: &Partitioning, over: &Network, counted: usize| -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
-            let world = way.over(over).world(&way.layout, "training")?;
+    let turn = |way: &Partitioning, over: &Network, counted: usize| {
+        way.timed(over, |over| -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
+            let world = over.world(&way.layout, "training")?;
             let ranks = session::run((&way.layout, &world), work.model.values(), |at: BuildContext<D>| {
                 let mut trainer = trainer(work, &at)?;
                 if trainer.overlaps() {
-                    return overlapping(&at, &mut trainer, batch, counted);
+                    return over.of_all(at.mesh, overlapping(&at, &mut trainer, batch, counted)?);
                 }
                 let step =
                     |_| measure::work(&at, Phase::Step, || trainer.step(batch, LR)).map(|(_, taken)| taken);
-                (0..=counted).map(step).collect::<Result<Vec<_>>>()
+                over.of_all(at.mesh, (0..=counted).map(step).collect::<Result<Vec<_>>>()?)
             })?;
+            let ranks = ranks.concat();
             let seconds = |step: usize| ranks.iter().map(|steps| steps[step].seconds).fold(0.0, f64::max);
             let last = ranks.iter().map(|steps: &Vec<RankMeasurements>| steps[counted]).collect();
             Ok((last, (1..=counted).map(seconds).collect()))
-        };
+        })
+    };
     watch("training, rows in turn");
     let timed = in_turn(ways.len(), work.seconds, |row, runs| turn(&ways[row], &untraced, runs))?;
     if work.network.trace.is_some() {

@@ -3,10 +3,8 @@ use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -53,7 +51,6 @@ impl LocalRanks {
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
         let signals = signals.map_err(|why| Error::new(format!("signals cannot be received: {why}")))?;
         let mut all = Self { processes: Vec::new(), readers: Vec::new(), signals };
-        let errors = Arc::new(Mutex::new(BTreeSet::new()));
         for rank in 0..ranks {
             let numbers =
                 [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
@@ -68,14 +65,8 @@ impl LocalRanks {
             let (results, notes) = (process.stdout.take(), process.stderr.take());
             let prefix = format!("rank {rank}: ");
             let of_results = if rank == 0 { String::new() } else { prefix.clone() };
-            all.readers
-                .extend(results.map(|from| spawn(move || pass(from, &of_results, stdout(), |_| true))));
-            let errors = errors.clone();
-            let is_new = move |line: &[u8]| {
-                let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
-                !line.starts_with(b"error: ") || errors.insert(line.to_vec())
-            };
-            all.readers.extend(notes.map(|from| spawn(move || pass(from, &prefix, stderr(), is_new))));
+            all.readers.extend(results.map(|from| spawn(move || pass(from, &of_results, stdout()))));
+            all.readers.extend(notes.map(|from| spawn(move || pass(from, &prefix, stderr()))));
             all.processes.push(process);
         }
         Ok(all)
@@ -135,14 +126,12 @@ impl LocalRanks {
     }
 }
 
-/// Passes lines on, each with a prefix, if `shows` returns true. Lines that cannot be written are lost: a
+/// Passes lines on, each with a prefix. Lines that cannot be written are lost: a
 /// reader that closes the pipe ends no run.
-fn pass(from: impl Read, prefix: &str, mut to: impl Write, shows: impl Fn(&[u8]) -> bool) {
+fn pass(from: impl Read, prefix: &str, mut to: impl Write) {
     let (mut from, mut line) = (BufReader::new(from), Vec::new());
     while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-        if shows(&line) {
-            let _ = to.write_all(&[prefix.as_bytes(), &line].concat()).and_then(|()| to.flush());
-        }
+        let _ = to.write_all(&[prefix.as_bytes(), &line].concat()).and_then(|()| to.flush());
         line.clear();
     }
 }

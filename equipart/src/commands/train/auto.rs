@@ -38,6 +38,11 @@ impl FromStr for Amount {
     }
 }
 
+/// Returns the name of the flag that gives this number.
+pub(super) fn flag(unknown: Unknown) -> &'static str {
+    if unknown == Unknown::BatchSize { "batch-size" } else { "microbatches" }
+}
+
 impl TrainArgs {
     /// Returns the number of a step that memory decides, if a flag is auto.
     ///
@@ -45,7 +50,7 @@ impl TrainArgs {
     /// If both flags are auto, or a table has the number.
     pub(crate) fn unknown(&self) -> Result<Option<Unknown>> {
         let autos = [self.batch_size, self.microbatches].map(|amount| amount == Some(Amount::Auto));
-        match (autos, self.layout.table()) {
+        match (autos, self.layout().table()) {
             ([true, true], _) => bail!("--batch-size and --microbatches are both auto; give one a number"),
             ([_, true], Some(_)) => {
                 bail!("--microbatches is auto, but the table of --schedule has the number; leave it out")

@@ -27,16 +27,10 @@ impl TrainRun<'_> {
         let Settings { steps, clip, .. } = self.settings;
         self.layout.fits(&self.model.design)?;
         self.network.fits(&[self.layout])?;
-        match self.source {
-            TrainData::Text(_) | TrainData::Digits(_) => self.settings.check(self.model.positions())?,
-            TrainData::Ids(all) => {
-                let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
-                let tokens = all.iter().map(|s| s.ids.len() as u128).sum();
-                self.settings.check_for(self.model.positions(), longest, tokens)?;
-            }
-        }
+        self.source.check(&self.settings, self.model.positions())?;
         let every = ("checkpoint-every", self.checkpoint_every);
-        at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
+        let checks = ("check-every", self.check_every.unwrap_or(1));
+        at_least_1(&[every, checks, ("stop-after", self.stop_after.unwrap_or(1))])?;
         if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
             bail!("--clip is {clip}; it must be a positive number");
         }

@@ -28,6 +28,15 @@ impl TrainData {
             TrainData::Digits(digits) => digits.hash(),
         }
     }
+    /// Validates the sizes of a step on this data for a model with this number of positions.
+    ///
+    /// # Errors
+    /// As [`Settings::check`].
+    pub(super) fn check(&self, settings: &Settings, positions: usize) -> Result<()> {
+        let Self::Ids(all) = self else { return settings.check(positions) };
+        let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
+        settings.check_for(positions, longest, all.iter().map(|s| s.ids.len() as u128).sum())
+    }
     /// Returns the batch of a step; it does not depend on the layout.
     pub(super) fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
         match self {

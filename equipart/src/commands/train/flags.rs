@@ -9,6 +9,7 @@ use crate::commands::train::data::TrainData;
 use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::epochs;
 use crate::commands::train::evaluations::EvaluationArgs;
+use crate::commands::train::planned::LayoutFlag;
 use crate::commands::train::schedule::LrSchedule;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
 use crate::commands::train::state::{SaveArgs, State};
@@ -20,7 +21,7 @@ use models::tokenizer::TokenizerSource;
 use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
-use parallel::{Error, Layout, Result, Sequence, bail, layout};
+use parallel::{Error, Result, Sequence, bail, layout};
 use std::path::PathBuf;
 
 /// Train on text, or on given ids, with checkpoints
@@ -79,8 +80,11 @@ pub(crate) struct TrainArgs {
     pub(crate) number: Option<DtypeName>,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
     pub(crate) device: DeviceName,
-    #[arg(long, default_value_t, help = layout::grammar())]
-    pub(crate) layout: Layout,
+    #[arg(long, default_value_t, help = grammar())]
+    pub(crate) layout: LayoutFlag,
+    /// Machine that --layout auto plans for: a100, h100, h200, or a file of `machine --measure`
+    #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
+    pub(crate) machine: String,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
     #[command(flatten)]
@@ -122,6 +126,10 @@ pub(crate) struct TrainArgs {
     pub(crate) epochs: Option<usize>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
+    /// Steps between checks that ranks which hold the same elements of a parameter hold the same values; also
+    /// checks before each checkpoint, and at the end [default: no checks]
+    #[arg(long, value_name = "N")]
+    pub(crate) check_every: Option<usize>,
     /// Stop after this number of steps of this run; the learning rate follows the schedule of all steps
     #[arg(long)]
     pub(crate) stop_after: Option<usize>,
@@ -131,6 +139,9 @@ pub(crate) struct TrainArgs {
     /// At the end, break down the time of the steps after the first two, of a hundred at most
     #[arg(long)]
     pub(crate) profile: bool,
+    /// At the end, show how often and how long other ranks waited for each rank, the slowest rank first
+    #[arg(long)]
+    pub(crate) stragglers: bool,
     /// At the end, draw the losses, learning rates and speeds of all steps to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
@@ -138,6 +149,11 @@ pub(crate) struct TrainArgs {
     pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
+}
+
+/// Help of `--layout`.
+fn grammar() -> String {
+    format!("{}; auto: the planner's, for the number of ranks that a launcher starts", layout::grammar())
 }
 
 impl TrainArgs {
@@ -210,7 +226,7 @@ impl TrainArgs {
     /// Sequences of a step, if the usual number is this one.
     fn sequences(&self, usual: usize) -> usize {
         match self.batch_size {
-            Some(Amount::Auto) => self.parts().max(1).saturating_mul(self.layout.tokens().data_ranks()),
+            Some(Amount::Auto) => self.parts().max(1).saturating_mul(self.layout().tokens().data_ranks()),
             given => given.and_then(Amount::number).unwrap_or(usual),
         }
     }
@@ -226,7 +242,7 @@ impl TrainArgs {
             seq: self.seq.unwrap_or(SEQ),
             batch_size: self.sequences(8),
             microbatches: self.parts(),
-            table: self.layout.table().map(Table::digest),
+            table: self.layout().table().map(Table::digest),
             lr: self.lr.unwrap_or(1e-3),
             warmup: self.warmup.unwrap_or(steps / 10),
             optimizer: self.optimizer.unwrap_or(OptimizerName::Adamw),
@@ -294,7 +310,7 @@ impl TrainArgs {
     /// the change. Any other flag that differs is refused.
     pub(crate) fn again(&self, state: &State, learnt: &TrainData) -> Result<Settings> {
         let begun = &state.settings;
-        let table = self.layout.table().map(Table::digest);
+        let table = self.layout().table().map(Table::digest);
         if table != begun.table {
             let in_words = |table: Option<u64>| {
                 table.map_or("no table".into(), |digest| format!("the table {digest:016x}"))

@@ -6,6 +6,7 @@ use super::settings::Settings;
 use super::state::{self, Saver, Saves, State};
 use crate::device::in_device;
 use bench::profile;
+use comm::RankWaits;
 use layers::LayerCounts;
 use models::TrainableModel;
 use parallel::dtype::RunDevice;
@@ -40,6 +41,8 @@ pub struct TrainRun<'a> {
     pub evaluations: Evaluations,
     /// Steps between checkpoints; there is one at the end in any case.
     pub checkpoint_every: usize,
+    /// Steps between checks that copies of parameters are equal; no checks if none is given.
+    pub check_every: Option<usize>,
     /// Stop after this number of steps of this run; the schedule does not change.
     pub stop_after: Option<usize>,
     /// Folder for activations, gradients and weights of the last step; prepared before.
@@ -71,7 +74,7 @@ pub struct StepLine {
 }
 
 /// Result of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Finished {
     /// Steps done, including those of earlier runs.
     pub steps: usize,
@@ -82,6 +85,10 @@ pub struct Finished {
     pub experts: LayerCounts,
     /// Evaluations during the run.
     pub evaluations: Evaluations,
+    /// Waits of all ranks for each other during the steps, if they were counted.
+    pub waits: Vec<RankWaits>,
+    /// Reason why the run ended early: copies of a parameter that differ.
+    differ: Option<String>,
 }
 
 /// Callbacks: one receives every step and may end the run by an error, the other receives the number of
@@ -118,8 +125,12 @@ impl TrainRun<'_> {
             let (done, _) = measure::work(&at, Phase::Step, work)?;
             Ok(done)
         })?;
+        if let Some(why) = &ranks[0].0.differ {
+            bail!("{why}");
+        }
         let all = ranks.iter().map(|(finished, _)| finished.experts.clone());
-        let finished = Finished { experts: all.collect(), ..ranks[0].0.clone() };
+        let waits = ranks.iter().flat_map(|(finished, _)| finished.waits.clone()).collect();
+        let finished = Finished { experts: all.collect(), waits, ..ranks[0].0.clone() };
         if let Some(dir) = &self.dump {
             let layout = self.layout.to_string();
             let about = Provenance { layout, step: Some(finished.steps - 1), ..Provenance::default() };
@@ -140,9 +151,11 @@ impl TrainRun<'_> {
         let (mut clock, mut epoch) = (Instant::now(), None);
         let saver = |dir| Saver::new((dir, &self.saves), (&self.settings, &self.model), mesh);
         let mut saver = self.out.as_deref().map(saver).transpose()?;
+        let (mut copies, mut saved) = (None, self.resume.is_some());
         let (mut evaluations, mut experts) = (self.evaluations, LayerCounts::default());
         let mut line = StepLine { step: done, ..StepLine::default() };
         let (mut begun, mut running) = (done, VecDeque::new());
+        drop(mesh.take_waits()); // while the model was built
         while line.step < until && !evaluations.end() {
             let step = begun;
             let (batch, lr) = (self.source.batch(&self.settings, step, &mut epoch)?, rate.at(step));
@@ -191,15 +204,25 @@ impl TrainRun<'_> {
                 continue;
             }
             let is_last = line.step == until || evaluations.end();
+            let is_due = is_last || saver.is_some() && line.step.is_multiple_of(self.checkpoint_every);
+            if let Some(why) = self.compare((&mut *trainer, mesh), (line.step, is_due), &mut copies)? {
+                let last =
+                    if saved { "continue from the last checkpoint with --resume" } else { "start again" };
+                return Ok((
+                    Finished { differ: Some(format!("{why}; {last}")), ..Finished::default() },
+                    None,
+                ));
+            }
             if let Some(saver) = &mut saver {
-                let is_due = is_last || line.step.is_multiple_of(self.checkpoint_every);
                 let _span = is_due.then(|| mesh.span("checkpoint"));
+                saved |= is_due;
                 if is_due {
                     saver.save(trainer, &evaluations)?;
                 }
                 saver.advance(mesh, is_last)?;
             }
         }
+        let waits = mesh.take_waits();
         let experts = self.network.of_all(mesh, experts)?.into_iter().collect();
         let reported = |done, of| {
             if mesh.rank() == 0 {
@@ -210,7 +233,10 @@ impl TrainRun<'_> {
             None => self.held_out(trainer, &reported)?,
             known => known,
         };
-        let finished = Finished { steps: line.step, held_out_bits_per_byte: held_out, experts, evaluations };
+        let waits = self.network.of_all(mesh, waits)?.concat();
+        let (steps, differ) = (line.step, None);
+        let finished =
+            Finished { steps, held_out_bits_per_byte: held_out, experts, evaluations, waits, differ };
         Ok((finished, seen))
     }
     /// Returns bits a byte on the held-out text, if there is one.
@@ -224,14 +250,17 @@ impl TrainRun<'_> {
             TrainData::Ids(_) | TrainData::Digits(_) => Ok(None),
         }
     }
-    /// Returns true if an evaluation or a checkpoint is due after this number of steps.
+    /// Returns true if an evaluation, a check or a checkpoint is due after this number of steps.
     fn is_due(&self, steps: usize) -> bool {
         let epoch = match self.source {
             TrainData::Digits(digits) => Some(epochs::steps(digits, self.settings.batch_size)),
             TrainData::Text(_) | TrainData::Ids(_) => None,
         };
         let saves = self.out.as_ref().map(|_| self.checkpoint_every);
-        [epoch, self.evaluations.every, saves].into_iter().flatten().any(|every| steps.is_multiple_of(every))
+        [epoch, self.evaluations.every, self.check_every, saves]
+            .into_iter()
+            .flatten()
+            .any(|every| steps.is_multiple_of(every))
     }
     /// Evaluates after a step, if it ends an epoch or an evaluation is due.
     fn evaluate<D: RunDevice>(

@@ -1,5 +1,5 @@
 //! Ranks as processes that read other files, and such that are stopped.
-use super::{CONFIG, port, rank, sentence, small, text};
+use super::{CONFIG, port, rank, small, text, told_once};
 use crate::child::{Watched, binary, foreign, output};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -50,10 +50,8 @@ fn ranks_that_read_different_files_are_told_so() {
         ["generate", "--model", "model", "--prompt-ids", "1,2", "--layout", "tp=2", "--max-new", "1"];
     let both = |args: &[&str]| apart([&folders[0], &folders[1]], args);
     let reported = |args: &[&str], says: &str| {
-        for output in both(args) {
-            let said = sentence(&output);
-            assert!(said.contains(says), "{args:?}: {said}");
-        }
+        let said = told_once(both(args).into());
+        assert!(said.contains(says), "{args:?}: {said}");
     };
     let [zero, _] = both(&eval);
     assert!(zero.status.success(), "{}", text(&zero.stderr));
@@ -145,18 +143,53 @@ fn a_process_that_is_stopped_is_named_and_ends_when_it_goes_on() {
         signal("-STOP");
         let begun = std::time::Instant::now();
         drop(lines);
-        let said: Vec<_> = ranks.into_iter().map(|rank| sentence(&rank.output())).collect();
+        let said = told_once(ranks.into_iter().map(Watched::output).collect());
         assert!(begun.elapsed().as_secs_f64() < 5.0 + 4.0, "{layout}: {:?}", begun.elapsed());
         let rank = 1 + round % 2;
-        let is_named = |said: &String| {
+        let is_named = |said: &str| {
             // beside ranks that wait for it
             let (late, _) = said.split_once(" did not arrive within 5s").unwrap_or_default();
             let late = late.rsplit("rank").next().is_some_and(|ranks| ranks.contains(&rank.to_string()));
             late || said.contains(&format!("waits for rank {rank} in ")) // the last of a chain
         };
-        assert!(said.iter().all(is_named), "{layout}: {said:?}");
+        assert!(is_named(&said), "{layout}: {said:?}");
         signal("-CONT");
-        sentence(&stopped.output());
+        assert_eq!(stopped.output().status.code(), Some(2), "{layout}: it goes no further");
         assert!(!Path::new(&out).join("model.safetensors").exists(), "{layout}: nothing is saved");
     }
+}
+
+/// Ends a rank as mpirun does when another rank is lost. Kills: a rank that does not tell its last calls, tells
+/// those of another rank, or goes on; calls that are told of a rank that torchrun ends.
+#[test]
+fn a_rank_of_mpi_that_sigterm_ends_tells_its_last_calls() {
+    use std::os::unix::process::ExitStatusExt;
+    let (_dir, config, batch) = small();
+    let train = ["train", "--json", "--config", &config, "--batch", &batch, "--steps", "1000000"];
+    let train = [&train[..], &["--layout", "dp=2", "--timeout", "5"]].concat();
+    let ended = |[rank_name, size_name]: [&str; 2]| {
+        let port = port();
+        let [mut zero, one] = [0, 1].map(|place| {
+            let mut command = rank(place, 2, port, &train);
+            command
+                .env_remove("RANK")
+                .env_remove("WORLD_SIZE")
+                .env("EQUIPART_SECRET", "a secret of sixteen bytes");
+            Watched::start(command.env(rank_name, place.to_string()).env(size_name, "2"))
+        });
+        let mut lines = std::io::BufReader::new(zero.process.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut lines, &mut String::new()).unwrap(); // steps are under way
+        let id = one.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let one = one.output();
+        drop(lines);
+        assert_eq!((one.status.signal(), zero.output().status.code()), (Some(15), Some(2)));
+        text(&one.stderr)
+    };
+    let said = ended(["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]);
+    let rows: Vec<_> = said.lines().collect();
+    assert_eq!(rows[0], "rank 1 was ended by SIGTERM; its last calls:", "{said}");
+    assert!(rows.len() > 3 && rows[2..].iter().all(|row| row.starts_with("   1  ")), "{said}");
+    assert!(rows[2].contains(" over dp ") && rows.last().unwrap().ends_with("still runs"), "{said}");
+    assert_eq!(ended(["RANK", "WORLD_SIZE"]), "");
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 
 /// A command that `launch` starts.
-fn launch(flags: &[&str], command: &[&str]) -> Command {
+pub(super) fn launch(flags: &[&str], command: &[&str]) -> Command {
     let mut launch = binary();
     launch.arg("launch").args(flags).arg("--").args(command);
     launch.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -13,11 +13,11 @@ fn launch(flags: &[&str], command: &[&str]) -> Command {
 }
 
 /// Ids of the processes that a process has started.
-fn started_by(id: u32) -> Vec<u32> {
+pub(super) fn started_by(id: u32) -> Vec<u32> {
     let ids = output(Command::new("ps").args(["-o", "pid=", "--ppid", &id.to_string()]));
     text(&ids.stdout).split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
-fn send(signal: &str, id: u32) {
+pub(super) fn send(signal: &str, id: u32) {
     assert!(output(Command::new("kill").args([signal, &id.to_string()])).status.success());
 }
 
@@ -69,6 +69,20 @@ fn what_cannot_be_launched_is_refused_in_one_sentence() {
     let stops = ["-n", "2", "--restarts", "1", "--", "train", "--stop-after", "3"];
     no(&stops, "--restarts continues a run to its end; leave out --stop-after, or --restarts");
     no(&["-n", "2", "--by", "srun", "--restarts", "1", "--", "train"], "cannot be used with");
+    let least = |least: &str, command: &[&str], says: &str| {
+        no(&[&["-n", "2", "--restarts", "1", "--min-ranks", least, "--"][..], command].concat(), says);
+    };
+    least("0", &["train"], "--min-ranks is 0; it must be 1 to the number of ranks, 2");
+    least("3", &["train"], "--min-ranks is 3; it must be 1 to the number of ranks, 2");
+    least("1", &["prove"], "--min-ranks is for train, which continues from checkpoints; leave it out");
+    let stale = "--min-ranks continues in an exact layout, but PipeDream trains with stale weights; leave one of them out";
+    least("1", &["train", "--layout", "pp=2:pipedream"], stale);
+    for (flag, value) in [("split", "1,1"), ("link", "pp=1us,1GB/s"), ("batch-size", "auto")] {
+        let flag = format!("--{flag}");
+        let says = format!("--min-ranks plans a layout, but {flag}");
+        least("1", &["train", "--layout", "pp=2", &flag, value], &says);
+    }
+    no(&["-n", "2", "--min-ranks", "1", "--", "train"], "required arguments were not provided");
 }
 
 /// A run that lasts until it is ended, once its ranks have done a step.

@@ -1,0 +1,171 @@
+//! `--layout auto`: the planner's layout for a number of ranks, with a run's step: the same sequences in the
+//! same microbatches, so the same training. The planner tries no schedule with stale weights.
+use super::auto::Amount;
+use super::data::TrainData;
+use super::flags::TrainArgs;
+use super::settings::Settings;
+use super::state::State;
+use crate::cli::out;
+use crate::cli::processes;
+use layers::counted;
+use models::TrainableModel;
+use parallel::dtype::DtypeName;
+use parallel::{Batch, Error, Layout, Result, bail, with_dtype};
+use plan::Machine;
+use plan::search::{Goal, LayoutSearch};
+use plan::step::TrainingJob;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A layout, or auto: the planner's, for as many ranks as there are processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LayoutFlag {
+    /// The planner's layout.
+    Auto,
+    /// A layout.
+    Layout(Layout),
+}
+
+impl Default for LayoutFlag {
+    fn default() -> Self {
+        Self::Layout(Layout::UNSPLIT)
+    }
+}
+
+impl fmt::Display for LayoutFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Layout(layout) = self { layout.fmt(f) } else { f.pad("auto") }
+    }
+}
+
+impl FromStr for LayoutFlag {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Layout) }
+    }
+}
+
+/// Search for the layout of a run.
+pub(crate) struct LayoutPlanner {
+    job: TrainingJob,
+    batch: Batch,
+    machine: Arc<Machine>,
+    memory: usize,
+    dtype: DtypeName,
+}
+
+impl LayoutPlanner {
+    /// Returns the best layout of exactly this number of ranks, if there is one.
+    pub(crate) fn find(&self, ranks: usize) -> Option<Layout> {
+        let Self { job, machine, memory, .. } = self;
+        let microbatches = Some(self.batch.microbatches().len());
+        let goal = Goal::Time;
+        let search = LayoutSearch { job, machine, memory: *memory, ranks, microbatches, goal, all: false };
+        let found = with_dtype!(self.dtype, D => search.find::<D>());
+        let mut best = found.best.into_iter().map(|of| of.layout);
+        best.find(|layout| self.batch.deals(&layout.tokens()).is_ok()) // sequences may be of any length
+    }
+    /// Returns the step that a layout must keep, in words.
+    pub(crate) fn step(&self) -> String {
+        let microbatches = self.batch.microbatches().len();
+        format!(
+            "the model and its steps of {} in {}",
+            counted(self.job.batch_size, "sequence"),
+            if microbatches == 1 { "1 microbatch".into() } else { format!("{microbatches} microbatches") }
+        )
+    }
+}
+
+impl TrainArgs {
+    /// Returns the layout; the unsplit one as long as none is planned.
+    pub(crate) fn layout(&self) -> Layout {
+        if let LayoutFlag::Layout(layout) = self.layout { layout } else { Layout::UNSPLIT }
+    }
+    /// Adds the table of `--schedule` to the layout, if there is one.
+    ///
+    /// # Errors
+    /// If the table does not fit, or the layout is still to be planned and a flag is for one layout only.
+    pub(crate) fn schedule_layout(&mut self) -> Result<()> {
+        match self.layout {
+            LayoutFlag::Auto => return self.can_be_planned("--layout auto"),
+            LayoutFlag::Layout(layout) => self.layout = LayoutFlag::Layout(self.table.on(layout)?),
+        }
+        Ok(())
+    }
+    /// Refuses flags that go with one layout only, where `flag` plans another.
+    ///
+    /// # Errors
+    /// If one is given.
+    pub(crate) fn can_be_planned(&self, flag: &str) -> Result<()> {
+        let auto = Some(Amount::Auto);
+        let given = [
+            ("schedule", self.table.schedule.is_some()),
+            ("split", self.on_ranks.split.is_some()),
+            ("link", !self.network.link.is_empty()),
+            ("offload-dir", self.offload.folder.is_some()),
+            ("batch-size auto", self.batch_size == auto),
+            ("microbatches auto", self.microbatches == auto),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((other, _)) => {
+                bail!("{flag} plans a layout, but --{other} is for one layout; leave one of them out")
+            }
+            None => Ok(()),
+        }
+    }
+    /// Returns the search for layouts of the run of these flags.
+    ///
+    /// # Errors
+    /// If the model, the data, the checkpoint or the machine cannot be read, or a size is invalid.
+    pub(crate) fn planner(&self) -> Result<LayoutPlanner> {
+        let resume = self.resume.as_deref().map(State::read).transpose()?;
+        let (model, learnt) = self.begin_with(resume.as_ref())?;
+        let settings = resume.map_or_else(|| self.settings_for(&learnt), |state| Ok(state.settings))?;
+        self.planner_of(&settings, &model, &learnt)
+    }
+    fn planner_of(
+        &self,
+        settings: &Settings,
+        model: &TrainableModel,
+        learnt: &TrainData,
+    ) -> Result<LayoutPlanner> {
+        learnt.check(settings, model.positions())?;
+        let machine = Arc::new(Machine::named(&self.machine)?);
+        let memory = self.on_ranks.limit.unwrap_or(machine.memory.value as usize);
+        let batch = learnt.batch(settings, 0, &mut None)?;
+        Ok(LayoutPlanner {
+            job: settings.job(&settings.design(model)),
+            batch,
+            machine,
+            memory,
+            dtype: settings.number,
+        })
+    }
+    /// Returns the layout of these flags, planned for the number of processes if it is auto.
+    ///
+    /// # Errors
+    /// If no launcher started processes, or no layout has so many ranks.
+    pub(crate) fn planned(
+        &self,
+        settings: &Settings,
+        model: &TrainableModel,
+        learnt: &TrainData,
+    ) -> Result<Layout> {
+        if self.layout != LayoutFlag::Auto {
+            return Ok(self.layout());
+        }
+        let Some(ranks) = processes::launch()?.map(|launch| launch.ranks) else {
+            bail!(
+                "--layout auto is for the number of ranks that a launcher starts, but RANK is not set; write a layout, or \
+                 start `equipart launch`"
+            )
+        };
+        let planner = self.planner_of(settings, model, learnt)?;
+        let Some(layout) = planner.find(ranks) else {
+            bail!("no layout of {} fits {}; start fewer", counted(ranks, "rank"), planner.step())
+        };
+        out::note(&format!("note: --layout auto takes {layout}"));
+        Ok(layout)
+    }
+}
