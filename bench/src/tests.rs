@@ -84,7 +84,7 @@ fn figures_are_these_in_this_order() {
 fn every_figure_runs_beside_its_limit() {
     let (all, said) = (chosen::<Cores>(&[], None).unwrap(), std::cell::RefCell::new(Vec::new()));
     let figures = measure(&Cores, &all, 2, (&Network::default(), &Scale::TINY), &|what| {
-        said.borrow_mut().push(what.to_string())
+        said.borrow_mut().push(what.to_string());
     })
     .unwrap();
     let reported = figures.iter().map(|figure| figure.name).collect::<Vec<_>>();

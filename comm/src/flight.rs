@@ -99,7 +99,8 @@ impl LastCalls {
         };
         Self { calls: record.flights().into_iter().map(row).collect(), waits }
     }
-    /// Returns what another process has sent, with each text on one line; `None` if it names no rank of these.
+    /// Returns what another process has sent, with each text on one line; `None` if it names no rank of
+    /// these.
     pub(crate) fn received(self, ranks: usize) -> Option<Self> {
         const MOST: usize = 64; // rows that are kept
         let row = |row: CallRow| CallRow {

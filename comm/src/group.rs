@@ -8,6 +8,7 @@ use crate::{
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use tensor::quoted::counted;
 use tensor::{Device, Place, Tensor};
 
 /// A rank's membership of a group, which has the ranks along one axis or several
@@ -276,7 +277,7 @@ impl<P: Place> Group<P> {
         let bytes = sum.and_then(|sum| sum.checked_mul(call.cols)?.checked_mul(call.elem.size));
         let why = match sum {
             _ if counts.len() != self.size() => {
-                format!("there are {} counts for {} ranks", counts.len(), self.size())
+                format!("there are {} for {}", counted(counts.len(), "count"), counted(self.size(), "rank"))
             }
             None => format!("the counts {counts:?} add up to more rows than fit in 64 bits"),
             Some(sum) if bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) => return Ok(sum),
@@ -302,7 +303,7 @@ impl<P: Place> Group<P> {
 
 impl<P: Place> fmt::Display for Group<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {} group of {} ranks", self.over, self.size())
+        write!(f, "the {} group of {}", self.over, counted(self.size(), "rank"))
     }
 }
 

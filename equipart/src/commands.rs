@@ -72,7 +72,8 @@ fn can_be_launched(arguments: &[String]) -> Result<()> {
         }
         Err(asked) => asked.exit(),
         Ok(Arguments { command, .. }) if !command.as_ref().is_some_and(Command::is_by_processes) => {
-            bail!("{} runs all its ranks itself; start it without launch", arguments[0])
+            let command = arguments.iter().find(|word| !word.starts_with('-')).map_or("this", String::as_str);
+            bail!("{command} runs all its ranks itself; start it without launch")
         }
         Ok(_) => Ok(()),
     }

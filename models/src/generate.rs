@@ -20,7 +20,7 @@ pub use whole::{all_logits, all_logits_peak};
 use crate::Model;
 use answers::Answers;
 use batch::{OfRank, once};
-use layers::Design;
+use layers::{Design, counted};
 use parallel::dtype::RunDevice;
 use parallel::{Batch, BuildContext, Layout, Network, Result, Stages, bail, budget, session};
 use tensor::TokenIds;
@@ -45,7 +45,8 @@ impl Prompts {
         let least = if layout.shares_experts() { 1 } else { data };
         if self.prompts.len() < least {
             let n = self.prompts.len();
-            bail!("{n} prompts cannot be dealt over dp={data}: each rank needs at least one");
+            let n = counted(n, "prompt");
+            bail!("{n} cannot be dealt over dp={data}: each rank needs at least one");
         }
         for prompt in &self.prompts {
             if prompt.is_empty() {
@@ -55,9 +56,10 @@ impl Prompts {
             Batch::reach(tokens, &layout.tokens())?;
             if tokens > positions {
                 bail!(
-                    "a prompt of {} tokens and {} new ones make {tokens}; the model has {positions} positions",
-                    prompt.len(),
-                    self.max_new
+                    "a prompt of {} and {} new make {tokens}; the model has {}",
+                    counted(prompt.len(), "token"),
+                    self.max_new,
+                    counted(positions, "position")
                 );
             }
             TokenIds::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;

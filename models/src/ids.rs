@@ -1,6 +1,8 @@
 //! `--batch FILE`: sequences of token ids, as a JSON list of lists. The target of each id is the next id, so
 //! a sequence of n ids has n − 1 predictions. A list of lists in place of a sequence packs documents: each
-//! document has its own positions and attends only to itself.
+//! document has its own positions and attends only to itself. A document of one id has no prediction, and is
+//! left out.
+use layers::counted;
 use parallel::{Error, Result, Sequence, bail};
 use serde::Deserialize;
 use std::path::Path;
@@ -28,29 +30,42 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
         bail!("{name} has no sequences; it must be a list of one or more lists of token ids");
     }
     let sequence = |(at, item): (usize, Item)| {
-        let documents = match item {
-            Item::One(ids) => vec![ids],
-            Item::Packed(documents) => documents,
+        let (documents, is_packed) = match item {
+            Item::One(ids) => (vec![ids], false),
+            Item::Packed(documents) => (documents, true),
         };
         if documents.is_empty() {
             bail!("{name}: sequence {at} has no documents; it must have one or more");
         }
-        let pair = |ids: Vec<u32>| {
-            check(&ids, vocabulary, positions)
-                .map_err(|why| Error::new(format!("{name}: sequence {at} {why}")))?;
+        let pair = |(i, ids): (usize, Vec<u32>)| {
+            let document = if is_packed { format!(", document {i}") } else { String::new() };
+            check(&ids, is_packed, vocabulary, positions)
+                .map_err(|why| Error::new(format!("{name}: sequence {at}{document} {why}")))?;
             Ok((ids[..ids.len() - 1].to_vec(), ids[1..].to_vec()))
         };
-        Ok(Sequence::packed(&documents.into_iter().map(pair).collect::<Result<Vec<_>>>()?))
+        let pairs = documents.into_iter().enumerate().map(pair).collect::<Result<Vec<_>>>()?;
+        let learnt: Vec<_> = pairs.into_iter().filter(|(ids, _)| !ids.is_empty()).collect();
+        if learnt.is_empty() {
+            bail!("{name}: sequence {at} has only documents of 1 id; {LEAST}");
+        }
+        Ok(Sequence::packed(&learnt))
     };
     items.into_iter().enumerate().map(sequence).collect()
 }
 
-fn check(ids: &[u32], vocabulary: usize, positions: usize) -> std::result::Result<(), String> {
-    if ids.len() < 2 {
-        return Err(format!("has {} ids; at least 2 are needed to predict one from another", ids.len()));
+const LEAST: &str = "at least 2 are needed to predict one from another";
+
+fn check(
+    ids: &[u32],
+    is_packed: bool,
+    vocabulary: usize,
+    positions: usize,
+) -> std::result::Result<(), String> {
+    if ids.len() < if is_packed { 1 } else { 2 } {
+        return Err(format!("has {}; {LEAST}", counted(ids.len(), "id")));
     }
     if ids.len() - 1 > positions {
-        return Err(format!("reads {} ids; the model has {positions} positions", ids.len() - 1));
+        return Err(format!("reads {} ids; the model has {}", ids.len() - 1, counted(positions, "position")));
     }
     match ids.iter().enumerate().find(|(_, id)| **id as usize >= vocabulary) {
         None => Ok(()),
@@ -87,6 +102,11 @@ mod tests {
         assert_eq!(all[0], Sequence::new(vec![1, 2, 3], vec![2, 3, 4]));
         assert_eq!((&all[1].ids[..], &all[1].targets[..]), (&[5, 7, 8][..], &[6, 8, 9][..]));
         assert_eq!(all[1].documents, [1, 2]);
+        assert_eq!(
+            parse("[[1,2,3,4],[[0],[5,6],[4],[7,8,9],[3]]]").unwrap(),
+            all,
+            "no prediction, no document"
+        );
         let other = parse("[[1,2,3,4],[5,6],[7,8,9]]").unwrap();
         assert_ne!(hash(&all), hash(&other[1..]));
         assert_ne!(hash(&other), hash(&other[..2]));
@@ -100,9 +120,12 @@ mod tests {
             "ids.json has no sequences; it must be a list of one or more lists of token ids"
         );
         let two = "at least 2 are needed to predict one from another";
-        assert_eq!(why("[[1,2],[3]]"), format!("ids.json: sequence 1 has 1 ids; {two}"));
+        assert_eq!(why("[[1,2],[3]]"), format!("ids.json: sequence 1 has 1 id; {two}"));
         assert_eq!(why("[[]]"), format!("ids.json: sequence 0 has 0 ids; {two}"));
-        assert_eq!(why("[[[1,2],[3]]]"), format!("ids.json: sequence 0 has 1 ids; {two}"));
+        assert_eq!(why("[[[1,2],[]]]"), format!("ids.json: sequence 0, document 1 has 0 ids; {two}"));
+        assert_eq!(why("[[[1],[2]]]"), format!("ids.json: sequence 0 has only documents of 1 id; {two}"));
+        let outside = "has id 10 at 0, which is not in the vocabulary of 10 (ids go from 0 to 9)";
+        assert_eq!(why("[[[1,2],[10]]]"), format!("ids.json: sequence 0, document 1 {outside}"));
         assert_eq!(why("[[1,2,3,4,5]]"), "ids.json: sequence 0 reads 4 ids; the model has 3 positions");
         assert_eq!(
             why("[[1,10]]"),

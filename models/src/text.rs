@@ -6,6 +6,7 @@ use crate::tokenizer::{Encoded, Tokenizer};
 use parallel::{Error, Result, bail};
 use std::path::Path;
 use tensor::mix;
+use tensor::quoted::counted;
 
 /// Token ids, and the target of each: the id that follows it.
 pub type TokenPair = (Vec<u32>, Vec<u32>);
@@ -130,8 +131,9 @@ impl Corpus {
                 _ => (format!("the text of {} files", files.len()), "the last tenth of each file"),
             };
             bail!(
-                "{name} has {bytes} bytes, and {of} is held out; {part} has {tokens} tokens, but \
-                 sequences of {seq} need at least {wanted}",
+                "{name} has {}, and {of} is held out; {part} has {}, but sequences of {seq} need at least {wanted}",
+                counted(bytes, "byte"),
+                counted(tokens, "token"),
             );
         }
         Ok(Self { train: train.ids, held_out_bytes: held_out.predicted_bytes, held_out: held_out.ids })

@@ -3,6 +3,7 @@
 use crate::{Result, bail, deal};
 use std::sync::Arc;
 use tensor::IGNORED;
+use tensor::quoted::counted;
 
 /// One sequence: token ids, and for each the id that should follow it. Rows of features may stand for either.
 /// A sequence may pack several documents: each has its own positions and attends only to itself, but all of
@@ -102,8 +103,9 @@ impl Batch {
     /// If a microbatch would be empty, or a sequence is not valid.
     pub fn new(sequences: Vec<Sequence>, microbatches: usize) -> Result<Self> {
         if microbatches == 0 || sequences.len() < microbatches {
-            let sequences = sequences.len();
-            bail!("{sequences} sequences in {microbatches} microbatches: each needs at least one");
+            let [sequences, parts] = [(sequences.len(), "sequence"), (microbatches, "microbatch")]
+                .map(|(n, what)| counted(n, what));
+            bail!("{sequences} in {parts}: each needs at least one");
         }
         sequences.iter().enumerate().try_for_each(|(number, sequence)| sequence.check(number))?;
         let part = |m| sequences[deal(sequences.len(), m, microbatches)].to_vec();
@@ -143,7 +145,10 @@ impl Batch {
             for (rows, wanted, which) in [(&s.x, input, "input"), (&s.y, output, "target")] {
                 let seen = rows.len() / s.tokens();
                 if seen != wanted {
-                    bail!("a token has {seen} {which} features; the model needs {wanted}");
+                    bail!(
+                        "a token has {}; the model needs {wanted}",
+                        counted(seen, &format!("{which} feature"))
+                    );
                 }
             }
         }
@@ -185,7 +190,7 @@ mod tests {
         let deal = Batch::new(sequences(2), 2).unwrap().share(0, &over(2)).unwrap_err().to_string();
         assert_eq!(
             deal,
-            "a microbatch of 1 sequences cannot be dealt over dp=2: each rank needs at least one"
+            "a microbatch of 1 sequence cannot be dealt over dp=2: each rank needs at least one"
         );
         let uneven = Sequence::new(vec![1, 2], vec![3]);
         assert!(Batch::new(vec![uneven], 1).unwrap_err().to_string().starts_with("sequence 0 has 2 ids"));

@@ -98,12 +98,28 @@ pub fn all<T>(programs: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
 }
 
 /// Returns the bytes that this process can still allocate: those that Linux reports as available, or fewer if
-/// a control group has a limit. None on other systems, where nothing is refused.
+/// a control group or a limit of the process leaves fewer. None on other systems, where nothing is refused.
 pub fn free() -> Option<u64> {
-    let available = number(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")? << 10;
-    let [groups, mounts] = ["/proc/self/cgroup", "/proc/self/mountinfo"]
-        .map(|file| fs::read_to_string(file).unwrap_or_default());
-    Some(available.min(of_groups(&groups, &mounts).unwrap_or(u64::MAX)))
+    free_in(Path::new("/proc"))
+}
+
+/// Returns the free bytes that the files in a folder like `/proc` report.
+fn free_in(proc: &Path) -> Option<u64> {
+    let read = |file: &str| fs::read_to_string(proc.join(file)).unwrap_or_default();
+    let available = number(&read("meminfo"), "MemAvailable:")? << 10;
+    let groups = of_groups(&read("self/cgroup"), &read("self/mountinfo"));
+    let limits = of_limits(&read("self/limits"), &read("self/status"));
+    [Some(available), groups, limits].into_iter().flatten().min()
+}
+
+/// Returns the smallest number of bytes that the limits of this process on its memory leave (`ulimit -v`,
+/// `ulimit -d`).
+fn of_limits(limits: &str, status: &str) -> Option<u64> {
+    let left = |(name, held): (&str, &str)| {
+        let limit = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
+        Some(limit.parse::<u64>().ok()?.saturating_sub(number(status, held)? << 10))
+    };
+    [("Max address space", "VmSize:"), ("Max data size", "VmData:")].into_iter().filter_map(left).min()
 }
 
 /// Files of a hierarchy of control groups: the limit, the bytes held, and the file pages among them, which
@@ -293,6 +309,41 @@ mod tests {
         assert_eq!(of_groups(groups, &mounts("/a/b", "rw,memory")), Some(4), "the group is the mount's root");
         assert_eq!(of_groups("4:memory:/elsewhere\n", &mounts("/a/b", "rw,memory")), Some(4));
         assert_eq!(of_groups(groups, &mounts("/", "rw,pids")), None);
+    }
+
+    /// Kills: a limit of the process or of its groups that is not seen, memory that it already holds counted
+    /// as free, a soft limit passed over for the hard one.
+    #[test]
+    fn the_tightest_limit_of_all_kinds_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("group");
+        let limits = |space: &str, data: &str| {
+            format!(
+                "Limit  Soft Limit  Hard Limit  Units\nMax data size  {data}  999999999  bytes\nMax address space  {space}  unlimited  bytes"
+            )
+        };
+        let free = |[available, of_group, space, data]: [&str; 4]| {
+            written(root.path(), &[("meminfo", &format!("MemAvailable: {available} kB"))]);
+            let status = "VmSize:  40 kB\nVmData:  10 kB";
+            let mounts = mounted("/", &group, "cgroup2", "rw");
+            let of_self = [
+                ("cgroup", "0::/"),
+                ("mountinfo", &mounts),
+                ("status", status),
+                ("limits", &limits(space, data)),
+            ];
+            written(&root.path().join("self"), &of_self);
+            written(&group, &[("memory.max", of_group), ("memory.current", "0"), ("memory.stat", "")]);
+            free_in(root.path())
+        };
+        let unlimited = "unlimited";
+        assert_eq!(free(["100", "max", unlimited, unlimited]), Some(102_400));
+        assert_eq!(free(["100", "9000", "204800", unlimited]), Some(9000));
+        assert_eq!(free(["100", "90000", "81920", unlimited]), Some(40_960));
+        assert_eq!(free(["100", "90000", "81920", "20480"]), Some(10_240));
+        assert_eq!(free(["100", "90000", "8192", "20480"]), Some(0));
+        fs::remove_file(root.path().join("meminfo")).unwrap();
+        assert_eq!(free_in(root.path()), None);
     }
 
     #[test]

@@ -31,7 +31,9 @@ use layers::{
     Builder, Choice, Design, ShardingStrategy, Strategy, StrategyInfo, TokenShards, ValueSource, Wide,
     counted,
 };
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -60,6 +62,7 @@ const AXES: usize = Axis::ALL.len();
 pub struct Layout {
     sizes: [usize; AXES], // by `Axis as usize`; each at least 1, the product at most MAX_RANKS
     named: u64,           // bit i: strategy i of the lists is named, and not a default
+    says_schedule: Unseen<bool>, // the default schedule is written out
     numbers: [u32; Choice::COUNT], // of the named strategy of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // split axes, innermost first; none in the default order
     limit: Option<usize>, // bytes that each rank may hold
@@ -67,6 +70,30 @@ pub struct Layout {
     rests: Option<ShardingStrategy>, // state sharded at rest, if not as strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
     table: Option<&'static Table>, // the schedule of the stages, if it is none of the lists
+}
+
+/// A fact that makes no difference between two layouts.
+#[derive(Clone, Copy, Debug)]
+struct Unseen<T>(T);
+
+impl<T> PartialEq for Unseen<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl<T> Eq for Unseen<T> {}
+impl<T> PartialOrd for Unseen<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for Unseen<T> {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
+}
+impl<T> Hash for Unseen<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl Default for Layout {
@@ -84,6 +111,7 @@ impl Layout {
     pub const UNSPLIT: Self = Self {
         sizes: [1; AXES],
         named: 0,
+        says_schedule: Unseen(false),
         numbers: [0; Choice::COUNT],
         order: [None; Axis::NESTED.len()],
         limit: None,
@@ -275,7 +303,8 @@ impl Layout {
     pub fn scheduled(self, table: &'static Table) -> Result<Self> {
         let (Plan { ranks, chunks, .. }, stages) = (table.sizes(), self.size(Axis::Pp));
         let named = grammar_of_all().named(&self);
-        if let Some((_, word)) = named.iter().find(|(about, _)| about.choice == Choice::Schedule) {
+        let named = named.iter().find(|(about, _)| about.choice == Choice::Schedule).map(|(_, word)| &**word);
+        if let Some(word) = named.or(self.says_schedule.0.then(|| self.pipeline().schedule.about().word)) {
             bail!("the layout {self} names the schedule {word}, but a table replaces it; leave {word} out");
         }
         if ranks != stages {

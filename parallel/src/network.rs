@@ -128,7 +128,7 @@ impl Network {
     ) -> Result<Vec<T>> {
         const LONGEST: Duration = Duration::from_hours(365 * 24);
         let Some(processes) = &self.processes else { return Ok(vec![own]) };
-        let world = World::threads(&[(Axis::Dp, processes.ranks())])?.limit(LONGEST).over(processes)?;
+        let world = World::threads(&[(Axis::Tp, processes.ranks())])?.limit(LONGEST).over(processes)?;
         Ok(world.run(|_: Cpu<f32>, mesh| self.of_all(&mesh, own.clone()))?.swap_remove(0))
     }
     /// Number of a layout's ranks on this machine.
@@ -204,7 +204,8 @@ mod tests {
         let error = crate::Error::from(world.run(run).unwrap_err());
         assert!(error.why.starts_with("rank 0: ") && error.to_string() == error.why, "{error}");
         let table = error.calls.unwrap().to_string();
-        let row = table.lines().find(|row| row.contains("barrier over tp for a loss at ")).expect("its call");
+        let is_row = |row: &&str| row.contains("barrier over tp for a loss at ") && !row.starts_with("rank ");
+        let row = table.lines().find(is_row).expect("its call");
         assert!(row.trim_start().starts_with("0 ") && row.contains("failed after"), "{table}");
         let runs = trace.runs();
         assert_eq!((runs.len(), runs[0].name.as_str(), runs[0].ranks.len()), (1, "waiting under tp=2", 2));

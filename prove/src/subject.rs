@@ -234,10 +234,13 @@ fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: u
 impl Subject {
     /// Describes the texts and the steps, in words.
     pub fn work(&self) -> String {
-        let tokens = |m: &Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>().to_string();
+        let tokens = |m: &Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>();
         let step = |(n, (batch, _)): (usize, &(Batch, f64))| {
             let tokens: Vec<_> = batch.microbatches().iter().map(tokens).collect();
-            format!("; step {n} on {} tokens", tokens.join(" + "))
+            let words: Vec<_> = tokens.iter().map(usize::to_string).collect();
+            let one = counted(tokens[tokens.len() - 1], "token");
+            let noun = one.trim_start_matches(|c: char| c.is_ascii_digit());
+            format!("; step {n} on {}{noun}", words.join(" + "))
         };
         let steps: String = self.steps.iter().enumerate().map(step).collect();
         let (texts, rows) = (self.texts.len(), self.given().len());

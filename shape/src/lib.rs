@@ -15,7 +15,7 @@ mod words;
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
 pub use optimizer::OptimizerKind;
-pub use words::counted;
+pub use tensor::quoted::counted;
 
 use serde::{Deserialize, Serialize};
 use tensor::{Rope, Scaling};

@@ -1,5 +1,6 @@
 //! The description of a model in words.
-use crate::{FEATURES, Heads, Shape};
+
+use crate::{FEATURES, Heads, Shape, counted};
 use std::fmt;
 
 impl fmt::Display for Shape {
@@ -17,13 +18,6 @@ impl fmt::Display for Shape {
         let says: Vec<_> = sizes.into_iter().chain(has.filter(|words| !words.is_empty())).collect();
         f.write_str(&says.join(", "))
     }
-}
-
-/// Formats a number with its noun: "1 rank", "2 ranks", "2 batches".
-#[must_use]
-pub fn counted(n: usize, what: &str) -> String {
-    let plural = if what.ends_with("ch") { "es" } else { "s" };
-    format!("{n} {what}{}", if n == 1 { "" } else { plural })
 }
 
 #[cfg(test)]

@@ -1,10 +1,17 @@
-//! Names, values and sentences from files, made safe for messages: control characters and invisible
-//! characters are escaped, and long text is cut.
+//! Words of messages: names, values and sentences from files, made safe (control characters and invisible
+//! characters are escaped, and long text is cut), and numbers with their nouns.
 
 /// Largest number of characters shown of a name or a value.
 const NAME: usize = 100;
 /// Largest number of characters shown of a library's sentence.
 const SENTENCE: usize = 300;
+
+/// Formats a number with its noun: "1 rank", "2 ranks", "2 batches".
+#[must_use]
+pub fn counted(n: usize, what: &str) -> String {
+    let plural = if what.ends_with("batch") { "es" } else { "s" };
+    format!("{n} {what}{}", if n == 1 { "" } else { plural })
+}
 
 /// Returns a name or a value in quotes, escaped and cut.
 pub fn quoted(name: &str) -> String {

@@ -1,5 +1,6 @@
-//! `cargo xtask mpi`: builds the program with MPI as the carrier of ranks, and runs it under MPI's launcher: the
-//! proof of every layout on two, three and four ranks, and training, which must end with the bits of threads.
+//! `cargo xtask mpi`: builds the program with MPI as the carrier of ranks, and runs it under MPI's launcher:
+//! the proof of every layout on two, three and four ranks, and training, which must end with the bits of
+//! threads.
 use crate::{TaskResult, root};
 use std::env;
 use std::ffi::OsStr;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 
 /// An MPI that is installed: its compiler, its launcher and its name.
-struct Mpi {
+struct InstalledMpi {
     compiler: String,
     launcher: String,
     name: String,
@@ -33,8 +34,8 @@ pub(crate) fn missing() -> Option<String> {
     (!has_libclang()).then(|| "mpi: libclang is not installed, which reads MPI's headers".into())
 }
 
-/// Runs the task, with every MPI that is installed; `part`: with the first, and a third of the layouts of three
-/// and of four ranks.
+/// Runs the task, with every MPI that is installed; `part`: with the first, and a third of the layouts of
+/// three and of four ranks.
 pub(crate) fn run(part: bool) -> TaskResult {
     if let Some(why) = missing() {
         println!("skipped: {why}");
@@ -48,8 +49,8 @@ pub(crate) fn run(part: bool) -> TaskResult {
 }
 
 /// Returns the MPIs that are installed, each once.
-fn found() -> Vec<Mpi> {
-    let mut all: Vec<Mpi> = Vec::new();
+fn found() -> Vec<InstalledMpi> {
+    let mut all: Vec<InstalledMpi> = Vec::new();
     for ending in ENDINGS {
         let (compiler, launcher) = (format!("mpicc{ending}"), format!("mpirun{ending}"));
         let about = |command: &str| Command::new(command).arg("--version").output().ok();
@@ -57,7 +58,7 @@ fn found() -> Vec<Mpi> {
         let is_mpich = text(&version).contains("HYDRA") || text(&version).contains("MPICH");
         let name = if is_mpich { "MPICH" } else { "Open MPI" }.to_owned();
         if all.iter().all(|mpi| mpi.name != name) {
-            all.push(Mpi { compiler, launcher, name });
+            all.push(InstalledMpi { compiler, launcher, name });
         }
     }
     all
@@ -78,7 +79,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-impl Mpi {
+impl InstalledMpi {
     fn check(&self, part: bool) -> Result<(), String> {
         let target = root().join("target/mpi");
         let build = crate::cargo()

@@ -1,7 +1,7 @@
 //! Checks of reports from another process, before they are used: a rank, a place in a group, a length, a
 //! list, a range. A report that passes cannot lead a kernel, copy or sum out of bounds. Its meaning is
 //! compared with the call of this process' rank, as among threads.
-use super::frame::{Calls, EngineFunction, no_frame};
+use super::frame::{EngineFunction, GroupCalls, no_frame};
 use crate::{Call, Counts, Op};
 use std::io;
 use tensor::quoted::sentence;
@@ -14,8 +14,8 @@ fn holds(is_so: bool) -> io::Result<()> {
 }
 
 /// Checks calls that a rank reports, in a world of `ranks`; returns its place in their group.
-pub(super) fn calls(calls: &mut Calls, rank: usize, ranks: usize) -> io::Result<usize> {
-    let Calls { way, members, calls } = calls;
+pub(super) fn calls(calls: &mut GroupCalls, rank: usize, ranks: usize) -> io::Result<usize> {
+    let GroupCalls { way, members, calls } = calls;
     let place = place(members, rank, ranks)?;
     holds(calls.len() == 1 || *way == EngineFunction::Start && !calls.is_empty())?;
     calls.iter_mut().try_for_each(|reported| call(reported, *way, place, [members.len(), ranks]))?;

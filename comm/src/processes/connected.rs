@@ -1,6 +1,6 @@
 //! Processes that have met: this one, which is one rank, and its connections with those of all other ranks.
 use super::asked::{MeetingError, RunInputs};
-use super::connection::{Carrier, Connection, Connections, Incoming, gave_up};
+use super::connection::{Carrier, Connection, Connections, Incoming, Met, gave_up};
 use super::forms::{ArrivedForms, SentForms};
 use super::frame::{FailedEnd, ProcessReport, encoded, receive_head, send_frame};
 use super::launch::Launch;
@@ -32,15 +32,6 @@ pub struct Processes {
     sent: Arc<AtomicUsize>, // bytes, since the meeting
     left: AtomicBool,
     calls: Mutex<Option<Arc<RankRecord>>>, // of this process' rank, while it runs
-}
-
-/// What ranks have when they have met: the carrier, with connections for calls, for their order and for shares; the number of
-/// ranks on this machine; and the number of the meeting.
-pub(super) struct Met {
-    pub(super) carrier: Box<dyn Carrier>,
-    pub(super) connections: [Connections; 3],
-    pub(super) here: usize,
-    pub(super) number: u64,
 }
 
 struct CallConnection {

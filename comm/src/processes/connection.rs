@@ -38,6 +38,17 @@ impl Carrier for Tcp {}
 /// Connections by rank.
 pub(super) type Connections = std::collections::BTreeMap<usize, Arc<dyn Connection>>;
 
+/// Connections of ranks that have met.
+pub(super) struct Met {
+    pub(super) carrier: Box<dyn Carrier>,
+    /// For calls, for their order, and for shares.
+    pub(super) connections: [Connections; 3],
+    /// Number of ranks on this machine.
+    pub(super) here: usize,
+    /// Number of the meeting.
+    pub(super) number: u64,
+}
+
 /// Returns true if a send or a receive ended because it waited too long.
 pub(super) fn gave_up(why: &io::Error) -> bool {
     matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)

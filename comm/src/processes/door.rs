@@ -88,6 +88,9 @@ fn greeted(stream: &TcpStream, secret: &Secret) -> io::Result<Greeting> {
     receive(timed, LONGEST)
 }
 
+/// Error kind of a connection with another program; the error's text is what it sent first.
+pub(super) const STRANGER: io::ErrorKind = io::ErrorKind::Unsupported;
+
 /// Error kind of an address that needs a secret.
 pub(super) const FAR: io::ErrorKind = io::ErrorKind::InvalidInput;
 
@@ -114,7 +117,8 @@ pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec
 /// Connects to a process that listens at `at` and knows the secret; tries until `until`.
 ///
 /// # Errors
-/// The last error; at once if the other end does not know the secret, or if `at` fails with [`FAR`].
+/// The last error; at once if the other end does not know the secret or is another program, or if `at` fails
+/// with [`FAR`].
 pub(super) fn reached(
     at: impl Fn() -> io::Result<Vec<SocketAddr>>,
     secret: &Secret,
@@ -125,17 +129,23 @@ pub(super) fn reached(
         let reach = |at: &SocketAddr| {
             let stream = TcpStream::connect_timeout(at, left)?;
             stream.set_nodelay(true)?;
-            secret.displayed(
-                &mut TimedConnection::new(&stream, Instant::now() + PROMPT),
-                ConnectionEnd::Connects,
-            )?;
+            let timed = &mut TimedConnection::new(&stream, Instant::now() + PROMPT);
+            secret.displayed(timed, ConnectionEnd::Connects).map_err(|why| match why.kind() {
+                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                    io::Error::new(why.kind(), "a program listens there and does not answer")
+                }
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                    io::Error::new(why.kind(), "a program listens there and closes the connection")
+                }
+                _ => why,
+            })?;
             Ok(stream)
         };
         let mut why = io::Error::new(io::ErrorKind::NotFound, "no such host");
         for tried in at().map_or_else(|error| vec![Err(error)], |all| all.iter().map(reach).collect()) {
             match tried {
                 Ok(stream) => return Ok(stream),
-                Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | FAR) => {
+                Err(error) if [STRANGER, io::ErrorKind::PermissionDenied, FAR].contains(&error.kind()) => {
                     return Err(error);
                 }
                 Err(error) => why = error,

@@ -1,7 +1,7 @@
 //! Forms of calls that a connection has carried. A rank makes the same calls step after step, so each form
 //! travels once, and its place among the forms afterwards. Both ends keep the same list.
 use super::check;
-use super::frame::{Calls, CallsForm, decoded, no_frame};
+use super::frame::{CallsForm, GroupCalls, decoded, no_frame};
 use crate::Call;
 use std::collections::HashMap;
 use std::io;
@@ -34,7 +34,7 @@ impl SentForms {
 
 /// Calls that a rank reported, checked, with its place in their group.
 pub(super) struct ReportedCalls {
-    pub(super) calls: Calls,
+    pub(super) calls: GroupCalls,
     pub(super) place: usize,
 }
 
@@ -65,7 +65,7 @@ impl ArrivedForms {
             CallsForm::Known(place) => return self.0.get(place).cloned().ok_or_else(no_frame),
             CallsForm::New(bytes) => bytes,
         };
-        let mut calls: Calls = decoded(&bytes)?;
+        let mut calls: GroupCalls = decoded(&bytes)?;
         let place = check::calls(&mut calls, rank, ranks)?;
         let reported = Arc::new(ReportedCalls { calls, place });
         if is_kept(self.0.len(), &bytes) {
@@ -83,7 +83,7 @@ mod tests {
     fn barrier(members: &[usize]) -> Vec<u8> {
         let (way, call) =
             (EngineFunction::Now, Call { reported: Some("a barrier".into()), ..Call::barrier() });
-        encoded(&Calls { way, members: members.into(), calls: vec![call] })
+        encoded(&GroupCalls { way, members: members.into(), calls: vec![call] })
     }
 
     /// Kills: a form that is taken for another, or that one end keeps and the other does not.

@@ -18,7 +18,8 @@ pub(super) const LONGEST: usize = 1 << 26;
 /// Report of a rank.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ProcessReport {
-    /// Calls, and the number of the first on its rank. The elements that the receiver takes of each follow.
+    /// Calls, and the number of the first on its rank. The elements that the receiver takes of each
+    /// follow.
     Calls(CallsForm, usize),
     /// The rank waits for a post.
     Finish(Arc<[usize]>, Post),
@@ -35,13 +36,14 @@ pub(crate) type FailedEnd = ((usize, String), LastCalls);
 
 /// Calls in a group of these members, without their numbers.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Calls {
+pub(super) struct GroupCalls {
     pub(super) way: EngineFunction,
     pub(super) members: Arc<[usize]>,
     pub(super) calls: Vec<Call>,
 }
 
-/// [`Calls`] on a connection: their bytes, or their place among those that were sent before (`forms.rs`).
+/// [`GroupCalls`] on a connection: their bytes, or their place among those that were sent before
+/// (`forms.rs`).
 #[derive(Serialize, Deserialize)]
 pub(super) enum CallsForm {
     New(Vec<u8>),

@@ -1,6 +1,6 @@
 //! The meeting, on every rank but 0.
 use super::asked::{MeetingError, RunInputs};
-use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
+use super::door::{Door, FAR, PROMPT, STRANGER, reached, resolved, settling};
 use super::frame::{LONGEST, TimedConnection, receive, send};
 use super::greeting::{Greeting, MeetingEvent, MeetingReply, Missing, Streams, VERSION, next};
 use super::launch::Launch;
@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::channel;
 use std::thread::spawn;
 use std::time::{Duration, Instant};
+use tensor::quoted::quoted;
 
 /// A rank other than 0 in the meeting.
 pub(super) struct Guest<'a> {
@@ -36,6 +37,10 @@ impl Guest<'_> {
                          all ranks need the same secret"
                     )
                 }
+                STRANGER => format!(
+                    "another program listens at {host}:{port}, and its answer begins with {}; choose a free MASTER_PORT",
+                    quoted(&why.to_string())
+                ),
                 _ => format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}"),
             })?;
         let (to, events) = channel();

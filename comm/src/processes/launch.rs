@@ -43,6 +43,10 @@ const LAUNCHERS: [LauncherVariables; 4] = [
     ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""], // has no number for one machine
 ];
 
+/// Variables of launchers whose ranks do not follow those of a launcher that started them: torchrun's, and
+/// that of `equipart launch`.
+const NESTED: [&str; 2] = ["TORCHELASTIC_RUN_ID", Launch::LAUNCHER];
+
 /// Variables of this process.
 fn of_process(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -51,19 +55,62 @@ fn of_process(name: &str) -> Option<String> {
 /// Returns the variables of the launcher that started several processes, this one among them; `None` if none
 /// did. A process with `RANK` is one of several, whatever their number.
 fn launcher(get: &dyn Fn(&str) -> Option<String>) -> Option<LauncherVariables> {
-    let several = |name| get(name).is_some_and(|n| n.trim() != "1");
     LAUNCHERS
         .into_iter()
         .enumerate()
-        .find(|(i, [rank, ranks, ..])| get(rank).is_some() && (*i == 0 || several(ranks)))
+        .find(|(i, [rank, ranks, ..])| get(rank).is_some() && (*i == 0 || several(get, ranks)))
         .map(|(_, names)| names)
 }
 
+fn several(get: &dyn Fn(&str) -> Option<String>, name: &str) -> bool {
+    get(name).is_some_and(|n| n.trim() != "1")
+}
+
+/// Returns the reason why the variables of a process name no rank, although some are set: it would run alone.
+fn half_set(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let half = LAUNCHERS.into_iter().find_map(|[rank, ranks, local, here]| {
+        let of_several = [ranks, here].into_iter().find(|name| several(get, name));
+        let name = of_several.or(Some(local).filter(|local| get(local).is_some()))?;
+        get(rank).is_none().then_some((name, rank))
+    });
+    let address = || {
+        let no_rank = LAUNCHERS.iter().all(|[rank, ..]| get(rank).is_none());
+        let set = ["MASTER_ADDR", "MASTER_PORT"].into_iter().find(|name| get(name).is_some());
+        set.filter(|_| no_rank).map(|name| (name, LAUNCHERS[0][0]))
+    };
+    let (name, rank) = half.or_else(address)?;
+    let value = get(name).unwrap_or_default();
+    Some(format!(
+        "{name} is {value}, and {rank} is not set; set {rank} to the rank of this process, or unset {name}"
+    ))
+}
+
+/// Returns the first difference between the rank and the number of ranks that `RANK` and `WORLD_SIZE` say,
+/// and those of another launcher that started several processes.
+fn contradiction(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let [own, others @ ..] = LAUNCHERS;
+    if NESTED.iter().any(|name| get(name).is_some()) {
+        return None;
+    }
+    let of_several =
+        others.into_iter().filter(|[rank, ranks, ..]| get(rank).is_some() && several(get, ranks));
+    let mut pairs = of_several.flat_map(|theirs| [(own[0], theirs[0]), (own[1], theirs[1])]);
+    pairs.find_map(|(own, theirs)| {
+        let (ours, other) = (get(own)?, get(theirs)?);
+        let differ = ours.trim() != other.trim();
+        differ
+            .then(|| format!("{own} is {ours}, but {theirs} is {other}; unset the variables of one launcher"))
+    })
+}
+
 impl Launch {
+    /// Variable with the id of the `equipart launch` that started this process.
+    pub const LAUNCHER: &str = "EQUIPART_LAUNCHER";
+
     /// Reads the variables of this process; `None` if no launcher started several.
     ///
     /// # Errors
-    /// In one sentence: a variable is missing, or is not a valid number.
+    /// In one sentence: a variable is missing, is not a valid number, or contradicts another launcher's.
     pub fn of_process() -> Result<Option<Self>, String> {
         Self::by(&of_process, cfg!(feature = "mpi"))
     }
@@ -76,7 +123,9 @@ impl Launch {
     }
     /// Reads the variables of a process. With `mpi`, the processes of MPI's launchers need no address.
     fn by(get: &dyn Fn(&str) -> Option<String>, mpi: bool) -> Result<Option<Self>, String> {
-        let Some([rank_name, ranks_name, local_name, here_name]) = launcher(get) else { return Ok(None) };
+        let Some([rank_name, ranks_name, local_name, here_name]) = launcher(get) else {
+            return half_set(get).map_or(Ok(None), Err);
+        };
         let rank = get(rank_name).expect("it is how the launcher was found");
         let is_torchrun = rank_name == LAUNCHERS[0][0];
         let mpi = mpi && !is_torchrun;
@@ -96,6 +145,9 @@ impl Launch {
             port = free.ok_or_else(|| format!("MASTER_PORT is {at:?}; it must be a port from 1 to 65535"))?;
         }
         let rank = number(rank_name, &rank)?;
+        if let Some(why) = contradiction(get).filter(|_| rank_name == LAUNCHERS[0][0]) {
+            return Err(why);
+        }
         if rank >= ranks {
             return Err(format!(
                 "{rank_name} is {rank} and {ranks_name} is {ranks}; {rank_name} must be 0 to {ranks_name} - 1"
@@ -146,7 +198,7 @@ mod tests {
             here: None,
             secret,
         };
-        assert_eq!((by(&[]), by(&all[1..])), (Ok(None), Ok(None)));
+        assert_eq!(by(&[]), Ok(None));
         assert_eq!(by(&all), Ok(Some(launch.clone())));
         let more = |name, value| by(&[&[(name, value)], &all[..]].concat());
         assert_eq!(more("LOCAL_RANK", "1"), Ok(Some(Launch { local: 1, ..launch.clone() })));
@@ -213,12 +265,42 @@ mod tests {
             assert_eq!(one.is_err(), rank == "RANK", "{rank}: {one:?}");
             let others = LAUNCHERS.iter().flat_map(|[rank, ranks, ..]| [(*rank, "0"), (*ranks, "2")]);
             let others: Vec<_> = others.filter(|(name, _)| ![rank, ranks].contains(name)).collect();
-            let both = by(&[&all[..], &at, &others].concat()).unwrap().unwrap();
+            let nested = [(Launch::LAUNCHER, "7")];
+            let both = by(&[&all[..], &at, &others, &nested].concat()).unwrap().unwrap();
             assert_eq!(both.variables[0], "RANK", "the launcher that was started last, {rank}");
+        }
+        for [rank, ranks, ..] in &LAUNCHERS[1..] {
+            let own = [("RANK", "1"), ("WORLD_SIZE", "2"), at[0], at[1]];
+            let beside =
+                |theirs: [&str; 2]| by(&[&own[..], &[(rank, theirs[0]), (ranks, theirs[1])]].concat());
+            assert!(beside(["1", "2"]).is_ok() && beside(["0", "1"]).is_ok());
+            let unset = "unset the variables of one launcher";
+            let why = format!("RANK is 1, but {rank} is 0; {unset}");
+            assert_eq!(beside(["0", "2"]).unwrap_err(), why);
+            let why = format!("WORLD_SIZE is 2, but {ranks} is 3; {unset}");
+            assert_eq!(beside(["1", "3"]).unwrap_err(), why);
         }
         let under =
             [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")];
         assert_eq!(by(&[&under[..], &at].concat()).unwrap().unwrap().rank, 1);
         assert_eq!(by(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")]), Ok(None), "a job, not a step");
+    }
+
+    /// Kills: several processes of which each trains alone, one process that is refused.
+    #[test]
+    fn variables_without_a_rank_are_refused() {
+        let all = LAUNCHERS.into_iter().flat_map(|[rank, others @ ..]| others.map(|name| (name, rank)));
+        let address = ["MASTER_ADDR", "MASTER_PORT"].map(|name| (name, "RANK"));
+        for (name, rank) in all.filter(|(name, _)| !name.is_empty()).chain(address) {
+            let why = format!(
+                "{name} is 2, and {rank} is not set; set {rank} to the rank of this process, or unset {name}"
+            );
+            assert_eq!(by(&[(name, "2")]), Err(why));
+        }
+        assert_eq!(by(&[("WORLD_SIZE", "1")]), Ok(None));
+        assert_eq!(
+            by(&[("MASTER_ADDR", "a"), ("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]),
+            Ok(None)
+        );
     }
 }

@@ -7,8 +7,7 @@
 //! Everything that the meeting waits for arrives as an event, from a thread that waits for nothing else. So
 //! no late, slow or exited process and no stranger keeps the others from being heard.
 use super::asked::{MeetingError, RunInputs};
-use super::connected::Met;
-use super::connection::{Connection, Connections, Tcp};
+use super::connection::{Connection, Connections, Met, Tcp};
 use super::door::{Door, FAR, PROMPT, resolved, settling};
 use super::frame::{LONGEST, TimedConnection, receive, send};
 use super::greeting::{
@@ -97,8 +96,8 @@ impl MeetingHost<'_> {
         }
         joined.map(|[orders, shares]| ([streams, orders, shares], answer.meeting))
     }
-    /// Waits until all other ranks have connected, or [`LATE`] after the first reason why this run fails, which
-    /// it returns; all that connect are answered.
+    /// Waits until all other ranks have connected, or [`LATE`] after the first reason why this run fails,
+    /// which it returns; all that connect are answered.
     fn gather(
         &self,
         (events, to): (&Receiver<MeetingEvent>, &Sender<MeetingEvent>),

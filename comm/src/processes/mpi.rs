@@ -5,8 +5,7 @@
 //! memory: MPI's matched probes pass a message from one thread to another. The thread looks all the time
 //! while this process' rank waits, and rests in between, as the rank has work to do then.
 use super::asked::{MeetingError, RunInputs};
-use super::connected::Met;
-use super::connection::{Carrier, Connection, Connections, Incoming};
+use super::connection::{Carrier, Connection, Connections, Incoming, Met};
 use super::frame::{LONGEST, receive, send};
 use super::greeting::MeetingReply;
 use super::launch::Launch;

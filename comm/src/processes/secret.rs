@@ -3,21 +3,23 @@
 //! ```text
 //! who connects                       who listens
 //! MAGIC, nonce a            ->
-//!                           <-       nonce b, HMAC(secret, "listens" a b)
+//!                           <-       MAGIC, nonce b, HMAC(secret, "listens" a b)
 //! HMAC(secret, "connects" a b) ->
 //! ```
 //!
 //! So neither end reveals anything to a stranger, and a recording of another connection proves nothing. Later
 //! bytes are neither encrypted nor signed: the network between the machines must be trusted, or tunnelled.
 //! Source: Krawczyk, Bellare, Canetti, "HMAC: Keyed-Hashing for Message Authentication", RFC 2104.
+use super::door::STRANGER;
 use super::frame::TimedConnection;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+use tensor::quoted::counted;
 
-/// The first bytes of every connection.
+/// The first bytes that each end of a connection sends.
 const MAGIC: &[u8; 8] = b"equipart";
 /// Bytes of a nonce, and of a proof.
 const LEN: usize = 32;
@@ -50,9 +52,9 @@ impl Secret {
     pub fn new(bytes: &[u8], origin: &str) -> Result<Self, String> {
         let bytes = bytes.trim_ascii();
         if bytes.len() < Self::LEAST {
-            let (len, least) = (bytes.len(), Self::LEAST);
+            let (len, least) = (counted(bytes.len(), "byte"), Self::LEAST);
             return Err(format!(
-                "the secret of {origin} has {len} bytes; it needs {least} or more, such as \
+                "the secret of {origin} has {len}; it needs {least} or more, such as \
                  `openssl rand -hex 32` prints"
             ));
         }
@@ -86,14 +88,21 @@ impl Secret {
     ///
     /// # Errors
     /// Errors of the connection; [`io::ErrorKind::PermissionDenied`] if the other end does not know the
-    /// secret.
+    /// secret; [`STRANGER`] if it is another program.
     pub(super) fn displayed(&self, on: &mut TimedConnection, by: ConnectionEnd) -> io::Result<()> {
         let (mut own, mut theirs, mut proof) = ([0; LEN], [0; LEN], [0; LEN]);
         getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("cannot draw a nonce: {why}")))?;
         let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the secret");
+        let greets = |on: &mut TimedConnection| {
+            let mut magic = [0; MAGIC.len()];
+            on.read_exact(&mut magic)?;
+            let first = String::from_utf8_lossy(&magic).into_owned();
+            if magic == *MAGIC { Ok(()) } else { Err(io::Error::new(STRANGER, first)) }
+        };
         match by {
             ConnectionEnd::Connects => {
                 on.write_all(&[&MAGIC[..], &own].concat())?;
+                greets(on)?;
                 on.read_exact(&mut theirs)?;
                 on.read_exact(&mut proof)?;
                 let nonces = [&own, &theirs];
@@ -101,14 +110,10 @@ impl Secret {
                 on.write_all(&self.proof(by, nonces).finalize().into_bytes())
             }
             ConnectionEnd::Listens => {
-                let mut magic = [0; MAGIC.len()];
-                on.read_exact(&mut magic)?;
-                if magic != *MAGIC {
-                    return Err(denied());
-                }
+                greets(on)?;
                 on.read_exact(&mut theirs)?;
                 let nonces = [&theirs, &own];
-                let answer = [&own[..], &self.proof(by, nonces).finalize().into_bytes()].concat();
+                let answer = [&MAGIC[..], &own, &self.proof(by, nonces).finalize().into_bytes()].concat();
                 on.write_all(&answer)?;
                 on.read_exact(&mut proof)?;
                 self.proof(ConnectionEnd::Connects, nonces).verify_slice(&proof).map_err(|_| denied())

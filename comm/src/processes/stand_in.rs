@@ -2,7 +2,9 @@
 use super::check;
 use super::connected::{Heard, Processes};
 use super::forms::ReportedCalls;
-use super::frame::{Calls, EngineFunction, FailedEnd, ProcessReport, no_frame, read_bytes, receive_head};
+use super::frame::{
+    EngineFunction, FailedEnd, GroupCalls, ProcessReport, no_frame, read_bytes, receive_head,
+};
 use crate::engine::StandingPost;
 use crate::record::Begun;
 use crate::shared::SharedPlace;
@@ -107,7 +109,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         first: usize,
         (from, own): (&mut impl Read, usize),
     ) -> io::Result<()> {
-        let Calls { way, ref members, .. } = reported.calls;
+        let GroupCalls { way, ref members, .. } = reported.calls;
         let rank = reported.place;
         let to = (members.len(), rank, members.iter().position(|&member| member == own));
         let calls: Vec<_> = reported.numbered(first).collect();

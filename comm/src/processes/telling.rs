@@ -4,7 +4,7 @@ use super::check;
 use super::connected::Processes;
 use super::connection::gave_up;
 use super::forms::SentForms;
-use super::frame::{Calls, EngineFunction, ProcessReport, encoded};
+use super::frame::{EngineFunction, GroupCalls, ProcessReport, encoded};
 use super::order::Order;
 use super::shares::SumName;
 use crate::engine::Calls as CallsWithWindows;
@@ -173,7 +173,7 @@ impl<P: SharedPlace> ReportingEngine<P> {
     ) -> impl Fn(&mut SentForms) -> ProcessReport {
         let calls: Vec<_> = calls.cloned().collect();
         let first = calls[0].number;
-        let form = encoded(&Calls { way, members: self.members.clone(), calls });
+        let form = encoded(&GroupCalls { way, members: self.members.clone(), calls });
         move |sent| ProcessReport::Calls(sent.of(&form), first)
     }
     /// Reports calls and the elements that they carry; no elements if the place does together what ranks do.

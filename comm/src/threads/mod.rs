@@ -6,6 +6,7 @@
 //! or panic, first breaks the group and then waits until no rank is inside. No rank waits while it is inside,
 //! so this wait ends. Posts are withdrawn under a lock. `models.rs` tests this in all orders that the memory
 //! model allows, `tests.rs` tests everything that ranks may do.
+mod arrival;
 mod engine;
 mod engines;
 mod late;

@@ -3,11 +3,10 @@
 //! A waiting rank spins, then yields, then sleeps until the rank it waits for wakes it. Before it sleeps, it
 //! records that rank. A rank that changes something looks for such sleepers after the change, so no rank
 //! sleeps through one. A long sleep is announced, and the announcing rank looks for a cycle of waiting ranks.
-mod arrival;
 mod told;
 
-pub(super) use self::arrival::{Arrival, Arrivals, PendingCalls, Wait};
 use self::told::Tells;
+pub(super) use super::arrival::{Arrival, Arrivals, PendingCalls, Wait};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Instant, Mutex, OnceLock, Thread, fence, lock, park_timeout, thread, yield_now};
 use crate::{CommError, RankRecord, Result};
@@ -215,7 +214,9 @@ impl Watch {
             }
         }
         *lock(&me.waits) = None;
-        tells.into_iter().for_each(|mut tells| tells.goes_on());
+        if let Some(mut tells) = tells {
+            tells.goes_on();
+        }
         Ok(())
     }
     fn nobody_missing_has_finished(&self, wait: &impl Wait) -> Result<()> {

@@ -3,17 +3,21 @@ use super::out;
 use clap::Args;
 use comm::{Launch, Processes, RunInputs, Secret, World};
 use cuda::CardEngine;
+use layers::counted;
 use parallel::layout::either;
 use parallel::split::BlockSplit;
 use parallel::{Error, Layout, Network, Result, bail};
+use rustix::process::{Pid, getppid};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::env;
 use std::path::PathBuf;
+use std::process::exit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::spawn;
+use std::thread::{sleep, spawn};
+use std::time::Duration;
 use tensor::files::{self, seen};
 
 /// The help of `--secret`.
@@ -47,20 +51,36 @@ or a tunnel. Without a secret, rank 0 listens only on this machine's loopback ad
 /// # Errors
 /// If a launcher started several and the command runs all ranks itself, or if a variable is invalid.
 pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
-    let Some((name, rank)) = Launch::rank_variable() else { return Ok(()) };
-    if !is_by_processes {
+    if let (false, Some((name, rank))) = (is_by_processes, Launch::rank_variable()) {
         let others = either(all, "or");
         bail!(
             "{name} is {rank}, and this command runs all its ranks itself; unset {name}, or start {others}, which run one rank a \
              process"
         );
     }
-    let Some(Launch { rank, .. }) = launch()? else { return Ok(()) };
+    let Some(Launch { rank, .. }) = launch().map(|launch| launch.filter(|_| is_by_processes))? else {
+        return Ok(());
+    };
+    end_with_launcher();
     seen::note(false);
     if rank > 0 {
         out::silence();
     }
     Ok(())
+}
+
+/// Ends this process, from a thread, once the `equipart launch` that started it is gone: nothing else would.
+fn end_with_launcher() {
+    const EVERY: Duration = Duration::from_millis(200);
+    let launcher = env::var(Launch::LAUNCHER).ok().and_then(|id| id.parse().ok());
+    let Some(launcher) = launcher.and_then(Pid::from_raw) else { return };
+    spawn(move || {
+        while getppid() == Some(launcher) {
+            sleep(EVERY);
+        }
+        out::failure("error: equipart launch, which started this rank, is gone");
+        exit(2)
+    });
 }
 
 /// Returns the rank of this process, if a launcher started several.
@@ -131,7 +151,10 @@ impl ProcessesArgs {
         };
         if let Some(layout) = layouts.iter().find(|layout| launch.ranks != layout.ranks()) {
             let ([_, name], there, ranks) = (launch.variables, launch.ranks, layout.ranks());
-            bail!("{name} is {there}, but the layout {layout} has {ranks} ranks; start one process a rank");
+            bail!(
+                "{name} is {there}, but the layout {layout} has {}; start one process a rank",
+                counted(ranks, "rank")
+            );
         }
         let timed = ("split time", split.is_some_and(|split| matches!(split, BlockSplit::Time)));
         let traced = ("trace", network.trace.is_some());
@@ -144,10 +167,11 @@ impl ProcessesArgs {
         // detected or requested
         let engine = engine.map(|engine| format!("[EQUIPART_ENGINE={}]", engine.name()));
         // each process reads its own file
-        let tables = layouts.iter().filter_map(|layout| layout.table());
+        let tables = layouts.iter().filter_map(Layout::table);
         let tables = tables.map(|table| format!("[table {:016x}]", table.digest()));
         let about = env::args().skip(1).chain(engine).chain(tables).collect::<Vec<_>>().join(" ");
-        let mut asked = RunInputs { words: about, files: seen::files(), refused: None }; // before the secret is read
+        // before the secret is read
+        let mut asked = RunInputs { words: about, files: seen::files(), refused: None };
         asked.files.extend(seen::program().map(|program| ("the program".into(), program)));
         if let Some(file) = &self.secret {
             launch.secret =

@@ -3,7 +3,7 @@ use super::out::{self, line, note};
 use crate::commands::compare::{LayoutRow, Workload};
 use crate::commands::train::epochs::EpochLine;
 use crate::commands::train::run::Finished;
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use comm::readable;
 use layers::LayerCounts;
 use layers::counted;
@@ -51,14 +51,41 @@ pub(crate) fn amount(number: f64) -> String {
     }
 }
 
-/// Fits a table to the terminal width by wrapping its first column.
+/// Fits a table to the terminal width by wrapping its first column: between words, or after their commas.
 pub(crate) fn fitted(mut table: Table) -> Table {
+    const PADDING: usize = 2; // of a column
     let columns = out::terminal().1.min(1000) as u16;
+    let others = table.column_max_content_widths().into_iter().skip(1);
+    let others: usize = others.map(|width| PADDING + usize::from(width)).sum();
+    let room = usize::from(columns).saturating_sub(others + PADDING);
+    for row in table.row_iter_mut() {
+        let mut cells: Vec<_> = row.cell_iter().cloned().collect();
+        cells.first_mut().into_iter().for_each(|first| *first = Cell::new(broken(&first.content(), room)));
+        *row = Row::from(cells);
+    }
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     table.column_iter_mut().skip(1).for_each(|column| {
         column.set_constraint(ColumnConstraint::ContentWidth);
     });
     table
+}
+
+/// Breaks each word of more than `room` characters after commas, into lines that are no longer if its parts
+/// are not.
+fn broken(text: &str, room: usize) -> String {
+    let word = |word: &str| {
+        let mut lines = vec![String::new()];
+        for part in word.split_inclusive(',') {
+            let line = lines.last_mut().expect("there is a first one");
+            if line.is_empty() || line.chars().count() + part.chars().count() <= room {
+                line.push_str(part);
+            } else {
+                lines.push(part.to_owned());
+            }
+        }
+        lines.join("\n")
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
@@ -207,7 +234,7 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
 pub(crate) fn finished(finished: &Finished, out: Option<&Path>) {
     let bits = |bits| format!("; {bits:.3} bits a byte on the held-out text");
     let held_out = finished.held_out_bits_per_byte.map(bits).unwrap_or_default();
-    line(&format!("{} steps done{held_out}", finished.steps));
+    line(&format!("{} done{held_out}", counted(finished.steps, "step")));
     saved(out);
 }
 

@@ -50,13 +50,15 @@ impl ContextArgs {
         let documents = self.documents.clone().unwrap_or_else(|| vec![self.seq.unwrap_or(32)]);
         let sum = documents.iter().fold(0usize, |sum, len| sum.saturating_add(*len));
         if let Some(seq) = self.seq.filter(|seq| *seq != sum) {
-            bail!("--documents have {sum} tokens in all, but --seq is {seq}; they must be equal");
+            let sum = counted(sum, "token");
+            bail!("--documents have {sum} in all, but --seq is {seq}; they must be equal");
         }
         if documents.contains(&0) {
             bail!("--documents has a document of 0 tokens; each must have 1 or more");
         }
         if !(ranks..=MOST_TOKENS).contains(&sum) {
-            bail!("the sequence has {sum} tokens; {ranks} context ranks need {ranks} to {MOST_TOKENS}");
+            let sum = counted(sum, "token");
+            bail!("the sequence has {sum}; {ranks} context ranks need {ranks} to {MOST_TOKENS}");
         }
         Ok(documents)
     }
@@ -121,7 +123,7 @@ impl ContextArgs {
         let name = format!("cp={ranks}:{}:{}{blocks}", dealing.word, core.word);
         let packed = counted(documents.len(), "document");
         let packed = if documents.len() > 1 { format!(" in {packed}") } else { String::new() };
-        let title = format!("{name}: {} tokens{packed}, {masked}", begins(documents.len()));
+        let title = format!("{name}: {}{packed}, {masked}", counted(begins(documents.len()), "token"));
         Ok(SharedAttention { title, tokens, block, members })
     }
 }

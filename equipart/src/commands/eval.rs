@@ -11,7 +11,7 @@ use crate::device::in_device;
 use clap::Args;
 use comm::Axis;
 use kernels::Meta;
-use layers::LayerCounts;
+use layers::{LayerCounts, counted};
 use models::{Model, TrainableModel, ids, text};
 use parallel::dtype::RunDevice;
 use parallel::{
@@ -193,7 +193,7 @@ impl Run for EvalArgs {
         watch.done();
         let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
         show::one(json, &evaluation, || match accuracy {
-            None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
+            None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {}", counted(tokens, "token")),
             Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
         });
         show::loads(json, &evaluation.experts);

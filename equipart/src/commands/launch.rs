@@ -9,8 +9,9 @@ use crate::commands::train::settings::at_least_1;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comm::Secret;
 use layers::counted;
-use local::{FirstEnd, LocalRanks, program};
+use local::{FirstEnd, LocalRanks, RunEnd, program};
 use parallel::{Error, Layout, Result, bail};
+use signal_hook::low_level::signal_name;
 use std::net::TcpListener;
 use std::ops::Range;
 use std::path::Path;
@@ -40,9 +41,9 @@ pub(crate) struct LaunchArgs {
 }
 
 const HELP: &str = "Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a new
-EQUIPART_SECRET. Standard output of rank 0 is that of the command; all other lines begin with their rank. A signal that would
-end this command goes to all processes. The exit code is that of the process that ended first with a failure. Under mpirun and
-srun, the processes take their ranks from that launcher, and rank 0 must run on this machine.
+EQUIPART_SECRET. Standard output of rank 0 is that of the command; all other lines begin with their rank. SIGINT, SIGTERM and
+SIGHUP go to all processes, which have ten seconds to end; a second signal kills them. The exit code is then 128 and the signal's
+number, else that of the process that ended first with a failure. If this command is killed, its ranks end. Under mpirun and srun, the processes take their ranks from that launcher, and rank 0 must run on this machine.
 
     equipart launch -n 4 -- prove --layout tp=2,dp=2
     equipart launch -n 2 --restarts 3 -- train --layout dp=2 --steps 1000 --out run --checkpoint-every 100
@@ -89,9 +90,18 @@ impl LaunchArgs {
     fn here(&self) -> Result<bool> {
         let (mut command, mut ranks, least) =
             (self.command.clone(), self.ranks, self.min_ranks.unwrap_or(self.ranks));
+        let mut signals = local::signals()?;
         for left in (0..=self.restarts).rev() {
-            let Some(end) = LocalRanks::start(ranks, &command, &meeting("127.0.0.1")?)?.wait()? else {
-                return Ok(true);
+            let started = LocalRanks::start(ranks, &command, &meeting("127.0.0.1")?)?;
+            let end = match started.wait(&mut signals)? {
+                RunEnd::Well => return Ok(true),
+                RunEnd::Stopped(signal) => {
+                    let name = signal_name(signal).unwrap_or("a signal");
+                    out::note(&format!("note: stopped by {name}; all ranks have ended"));
+                    drop(out::finish());
+                    exit(128 + signal);
+                }
+                RunEnd::Failed(end) => end,
             };
             let FirstEnd { rank, status } = end;
             if !end.is_lost() || left == 0 {

@@ -121,6 +121,8 @@ pub struct Price {
     pub ranks: usize,
     /// Microbatches of the step.
     pub microbatches: usize,
+    /// Number of parameters of the whole model.
+    pub parameters: usize,
     /// Peak bytes by category, each at its own time, and of all together (`total`).
     pub peak_bytes: BTreeMap<&'static str, usize>,
     /// Bytes of offloaded state, off the device; no category has them.
@@ -252,6 +254,7 @@ fn rank_price<D: RunDevice>(
         rank,
         ranks: 1,
         microbatches,
+        parameters: parallel::price::parameters(of.0)?,
         peak_bytes,
         away_bytes,
         moved_bytes,
@@ -355,7 +358,7 @@ impl Run for PriceArgs {
             }
             return Ok(true);
         }
-        report::print(&prices, &settings, &design)?;
+        report::print(&prices, &settings);
         if let Some(time) = time {
             line(&time.to_string());
         }

@@ -72,12 +72,13 @@ impl Run for TrainArgs {
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
             evaluations: a.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
-            saves: a.saving.of(out.as_deref())?,
+            saves: a.saving.of(out.as_deref(), a.files(resume.as_ref()).absolute())?,
             check_every: a.check_every,
             stop_after: a.stop_after,
             dump: a.dump.clone(),
             resume,
         };
+        run.fit_microbatches().iter().for_each(|note| out::note(note));
         let engine = run.settings.device.open(run.layout.ranks())?;
         run.check()?;
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];

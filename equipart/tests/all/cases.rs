@@ -82,7 +82,7 @@ fn kept_cases_are_proven_again_and_others_refused() {
         "\"layout\":\"dp=3\"",
         "line 3: a microbatch of 2 sequences cannot be dealt over dp=3",
     );
-    case("\"layout\":\"dp=2\"", "\"layout\":\"tp=2\"", "line 3: tp=2 does not fit 1 query heads");
+    case("\"layout\":\"dp=2\"", "\"layout\":\"tp=2\"", "line 3: tp=2 does not fit 1 query head");
     case("\"embedding\":0.125", "\"embedding\":1.0", "is 1; it must be 0 or more and below 1");
     case("\"vocabulary\":1", "\"vocabulary\":0", "shape.vocabulary is 0; it must be 1 to 4096");
     case("\"microbatches\":1", "\"microbatches\":3", "2 sequences in 3 microbatches");

@@ -23,6 +23,46 @@ pub(crate) fn refused(args: &[&str], says: &str) {
     assert!(error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
 }
 
+/// Checks every number with its noun. Kills: "1 tokens", "2 epoches", in any output of any test.
+fn counts(said: &str) {
+    const NOUNS: [&str; 26] = [
+        "batches",
+        "blocks",
+        "bytes",
+        "calls",
+        "checkpoints",
+        "devices",
+        "documents",
+        "elements",
+        "epochs",
+        "experts",
+        "features",
+        "files",
+        "heads",
+        "ids",
+        "keys",
+        "layers",
+        "microbatches",
+        "models",
+        "pictures",
+        "positions",
+        "prompts",
+        "ranks",
+        "sequences",
+        "steps",
+        "texts",
+        "tokens",
+    ];
+    for (at, _) in
+        said.match_indices("1 ").filter(|(at, _)| !said[..*at].ends_with(|c: char| !" (\n".contains(c)))
+    {
+        let noun = said[at + 2..].split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
+        let of_std = said[..at].ends_with("sequence of "); // an error of UTF-8
+        assert!(!NOUNS.contains(&noun) || of_std, "1 {noun}: {said}");
+    }
+    assert!(!said.contains("epoches"), "{said}");
+}
+
 /// A safetensors file as another program writes it: without digests under the names that are looked for.
 pub(crate) fn foreign(mut file: Vec<u8>) -> Vec<u8> {
     for key in ["\"digests\"", "\"header_digest\""] {
@@ -76,6 +116,9 @@ impl Watched {
         let output = process.wait_with_output().unwrap();
         let _ = ended.send(()); // nobody listens any more if it was killed
         assert!(!watch.join().unwrap(), "{what}; it said: {}", String::from_utf8_lossy(&output.stderr));
+        for said in [&output.stdout, &output.stderr] {
+            counts(&String::from_utf8_lossy(said));
+        }
         output
     }
 }

@@ -225,7 +225,7 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
         refused(&["prove", "--layout", layout], says);
     }
     let (_dir, config, text) = small();
-    refused(&["prove", "--layout", "pp=9", "--config", &config], "blocks: pp can be 1");
+    refused(&["prove", "--layout", "pp=9", "--config", &config], "does not fit 1 block: pp can be 1");
     for layout in ["tp=3", "tp=8"] {
         refused(&["prove", "--layout", layout, "--config", &config], "tp can be 1, 2 or 4");
     }
@@ -288,7 +288,9 @@ fn files_that_are_not_what_they_should_be_are_refused() {
         &["train", "--data", &text, "--resume", &model, "--lr", "0.5"],
         "--lr is 0.5, but the run to resume",
     );
-    refused(&["train", "--resume", &model], "the training data is not that of the run to resume");
+    refused(&["train", "--resume", &model], &ends(4));
+    let other = ["train", "--resume", &model, "--data", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")];
+    refused(&other, "the training data is not that of the run to resume");
     let weights = PathBuf::from(&model).join("model.safetensors");
     let whole = std::fs::read(&weights).unwrap();
     let generate = ["generate", "--prompt", "a", "--model", &model];
@@ -328,7 +330,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     generate(&["--prompt-ids", "1,x"], "\"x\" is not a token id");
     generate(&["--prompt", "abc", "--max-new", "46"], "the model has 48 positions");
     generate(&["--prompt", "abc", "--max-new", "18446744073709551615"], "the model has 48 positions");
-    generate(&["--prompt", "a", "--layout", "dp=2"], "1 prompts cannot be dealt over dp=2");
+    generate(&["--prompt", "a", "--layout", "dp=2"], "1 prompt cannot be dealt over dp=2");
     generate(&["--prompt", "a", "--temperature", "0"], "the temperature is 0");
     generate(&["--prompt", "a", "--top-k", "3"], "there is no temperature");
     generate(&["--prompt", "a", "--seed", "0"], "the seed is 0, but there is no temperature");

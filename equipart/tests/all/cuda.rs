@@ -231,8 +231,8 @@ fn what_is_missing_is_one_sentence() {
     assert!(found[1]["here"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
 }
 
-/// Kills: a GPU with another one's bus or local rank, a list of GPUs that is not shown, is empty, or is cut off
-/// without a word; ranks that are processes and choose engines each by its own number.
+/// Kills: a GPU with another one's bus or local rank, a list of GPUs that is not shown, is empty, or is cut
+/// off without a word; ranks that are processes and choose engines each by its own number.
 #[test]
 fn visible_gpus_are_listed_as_ranks_get_them() {
     let devices = |visible: &str, more: &[(&str, &str)]| {

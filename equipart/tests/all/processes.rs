@@ -290,8 +290,8 @@ fn what_does_not_fit_is_one_sentence() {
     assert!(seen.starts_with("--secret") && seen.ends_with("RANK is not set; leave it out"), "{seen}");
 }
 
-/// Kills: an error that each rank prints, or none; one of a rank that the others wait for, or that has no rank
-/// before it; one that comes later because the others do not come.
+/// Kills: an error that each rank prints, or none; one of a rank that the others wait for, or that has no
+/// rank before it; one that comes later because the others do not come.
 #[test]
 fn bad_input_is_told_by_one_rank() {
     let (_dir, config, batch) = small();

@@ -93,6 +93,8 @@ fn a_price_has_the_microbatches_that_its_schedule_needs() {
     assert!(held(&gpipe) > held(&plain));
     let [table, _] = said(&["price", "--seq", "8", "--layout", "pp=2"]);
     fits(&table);
+    let parameters = plain["parameters"].as_u64().unwrap();
+    assert!(table.contains(&format!("The model has {parameters} parameters.")), "{parameters}: {table}");
     let title = "A training step in f32 under pp=2, 2 ranks: 8 sequences in 4 microbatches.\n";
     assert!(table.starts_with(title), "{table}");
     assert!(table.contains("\nTraffic of all ranks:\n") && !table.contains("kv-cache"), "{table}");
@@ -129,6 +131,10 @@ fn what_a_layout_does_not_say_is_noted() {
             .contains("note: ep=8,dp=8 has 8 ranks; the ranks of experts are also ranks of the other axes\n"),
         "{ranks}"
     );
+    let whole = notes(&["--model", "moe", "--layout", "tp=2"]);
+    let says = "note: tp=2 keeps all experts on each rank; etp=2 splits each of them, and ep=2 deals them\n";
+    assert_eq!(whole, says);
+    assert_eq!(notes(&["--model", "moe", "--layout", "tp=2,etp=2"]).lines().count(), 1);
     let uneven = notes(&["--layout", "pp=3"]);
     assert!(
         uneven.contains("note: the stages of pp=3 have 1,1,2 of 4 blocks; --split changes that"),

@@ -122,6 +122,10 @@ fn what_does_not_fit_a_table_is_refused() {
             "the layout pp=2:gpipe names the schedule gpipe, but a table replaces it; leave gpipe out",
         );
         no(
+            &["--layout", "pp=2:1f1b"],
+            "the layout pp=2 names the schedule 1f1b, but a table replaces it; leave 1f1b out",
+        );
+        no(
             &["--layout", "tp=2"],
             "the table has 2 rows, one per rank, but the layout tp=2 has 1 rank along pp; write pp=2",
         );

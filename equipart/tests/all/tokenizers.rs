@@ -193,7 +193,7 @@ fn text_is_refused_where_it_cannot_be_read() {
     }
     fs::remove_file(&tokenizer).unwrap();
     all(&format!(
-        "{model} has no tokenizer.json to read text with; give token ids with --prompt-ids or --batch"
+        "{model} has no tokenizer.json to read text with; give token ids (train and eval: --batch; generate: --prompt-ids)"
     ));
     assert_eq!(said(&ids), "258,111\n");
     assert!(!Path::new(&again).exists(), "nothing was written");

@@ -249,3 +249,32 @@ fn several_files_are_one_text() {
     assert_eq!(seen, losses(&["--data", &text]));
     assert_ne!(seen, losses(&[]));
 }
+
+/// Ids in four microbatches, with a document of one token, resumed without their file's name, on two data
+/// ranks, and from a folder where the file is gone. Kills: data that a resumed run does not remember, or
+/// takes for another's; microbatches that a layout cannot deal, or another batch; a note that hides them; a
+/// document of one token that is refused.
+#[test]
+fn a_resumed_run_keeps_its_ids_and_fits_its_microbatches() {
+    let (dir, flags) = begun();
+    let [ids, other, out] =
+        ["ids.json", "other.json", "run"].map(|name| dir.path().join(name).display().to_string());
+    fs::write(&ids, "[[1,2,3],[[4,5,6],[9]],[7,8],[5,3,1]]").unwrap();
+    let new = ["--config", &flags[2], "--batch", &ids, "--microbatches", "4", "--steps", "2", "--out", &out];
+    let train = ["train".to_string()];
+    ran(&train, &new);
+    let (_, notes) = ran(&train, &["--resume", &out, "--steps", "3"]);
+    assert!(!notes.contains("microbatches"), "{notes}");
+    let again = ["--resume", &out, "--layout", "dp=2"];
+    let (_, notes) = ran(&train, &[&again[..], &["--steps", "4"]].concat());
+    let note = "note: dp=2 cannot deal 4 sequences in 4 microbatches; the run goes on with 2";
+    assert!(notes.lines().any(|line| line == note), "{notes}");
+    assert_eq!(log(Path::new(&out)).len(), 4);
+    fs::rename(&ids, &other).unwrap();
+    let resume = ["train", "--resume", &out, "--steps", "5"];
+    let place = fs::canonicalize(dir.path()).unwrap().join("ids.json");
+    let gone = "which is gone; give its new place with --batch";
+    refused(&resume, gone);
+    refused(&resume, place.file_name().unwrap().to_str().unwrap());
+    ran(&train, &[&resume[1..], &["--batch", &other]].concat());
+}

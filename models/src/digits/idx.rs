@@ -12,6 +12,7 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use tensor::files;
+use tensor::quoted::counted;
 
 /// A file of bytes in `D` dimensions, at most three.
 pub(super) struct Idx<const D: usize> {
@@ -101,9 +102,10 @@ impl IdxFile {
         let read = self.input.by_ref().take(most).read_to_end(&mut bytes);
         let unsound = [ErrorKind::InvalidInput, ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
         read.map_err(|why| match why.kind() {
-            kind if self.packed && unsound.contains(&kind) => {
-                self.wrong(format_args!("has {} bytes that are not a valid gzip file: {why}", self.bytes))
-            }
+            kind if self.packed && unsound.contains(&kind) => self.wrong(format_args!(
+                "has {} that are not a valid gzip file: {why}",
+                counted(self.bytes as usize, "byte")
+            )),
             _ => files::Error::System { action: "read", path: self.path.clone(), why }.into(),
         })?;
         Ok(bytes)

@@ -178,7 +178,7 @@ fn ranks_without_a_prompt_compute_for_those_with_one() {
     };
     let least = "each rank needs at least one";
     assert_eq!(why(&[], "ep=2"), format!("0 prompts cannot be dealt over dp=2: {least}"));
-    assert_eq!(why(&prompts[..1], "dp=2"), format!("1 prompts cannot be dealt over dp=2: {least}"));
+    assert_eq!(why(&prompts[..1], "dp=2"), format!("1 prompt cannot be dealt over dp=2: {least}"));
 }
 
 /// Kills: a schedule of slices refused because of a loss term that only training adds.

@@ -354,7 +354,7 @@ fn folders_that_are_no_models_are_said_in_one_sentence() {
 /// Kills: a tokenizer's ids taken for bytes, bytes taken for the ids of a model with a smaller vocabulary.
 #[test]
 fn text_is_read_with_the_tokenizer_of_the_folder() {
-    let instead = "give token ids with --prompt-ids or --batch";
+    let instead = "give token ids (train and eval: --batch; generate: --prompt-ids)";
     assert!(Model::embedded().unwrap().tokenizer().unwrap().is_of_bytes());
     let no = Model::read(&golden("gpt2")).unwrap().tokenizer().unwrap_err().why;
     assert_eq!(

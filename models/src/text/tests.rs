@@ -76,7 +76,8 @@ fn what_is_no_text_of_tokens_is_said_in_one_sentence() {
     let why = |bytes: &[u8]| Corpus::tokenized(bytes, "a", 3, &merges).unwrap_err().to_string();
     let short = |bytes: usize, part: &str, tokens: usize| {
         let held_out = format!("a has {bytes} bytes, and its last tenth is held out");
-        format!("{held_out}; {part} has {tokens} tokens, but sequences of 3 need at least 4")
+        let tokens = layers::counted(tokens, "token");
+        format!("{held_out}; {part} has {tokens}, but sequences of 3 need at least 4")
     };
     assert_eq!(why(" the".repeat(20).as_bytes()), short(80, "that tenth", 2));
     let one_word = "x".repeat(117) + "to be or not ";

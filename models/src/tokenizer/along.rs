@@ -51,7 +51,8 @@ impl TokenizerSource {
     /// # Errors
     /// If there is none, it cannot be read, or it has ids outside the vocabulary.
     pub fn read(&self, vocabulary: usize) -> Result<Tokenizer> {
-        const INSTEAD: &str = "to read text with; give token ids with --prompt-ids or --batch";
+        const INSTEAD: &str =
+            "to read text with; give token ids (train and eval: --batch; generate: --prompt-ids)";
         let tokenizer = match self {
             Self::Bytes => Tokenizer::bytes(),
             Self::Folder(folder) if self.are_known() => Tokenizer::read(&folder.join(TOKENIZER))?,

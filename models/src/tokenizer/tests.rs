@@ -221,7 +221,7 @@ fn ids_are_below_the_vocabulary() {
 /// Copies tokenizers from one folder to another. Kills: a tokenizer that is not copied.
 #[test]
 fn tokenizers_go_along() {
-    let instead = "has no tokenizer.json to read text with; give token ids with --prompt-ids or --batch";
+    let instead = "has no tokenizer.json to read text with; give token ids (train and eval: --batch; generate: --prompt-ids)";
     let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let tokens = TokenizerSource::Folder(from.path().to_owned());
     assert!(!tokens.are_known() && tokens.write(to.path()).unwrap().is_empty());

@@ -62,11 +62,8 @@ impl Batch {
     pub fn share(&self, microbatch: usize, tokens: &TokenShards) -> Result<LocalBatch<'_>> {
         let (all, ranks) = (&self.microbatches()[microbatch], tokens.data_ranks());
         if all.len() < ranks && !self.idle && all.iter().all(|s| s.x.is_empty()) {
-            let few = all.len();
-            bail!(
-                "a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least \
-                 one"
-            );
+            let few = counted(all.len(), "sequence");
+            bail!("a microbatch of {few} cannot be dealt over dp={ranks}: each rank needs at least one");
         }
         let before = &all[..tokens.sequences(all.len()).start];
         let before = self.microbatches()[..microbatch].iter().flatten().chain(before);

@@ -31,6 +31,7 @@ impl Layout {
                     (n, DivisionRule::AtLeastOne) if s.over != ranks => {
                         format!("{n} {} in {} chunks", s.what, s.over)
                     }
+                    (1, _) => format!("1 {}", s.what.strip_suffix('s').unwrap_or(s.what)),
                     (n, _) => format!("{n} {}", s.what),
                 })
                 .collect();

@@ -1,6 +1,6 @@
 //! The grammar of layouts, made from a list of strategies: reads and prints layouts, and explains why a text
 //! is not one.
-use super::{AXES, Layout, MAX_RANKS, either};
+use super::{AXES, Layout, MAX_RANKS, Unseen, either};
 use crate::{Error, Result, bail};
 use comm::Axis;
 use layers::{Choice, NumberArgument, StrategyInfo, TokenShards};
@@ -176,6 +176,8 @@ impl Grammar<'_> {
             if number > 0 || !self.is_default(i) {
                 layout.named |= 1 << i;
                 layout.numbers[choice as usize] = number;
+            } else if choice == Choice::Schedule {
+                layout.says_schedule = Unseen(true);
             }
         }
         self.apart(&layout).map_or(Ok(layout), |why| Err(Error::new(why)))
@@ -303,7 +305,8 @@ impl Layout {
         let schedules = (0..all.0.len()).filter(|&i| all.0[i].choice == Choice::Schedule);
         let mut numbers = self.numbers;
         numbers[Choice::Schedule as usize] = 0;
-        Self { named: schedules.fold(self.named, |bits, i| bits & !(1 << i)), numbers, table: None, ..self }
+        let named = schedules.fold(self.named, |bits, i| bits & !(1 << i));
+        Self { named, says_schedule: Unseen(false), numbers, table: None, ..self }
     }
 }
 

@@ -12,10 +12,7 @@ impl fmt::Display for ProofCase {
         for (n, step) in steps.iter().enumerate() {
             let documents = |s: &Vec<_>| s.iter().map(ToString::to_string).collect::<Vec<_>>().join("|");
             let sequences: Vec<_> = step.sequences.iter().map(documents).collect();
-            let parts = match step.microbatches {
-                1 => "one microbatch".to_string(),
-                n => format!("{n} microbatches"),
-            };
+            let parts = counted(step.microbatches, "microbatch");
             writeln!(f, "step {n}     {} in {parts}", sequences.join(" "))?;
         }
         let read: Vec<_> = texts.iter().map(|(n, prompt)| format!("{prompt} of {n}")).collect();

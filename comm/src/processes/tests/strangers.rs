@@ -133,14 +133,46 @@ fn the_secret_is_shown_by_both_sides() {
             let mut said = b"equipart".to_vec();
             said.extend([7; 32]);
             (&near).write_all(&said).unwrap();
-            let mut answer = vec![0; 64];
+            let mut answer = vec![0; 72];
             (&near).read_exact(&mut answer).unwrap();
-            (&near).write_all(&answer[32..]).unwrap(); // its own proof, sent back
+            (&near).write_all(&answer[40..]).unwrap(); // its own proof, sent back
             assert_eq!(far.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
             answer
         })
         .collect();
     assert_ne!(said[0], said[1], "the same nonce is answered otherwise each time");
+}
+
+/// Kills: a rank that waits for the whole limit where another program answers, or says nothing of a program
+/// that answers with nothing.
+#[test]
+fn another_program_at_the_port_is_named() {
+    for (answer, says) in [
+        (
+            Some(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..]),
+            "another program listens at 127.0.0.1:PORT, and its answer begins with \"HTTP/1.1\"; choose a free MASTER_PORT",
+        ),
+        (
+            Some(b""),
+            "rank 1 found no rank 0 at 127.0.0.1:PORT within 1s: a program listens there and closes the connection",
+        ),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, begun) = (listener.local_addr().unwrap().port(), Instant::now());
+        let limit = if answer == Some(b"") { Duration::from_secs(1) } else { LIMIT };
+        spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                drop(answer.map(|answer| (&stream).write_all(answer)));
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            }
+        });
+        let why = met(&launch(1, 2, port), "a test", limit).unwrap_err();
+        assert_eq!(
+            why.replace(&port.to_string(), "PORT"),
+            says.replace("within 1s", &format!("within {limit:?}"))
+        );
+        assert!(begun.elapsed() < LIMIT / 2, "{:?}", begun.elapsed());
+    }
 }
 
 /// Kills: a rank that came, and dies or stops before all have met, and is not named, or not in time.
@@ -284,7 +316,7 @@ pub(super) fn mutated(said: &[u8], seed: usize) -> Vec<u8> {
         match draw(3 * i + 2, 6) {
             0 => said[at] ^= 1 << draw(3 * i + 3, 8),
             1 => said[at] = draw(3 * i + 3, 256) as u8,
-            2 => said[at] = said[at].wrapping_add([1, 0xff][draw(3 * i + 3, 2)]), // a number beside the right one
+            2 => said[at] = said[at].wrapping_add([1, 0xff][draw(3 * i + 3, 2)]), // a number beside
             3 => {
                 drop(said.splice(at.min(said.len() - 8)..at.min(said.len() - 8) + 8, u64::MAX.to_le_bytes()));
             }

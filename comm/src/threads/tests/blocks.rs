@@ -98,7 +98,10 @@ fn a_block_of_a_block_is_a_block_of_the_group() {
             let reported = block.consecutive(3).map(drop).unwrap_err().to_string();
             let name = if size == 8 { "tp".to_string() } else { format!("tp[{first}..{}]", first + size) };
             assert!(
-                reported.starts_with(&format!("the {name} group of {size} ranks has no subgroups of 3: ")),
+                reported.starts_with(&format!(
+                    "the {name} group of {} has no subgroups of 3: ",
+                    tensor::quoted::counted(size, "rank")
+                )),
                 "{reported}"
             );
         }
@@ -126,7 +129,7 @@ fn sizes_that_do_not_divide_are_refused_at_once() {
     assert_eq!(alone.group(Axis::Tp).consecutive(1).unwrap().size(), 1);
     let reported = alone.group(Axis::Tp).consecutive(2).map(drop).unwrap_err().to_string();
     assert!(
-        reported.contains("the tp group of 1 ranks has no subgroups of 2: the size must be 1 ("),
+        reported.contains("the tp group of 1 rank has no subgroups of 2: the size must be 1 ("),
         "{reported}"
     );
 }

@@ -126,7 +126,8 @@ impl Run {
         }
         ACTS[act].1(&bring).map_err(|error| error.to_string())
     }
-    /// All calls of a rank. For a rank that others wait for too long, or whose process ends, `apart` is called.
+    /// All calls of a rank. For a rank that others wait for too long, or whose process ends, `apart` is
+    /// called.
     pub(crate) fn rank(
         &self,
         device: &Field,

@@ -1,6 +1,6 @@
-//! Waits between processes. A call is reported to its own ranks only, so the others do not see how long one of
-//! them waits. A rank that has waited for a tenth of the limit tells it to all, and tells when it goes on: so
-//! chains and rings of ranks that wait for each other are found across groups.
+//! Waits between processes. A call is reported to its own ranks only, so the others do not see how long one
+//! of them waits. A rank that has waited for a tenth of the limit tells it to all, and tells when it goes on:
+//! so chains and rings of ranks that wait for each other are found across groups.
 use super::{Wait, Waits, Watch};
 use crate::sync::{Instant, lock};
 use std::time::Duration;

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 pub(super) type Reported = BTreeMap<usize, FailedEnd>;
 
 impl World {
-    /// Waits until all these ranks have ended; reports if they do not although the run has failed. If the ranks
-    /// are processes and this one's has ended, another fails that makes no call and does not end either.
+    /// Waits until all these ranks have ended; reports if they do not although the run has failed. If the
+    /// ranks are processes and this one's has ended, another fails that makes no call and does not end
+    /// either.
     pub(super) fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
         const PATIENCE: Duration = Duration::from_secs(10);
         // for reports of other processes, once this one's rank has ended

@@ -24,14 +24,21 @@ pub(crate) struct RanksArgs {
     pub(crate) split: Option<BlockSplit>,
 }
 
-/// Prints notes on facts that a layout implies: the number of ranks if experts have axes of their own, and
-/// the stages with more blocks if blocks do not divide.
+/// Prints notes on facts that a layout implies: the number of ranks if experts have axes of their own,
+/// experts that tensor ranks do not split, and the stages with more blocks if blocks do not divide.
 pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
     for layout in layouts {
         if [Axis::Ep, Axis::Etp].iter().any(|axis| layout.size(*axis) > 1) {
             let ranks = layout.ranks();
             out::note(&format!(
                 "note: {layout} has {ranks} ranks; the ranks of experts are also ranks of the other axes"
+            ));
+        }
+        let (tp, experts) =
+            (layout.size(Axis::Tp), design.and_then(Design::shape).and_then(|shape| shape.experts));
+        if tp > 1 && experts.is_some() && [Axis::Ep, Axis::Etp].iter().all(|axis| layout.size(*axis) == 1) {
+            out::note(&format!(
+                "note: {layout} keeps all experts on each rank; etp={tp} splits each of them, and ep={tp} deals them"
             ));
         }
         let (chunks, blocks) =

@@ -1,8 +1,10 @@
 //! Processes of ranks on this machine: their output with rank prefixes, signals to them, and their end.
+use comm::Launch;
 use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::c_int;
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
@@ -11,8 +13,18 @@ use std::time::{Duration, Instant};
 /// Interval at which processes and signals are polled.
 const EVERY: Duration = Duration::from_millis(10);
 /// Time for the other processes to end by themselves once one has failed; then they get SIGTERM, and after as
-/// long again SIGKILL.
+/// long again SIGKILL. Processes that the user stops get SIGKILL after this time.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// End of the processes of a run.
+pub(super) enum RunEnd {
+    /// All ended well.
+    Well,
+    /// The user stopped them by this signal to the launcher.
+    Stopped(c_int),
+    /// One failed.
+    Failed(FirstEnd),
+}
 
 /// The failure that the others followed: the end of the first process that was lost, or if none was, of the
 /// first that ended with exit code 1 or 2.
@@ -39,7 +51,12 @@ pub(super) fn program() -> Result<Command> {
 pub(super) struct LocalRanks {
     processes: Vec<Child>,
     readers: Vec<JoinHandle<()>>,
-    signals: Signals,
+}
+
+/// Returns the signals that stop a run. From now on they do not end this process.
+pub(super) fn signals() -> Result<Signals> {
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
+    signals.map_err(|why| Error::new(format!("signals cannot be received: {why}")))
 }
 
 impl LocalRanks {
@@ -48,15 +65,14 @@ impl LocalRanks {
     /// # Errors
     /// If the system starts no more processes; then none is left.
     pub(super) fn start(ranks: usize, arguments: &[String], meeting: &[(&str, String)]) -> Result<Self> {
-        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
-        let signals = signals.map_err(|why| Error::new(format!("signals cannot be received: {why}")))?;
-        let mut all = Self { processes: Vec::new(), readers: Vec::new(), signals };
+        let mut all = Self { processes: Vec::new(), readers: Vec::new() };
         for rank in 0..ranks {
             let numbers =
                 [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
             let mut command = program()?;
             command.args(arguments).envs(numbers.map(|(name, n)| (name, n.to_string())));
             command.envs(meeting.iter().cloned()).env_remove("TORCHELASTIC_USE_AGENT_STORE");
+            command.env(Launch::LAUNCHER, std::process::id().to_string());
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut process = command.spawn().map_err(|why| {
                 all.kill();
@@ -71,13 +87,13 @@ impl LocalRanks {
         }
         Ok(all)
     }
-    /// Waits until all have ended. Returns the failure, if there was one.
+    /// Waits until all have ended. Passes the first of these signals on to them; a second one kills them.
     ///
     /// # Errors
     /// If the system does not tell how a process ended.
-    pub(super) fn wait(mut self) -> Result<Option<FirstEnd>> {
+    pub(super) fn wait(mut self, signals: &mut Signals) -> Result<RunEnd> {
         let (mut ended, mut first) = (vec![false; self.processes.len()], None::<FirstEnd>);
-        let mut since = None::<Instant>;
+        let (mut since, mut stopped, mut asked) = (None::<Instant>, None, false);
         while ended.contains(&false) {
             for (rank, process) in self.processes.iter_mut().enumerate() {
                 if ended[rank] {
@@ -100,18 +116,26 @@ impl LocalRanks {
                     first = Some(end);
                 }
             }
-            for number in self.signals.pending() {
+            sleep(EVERY); // a terminal's signal to all comes to this one, too
+            for number in signals.pending() {
+                if stopped.replace(number).is_some() {
+                    self.kill();
+                }
+                since = Some(Instant::now());
                 Signal::from_named_raw(number).inspect(|signal| self.send(*signal));
             }
             match since.map(|since| since.elapsed()) {
-                Some(late) if late > 2 * GRACE => self.kill(),
-                Some(late) if late > GRACE => self.send(Signal::TERM),
+                Some(late) if late > 2 * GRACE || stopped.is_some() && late > GRACE => self.kill(),
+                Some(late) if late > GRACE && !asked => {
+                    asked = true;
+                    self.send(Signal::TERM);
+                }
                 _ => {}
             }
-            sleep(EVERY);
         }
         self.readers.drain(..).for_each(|reader| drop(reader.join()));
-        Ok(first)
+        let failed = || first.map_or(RunEnd::Well, RunEnd::Failed);
+        Ok(stopped.map_or_else(failed, RunEnd::Stopped))
     }
     /// Sends a signal to all that have not ended.
     fn send(&mut self, signal: Signal) {

@@ -3,16 +3,12 @@ use super::{Price, RankTraffic};
 use crate::cli::{out::line, show};
 use crate::commands::train::settings::Settings;
 use comm::readable;
-use layers::{Design, counted};
-use parallel::{Result, price};
+use layers::counted;
 use std::collections::BTreeMap;
 use tensor::Category;
 
 /// Prints the prices of kinds of ranks.
-///
-/// # Errors
-/// If the parameters of the design overflow 64 bits.
-pub(super) fn print(prices: &[Price], of: &Settings, design: &Design) -> Result<()> {
+pub(super) fn print(prices: &[Price], of: &Settings) {
     let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
     let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
     let away = prices.iter().any(|p| p.away_bytes > 0);
@@ -39,7 +35,7 @@ pub(super) fn print(prices: &[Price], of: &Settings, design: &Design) -> Result<
         counted(of.batch_size, "sequence"),
         counted(of.microbatches, "microbatch"),
     ));
-    line(&summary(prices, price::parameters(design)?));
+    line(&summary(prices));
     let each = if alike { "each kind of rank" } else { "each rank" };
     line(&format!("\nPeak memory of {each}, in total and by category, each at its own time:\n"));
     line(&format!("{}", show::table(&head, prices.iter().map(cells))));
@@ -62,11 +58,10 @@ pub(super) fn print(prices: &[Price], of: &Settings, design: &Design) -> Result<
             show::table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells))
         ));
     }
-    Ok(())
 }
 
 /// Describes the model, the fullest rank, and the work and the traffic of all ranks.
-fn summary(prices: &[Price], parameters: usize) -> String {
+fn summary(prices: &[Price]) -> String {
     let all = |of: &dyn Fn(&Price) -> u128| prices.iter().map(|p| of(p) * p.ranks as u128).sum::<u128>();
     let mut by_axis: BTreeMap<&str, u128> = BTreeMap::new();
     for (more, ranks) in prices.iter().flat_map(|p| p.traffic.iter().map(move |more| (more, p.ranks))) {
@@ -76,7 +71,7 @@ fn summary(prices: &[Price], parameters: usize) -> String {
     let over = |(axis, bytes): (&&str, &u128)| format!("{} over {axis}", readable(*bytes));
     let mut text = format!(
         "The model has {} parameters. The fullest rank, {}, holds {}. All ranks do {} operations and send ",
-        show::amount(parameters as f64),
+        show::amount(fullest.parameters as f64),
         fullest.rank,
         readable(fullest.peak_bytes["total"] as u128),
         show::amount(all(&|p| p.flops.into()) as f64),

@@ -9,6 +9,7 @@ use crate::device::in_device;
 use bench::profile;
 use comm::Axis;
 use kernels::Kernels;
+use layers::counted;
 use layers::Wide;
 use parallel::dtype::RunDevice;
 use parallel::{Layout, Result, bail, budget, price};
@@ -55,14 +56,36 @@ impl TrainRun<'_> {
         let done = self.resume.as_ref().map_or(0, State::steps);
         if done >= steps {
             let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
-            bail!("the run has done {done} steps and ends at {steps}; give a larger {flag} to continue");
+            let done = counted(done, "step");
+            bail!("the run has done {done} and ends at {steps}; give a larger {flag} to continue");
         }
         self.check_evaluations()?;
         let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
         if self.network.profile && now <= profile::WARM {
-            bail!("--profile needs more than {} steps; this run has {now}", profile::WARM);
+            bail!("--profile needs more than {}; this run has {now}", counted(profile::WARM, "step"));
         }
         Ok(())
+    }
+    /// Lowers the number of microbatches of a resumed run, if its layout cannot deal those that it began
+    /// with, to the next that it can. The batch of a step stays. Returns a note on it.
+    pub(super) fn fit_microbatches(&mut self) -> Option<String> {
+        let begun = self.settings.microbatches;
+        let fixed = self.layout.table().is_some() || self.layout.pipeline().schedule.updates_each();
+        let deals = |microbatches: &usize| {
+            let settings = Settings { microbatches: *microbatches, ..self.settings.clone() };
+            let batch = self.source.batch(&settings, 0, &mut None);
+            batch.and_then(|batch| batch.deals(&self.layout.tokens())).is_ok()
+        };
+        if self.resume.is_none() || fixed || deals(&begun) {
+            return None;
+        }
+        let fits = (1..begun).rev().find(deals)?;
+        self.settings.microbatches = fits;
+        let (layout, batch) = (self.layout, counted(self.settings.batch_size, "sequence"));
+        let has_experts = self.model.design.shape().is_some_and(|shape| shape.experts.is_some());
+        let experts = if has_experts { "; their number matters to the balance and the capacity of experts" } else { "" };
+        let begun = counted(begun, "microbatch");
+        Some(format!("note: {layout} cannot deal {batch} in {begun}; the run goes on with {fits}{experts}"))
     }
     /// Checks the run as [`check`](Self::check) does, and that its memory is free.
     ///
@@ -124,8 +147,8 @@ impl TrainRun<'_> {
                 if held_out_batch(corpus, seq, data)?.is_none() {
                     bail!(
                         "--eval-every needs a sequence of held-out text for each of the {data} data ranks; the \
-                         held-out text has {} tokens, and sequences have {seq}",
-                        corpus.held_out.len()
+                         held-out text has {}, and sequences have {seq}",
+                        counted(corpus.held_out.len(), "token")
                     );
                 }
                 Ok(())

@@ -7,7 +7,30 @@ use models::ids;
 use models::text::{self, Corpus};
 use parallel::dtype::RunDevice;
 use parallel::{Batch, Result, Sequence, Trainer, bail};
+use serde::{Deserialize, Serialize};
+use std::path::{PathBuf, absolute};
 use tensor::Real;
+
+/// Files of the training data, as flags name them; without any, the data is embedded or generated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DataFiles {
+    /// Sequences of token ids.
+    pub batch: Option<PathBuf>,
+    /// Texts, or a folder of pictures.
+    pub data: Vec<PathBuf>,
+    /// Field of the documents of `.jsonl` files.
+    pub field: Option<String>,
+}
+
+impl DataFiles {
+    /// Returns the same files, found from any folder.
+    #[must_use]
+    pub(super) fn absolute(self) -> Self {
+        let whole = |path: PathBuf| absolute(&path).unwrap_or(path);
+        Self { batch: self.batch.map(whole), data: self.data.into_iter().map(whole).collect(), ..self }
+    }
+}
 
 /// Training data.
 pub enum TrainData {

@@ -5,7 +5,7 @@ use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
 use crate::commands::train::adamw::{AdamwArgs, AdamwConstants};
 use crate::commands::train::auto::Amount;
-use crate::commands::train::data::TrainData;
+use crate::commands::train::data::{DataFiles, TrainData};
 use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::epochs;
 use crate::commands::train::evaluations::EvaluationArgs;
@@ -15,6 +15,7 @@ use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
 use crate::commands::train::state::{SaveArgs, State};
 use crate::device::DeviceName;
 use clap::Args;
+use layers::counted;
 use models::digits::Digits;
 use models::text::{Corpus, documents};
 use models::tokenizer::TokenizerSource;
@@ -157,6 +158,14 @@ fn grammar() -> String {
 }
 
 impl TrainArgs {
+    /// Returns the files of the training data: those of the flags, or if none is given those of the run to
+    /// resume.
+    pub(crate) fn files(&self, resume: Option<&State>) -> DataFiles {
+        let Self { batch, data, data_field: field, .. } = self;
+        let given = DataFiles { batch: batch.clone(), data: data.clone(), field: field.clone() };
+        let begun = resume.filter(|_| batch.is_none() && data.is_empty()).map(|state| state.data.clone());
+        begun.unwrap_or(given)
+    }
     /// Returns the initial model of the run and its training data.
     pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(TrainableModel, TrainData)> {
         if resume.is_some() && (self.model.is_some() || self.config.is_some()) {
@@ -166,11 +175,18 @@ impl TrainArgs {
         let of_pictures =
             self.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
         self.unused(of_pictures)?;
+        let DataFiles { batch, data, field } = self.files(resume);
+        let remembered = self.batch.is_none() && self.data.is_empty();
+        let gone = batch.iter().chain(&data).find(|file| remembered && !file.exists());
+        if let Some(file) = gone {
+            let (file, flag) = (file.display(), if batch.is_some() { "--batch" } else { "--data" });
+            bail!("the run to resume began with {flag} {file}, which is gone; give its new place with {flag}");
+        }
         if of_pictures {
-            if self.data.len() > 1 {
-                bail!("--data is given {} times; --model mlp reads one folder", self.data.len());
+            if data.len() > 1 {
+                bail!("--data is given {} times; --model mlp reads one folder", data.len());
             }
-            let digits = pictures::digits(self.data.first().map(PathBuf::as_path))?;
+            let digits = pictures::digits(data.first().map(PathBuf::as_path))?;
             let fresh = || self.pictures.fresh(Some(&digits), self.seed.unwrap_or(0));
             return Ok((begun.unwrap_or_else(fresh), TrainData::Digits(digits)));
         }
@@ -188,12 +204,12 @@ impl TrainArgs {
             }
         };
         let Config { shape, positions, .. } = &model.config;
-        let learnt = match &self.batch {
+        let learnt = match &batch {
             Some(file) => TrainData::Ids(ids::read(file, shape.vocabulary, *positions)?),
-            None if self.data.is_empty() => TrainData::Text(corpus(None, seq, &model.tokenizer()?)?),
+            None if data.is_empty() => TrainData::Text(corpus(None, seq, &model.tokenizer()?)?),
             None => {
                 let end = model.config.eos.iter().copied().find(|id| (*id as usize) < shape.vocabulary);
-                let texts = documents::read(&self.data, self.data_field.as_deref(), end.is_none())?;
+                let texts = documents::read(&data, field.as_deref(), end.is_none())?;
                 TrainData::Text(Corpus::joined(&texts, (seq, end), &model.tokenizer()?)?)
             }
         };
@@ -357,9 +373,9 @@ impl TrainArgs {
         let settings = Settings { steps, device: self.device, ..begun.clone() };
         if steps != begun.steps && steps > done {
             out::note(&format!(
-                "note: this run began with {} steps and now ends at {steps}; its learning rate follows the schedule of \
+                "note: this run began with {} and now ends at {steps}; its learning rate follows the schedule of \
                  {steps}: {:.3e} in step {}",
-                begun.steps,
+                counted(begun.steps, "step"),
                 settings.learning_rate().at(done),
                 done + 1
             ));

@@ -72,7 +72,7 @@ impl LayoutPlanner {
         format!(
             "the model and its steps of {} in {}",
             counted(self.job.batch_size, "sequence"),
-            if microbatches == 1 { "1 microbatch".into() } else { format!("{microbatches} microbatches") }
+            counted(microbatches, "microbatch")
         )
     }
 }

@@ -12,6 +12,7 @@
 //!
 //! Source: cosine: Loshchilov, Hutter, "SGDR", arXiv:1608.03983; wsd: Hu et al., arXiv:2404.06395;
 //! its root: Hägele et al., "Scaling laws and training beyond fixed durations", arXiv:2405.18392.
+use layers::counted;
 use parallel::{Error, Result};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -104,8 +105,8 @@ impl LearningRate {
             return wrong("the floor of the learning rate", floor.to_string(), "between 0 and 1");
         }
         if warmup > steps {
-            let wanted = format!("at most the {steps} steps of the run");
-            return wrong("the warm-up", format!("{warmup} steps"), &wanted);
+            let wanted = format!("at most the {} of the run", counted(steps, "step"));
+            return wrong("the warm-up", counted(warmup, "step"), &wanted);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@ use super::adamw::AdamwConstants;
 use super::schedule::{LearningRate, LrSchedule};
 use crate::cli::args::SEQ;
 use crate::device::DeviceName;
-use layers::{Design, Objective, OptimizerKind, Rates, Shape};
+use layers::{Design, Objective, OptimizerKind, Rates, Shape, counted};
 use models::text::{Corpus, TokenPair};
 use models::{Config, TrainableModel};
 use parallel::dtype::DtypeName;
@@ -152,7 +152,11 @@ impl Settings {
             bail!("--z-loss is {z_loss}; it must be 0 or more");
         }
         if longest > positions {
-            bail!("the longest sequence has {longest} tokens; the model has {positions} positions");
+            bail!(
+                "the longest sequence has {}; the model has {}",
+                counted(longest, "token"),
+                counted(positions, "position")
+            );
         }
         if tokens > MAX_TOKENS {
             bail!("the step has {tokens} tokens; it may have at most {MAX_TOKENS}");

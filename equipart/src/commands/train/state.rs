@@ -8,6 +8,7 @@ mod saves;
 pub use saves::Saves;
 pub(crate) use saves::{SaveArgs, Saver};
 
+use super::data::DataFiles;
 use super::evaluations::Evaluations;
 use super::settings::Settings;
 use layers::{Draw, ParamValues, ValueSource};
@@ -123,6 +124,8 @@ pub struct State {
     pub settings: Settings,
     /// Evaluations of the run so far.
     pub evaluations: Evaluations,
+    /// Files of its training data.
+    pub data: DataFiles,
     steps: usize,
     path: PathBuf,
     optimizer: File,
@@ -153,10 +156,11 @@ impl State {
         }
         let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
         let evaluations = serde_json::from_str(noted("evaluations").unwrap_or("{}")).ok();
-        let (Some(settings), Some(evaluations)) = (settings, evaluations) else {
+        let data = serde_json::from_str(noted("data").unwrap_or("{}")).ok();
+        let (Some(settings), Some(evaluations), Some(data)) = (settings, evaluations, data) else {
             bail!("{}: the file does not record the settings of the run", path.display());
         };
-        Ok(Self { model, settings, evaluations, steps, path, optimizer })
+        Ok(Self { model, settings, evaluations, data, steps, path, optimizer })
     }
     /// Number of finished steps.
     pub fn steps(&self) -> usize {

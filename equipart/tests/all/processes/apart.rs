@@ -159,8 +159,8 @@ fn a_process_that_is_stopped_is_named_and_ends_when_it_goes_on() {
     }
 }
 
-/// Ends a rank as mpirun does when another rank is lost. Kills: a rank that does not tell its last calls, tells
-/// those of another rank, or goes on; calls that are told of a rank that torchrun ends.
+/// Ends a rank as mpirun does when another rank is lost. Kills: a rank that does not tell its last calls,
+/// tells those of another rank, or goes on; calls that are told of a rank that torchrun ends.
 #[test]
 fn a_rank_of_mpi_that_sigterm_ends_tells_its_last_calls() {
     use std::os::unix::process::ExitStatusExt;

@@ -3,6 +3,8 @@ use super::{losses, same_files, small, text};
 use crate::child::{Watched, binary, output, refused};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// A command that `launch` starts.
 pub(super) fn launch(flags: &[&str], command: &[&str]) -> Command {
@@ -63,7 +65,7 @@ fn launched_ranks_prove_what_threads_prove() {
 fn what_cannot_be_launched_is_refused_in_one_sentence() {
     let no = |args: &[&str], says: &str| refused(&[&["launch"][..], args].concat(), says);
     no(&["-n", "0", "--", "train"], "--ranks is 0; it must be at least 1");
-    no(&["-n", "2", "--", "price"], "price runs all its ranks itself; start it without launch");
+    no(&["-n", "2", "--", "--json", "price"], "price runs all its ranks itself; start it without launch");
     no(&["-n", "2", "--", "dance"], "unrecognized subcommand 'dance'");
     no(&["-n", "2", "--", "train", "--steps", "x"], "invalid value 'x' for '--steps <STEPS>'");
     let stops = ["-n", "2", "--restarts", "1", "--", "train", "--stop-after", "3"];
@@ -95,30 +97,59 @@ fn lasting(flags: &[&str], train: &[&str]) -> (Watched, BufReader<impl Read + us
     (run, lines)
 }
 
-/// Kills: a signal that ends the launcher alone, a process that stays, a lost rank that goes unnoticed or
-/// that has another's number.
+/// True if a process runs.
+fn runs(id: u32) -> bool {
+    output(Command::new("kill").args(["-0", &id.to_string()])).status.success()
+}
+
+/// Kills: a signal that ends the launcher alone, or is taken for a lost rank; a process that stays, a lost
+/// rank that goes unnoticed or that has another's number.
 #[test]
 fn signals_and_lost_ranks_end_all() {
     let (_dir, config, batch) = small();
     let train = ["train", "--json", "--steps", "1000000", "--config", &config, "--batch", &batch];
     let train = [&train[..], &["--layout", "dp=2"]].concat();
-    for (signal, to_rank) in [("-TERM", None), ("-INT", None), ("-KILL", Some(1))] {
-        let (run, lines) = lasting(&["-n", "2"], &train);
+    let cases = [
+        ("-TERM", None, 143, "note: stopped by SIGTERM; all ranks have ended"),
+        ("-INT", None, 130, "note: stopped by SIGINT; all ranks have ended"),
+        ("-KILL", Some(1), 2, "error: rank 1 was lost: signal: 9 (SIGKILL)"),
+    ];
+    for (signal, to_rank, code, says) in cases {
+        let restarts = if to_rank.is_none() { "3" } else { "0" };
+        let (run, lines) = lasting(&["-n", "2", "--restarts", restarts], &train);
         let (id, ranks) = (run.process.id(), started_by(run.process.id()));
         assert_eq!(ranks.len(), 2);
         send(signal, to_rank.map_or(id, |rank: usize| ranks[rank]));
         lines.lines().for_each(drop);
         let ended = run.output();
         let said = text(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(2), "{said}");
-        let lost = said.lines().filter(|line| line.starts_with("error: rank ")).collect::<Vec<_>>();
-        assert!(lost.len() == 1 && lost[0].contains(" was lost: signal: "), "{said}");
-        assert!(to_rank.is_none_or(|rank| lost[0].contains(&format!("rank {rank} "))), "{said}");
-        let left = ranks
-            .iter()
-            .filter(|id| output(Command::new("kill").args(["-0", &id.to_string()])).status.success());
-        assert_eq!(left.count(), 0, "{said}");
+        assert_eq!(ended.status.code(), Some(code), "{said}");
+        let of_launch = said.lines().filter(|line| !line.starts_with("rank ")).collect::<Vec<_>>();
+        assert_eq!(of_launch, [says], "{said}");
+        assert!(!ranks.into_iter().any(runs), "{said}");
     }
+}
+
+/// Kills: ranks that go on for ever after their launcher.
+#[test]
+fn ranks_end_when_their_launcher_is_killed() {
+    let (_dir, config, batch) = small();
+    let train = ["train", "--json", "--steps", "1000000", "--config", &config, "--batch", &batch];
+    let (run, lines) = lasting(&["-n", "2"], &[&train[..], &["--layout", "dp=2"]].concat());
+    let ranks = started_by(run.process.id());
+    send("-KILL", run.process.id());
+    lines.lines().for_each(drop); // until the last of them has closed its output
+    drop(run);
+    assert_eq!(ranks.len(), 2);
+    assert!(!ranks.into_iter().any(is_left));
+}
+
+/// True if a process is left when it has had time to end: it closes its output before.
+fn is_left(id: u32) -> bool {
+    (0..500).all(|_| {
+        sleep(Duration::from_millis(10));
+        runs(id)
+    })
 }
 
 /// Kills: a lost run that is not started again, or from its beginning, or with another result.

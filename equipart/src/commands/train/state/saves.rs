@@ -6,6 +6,7 @@
 //! ```
 use super::{CURRENT, FORMAT, MODEL, files_of, optimizer_name, step_of};
 use crate::cli::args::size;
+use crate::commands::train::data::DataFiles;
 use crate::commands::train::evaluations::Evaluations;
 use crate::commands::train::settings::{Settings, at_least_1};
 use clap::Args;
@@ -59,7 +60,7 @@ impl SaveArgs {
     ///
     /// # Errors
     /// If a number is 0, or there is nothing to save, but a flag about it.
-    pub(crate) fn of(&self, out: Option<&Path>) -> Result<Saves> {
+    pub(crate) fn of(&self, out: Option<&Path>, data: DataFiles) -> Result<Saves> {
         let Self { checkpoint_every, keep, save, max_shard_size: limit } = *self;
         let background = save == SaveWhen::Async;
         let [every, kept] = [checkpoint_every, keep].map(|given| given.unwrap_or(1));
@@ -69,12 +70,12 @@ impl SaveArgs {
         if let (None, Some((flag, _))) = (out, given) {
             bail!("--{flag} needs --out; without it nothing is saved");
         }
-        Ok(Saves { keep, background, limit })
+        Ok(Saves { keep, background, limit, data })
     }
 }
 
 /// Options of saving a run's checkpoints.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Saves {
     /// Number of checkpoints to keep; `None`: the newest, and no others are removed.
     pub keep: Option<usize>,
@@ -82,12 +83,14 @@ pub struct Saves {
     pub background: bool,
     /// Largest number of bytes of a file; a tensor is never divided.
     pub limit: usize,
+    /// Files of the training data, which a resumed run reads again.
+    pub data: DataFiles,
 }
 
 impl Default for Saves {
     /// The newest checkpoint, written between two steps, in files of at most 5 GB as `transformers` writes.
     fn default() -> Self {
-        Self { keep: None, background: false, limit: 5_000_000_000 }
+        Self { keep: None, background: false, limit: 5_000_000_000, data: DataFiles::default() }
     }
 }
 
@@ -129,7 +132,7 @@ impl<'a, D: RunDevice> Saver<'a, D> {
         (trainer, mesh): (&mut Trainer<D>, &Mesh<D::Place>),
         evaluations: &Evaluations,
     ) -> Result<Saving<D>> {
-        let (dir, Saves { keep, background, limit }) = (self.dir, self.saves);
+        let (dir, Saves { keep, background, limit, data }) = (self.dir, self.saves);
         if mesh.rank() == 0 && keep.is_some_and(|keep| keep > 1) {
             keep_current(dir)?;
         }
@@ -147,7 +150,9 @@ impl<'a, D: RunDevice> Saver<'a, D> {
             notes.extend([note("evaluations", serde_json::to_string(evaluations).map_err(unwritable)?)]);
         }
         let place = (dir.join(optimizer_name(step)), format!("optimizer-{step}"), *limit as u64);
-        let of_state = notes.clone().into_iter().chain([note("steps", step.to_string())]).collect();
+        let files = serde_json::to_string(data).map_err(unwritable)?;
+        let of_state = [note("steps", step.to_string()), note("data", files)];
+        let of_state = notes.clone().into_iter().chain(of_state).collect();
         let state = optimizer_file(place, of_state, optimizer, (&design, &params), mesh)?;
         let tensors = model.entries().into_iter().map(|entry| (entry, SavedTensor::Value)).collect();
         let about = [note("format", "pt".into()), note("step", step.to_string())];

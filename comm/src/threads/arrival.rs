@@ -3,7 +3,7 @@ use crate::{Call, Result};
 use std::sync::Arc;
 
 /// A wait of a rank. Ranks are ranks of the world.
-pub(in crate::threads) trait Wait {
+pub(super) trait Wait {
     /// Ranks that have not arrived; the wait is over when there are none.
     fn missing(&self) -> impl Iterator<Item = usize>;
     /// Returns an error if waiting is in vain.
@@ -15,21 +15,21 @@ pub(in crate::threads) trait Wait {
     /// The call that the rank is in.
     fn call(&self) -> &Call;
 }
-pub(in crate::threads) type PendingCalls = Box<dyn Fn() -> bool + Send>;
+pub(super) type PendingCalls = Box<dyn Fn() -> bool + Send>;
 
 /// Arrivals of the ranks of a group.
-pub(in crate::threads) trait Arrivals: Send + Sync + 'static {
+pub(super) trait Arrivals: Send + Sync + 'static {
     /// True if the rank at `place` has not arrived at meeting `number`.
     fn not_arrived(&self, place: usize, number: usize) -> bool;
 }
 
 /// Wait for all ranks of a group at one meeting.
-pub(in crate::threads) struct Arrival<'a, C: ?Sized> {
-    pub(in crate::threads) ranks: &'a [usize], // of the world
-    pub(in crate::threads) comings: &'a Arc<C>,
-    pub(in crate::threads) number: usize,
-    pub(in crate::threads) vain: &'a dyn Fn() -> Result<()>,
-    pub(in crate::threads) call: &'a Call,
+pub(super) struct Arrival<'a, C: ?Sized> {
+    pub(super) ranks: &'a [usize], // of the world
+    pub(super) comings: &'a Arc<C>,
+    pub(super) number: usize,
+    pub(super) vain: &'a dyn Fn() -> Result<()>,
+    pub(super) call: &'a Call,
 }
 
 impl<C: Arrivals + ?Sized> Wait for Arrival<'_, C> {
