@@ -171,26 +171,33 @@ impl<E: Scalar> ValueSource<E> for Stored {
     }
 }
 
-/// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned: a run of
-/// the file's row at a time.
+/// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned.
 fn set<E: Scalar>(
     matrix: &Matrix,
     is_turned: bool,
-    (at, shape): ([usize; 2], [usize; 2]),
+    ([row, column], shape): ([usize; 2], [usize; 2]),
     (to, stride): (&mut [E], usize),
 ) {
-    let (across, along) = if is_turned { (1, 0) } else { (0, 1) };
-    let [apart, beside] = if is_turned { [1, stride] } else { [stride, 1] };
-    let mut room = [0.0; 512];
-    for line in 0..shape[across] {
-        for from in (0..shape[along]).step_by(room.len()) {
-            let some = &mut room[..(shape[along] - from).min(512)];
-            matrix.row(at[across] + line, at[along] + from, some);
-            let to = to[line * apart + from * beside..].iter_mut().step_by(beside);
-            to.zip(some).for_each(|(to, &mut x)| *to = E::from_f64(x));
+    if !is_turned {
+        let lines = to.chunks_mut(stride).zip(row..row + shape[0]);
+        return lines.for_each(|(to, row)| matrix.row(row, column, &mut to[..shape[1]]));
+    }
+    // rows of the file are columns here: a tile at a time, of one row of the file after the other
+    let mut tile = [E::ZERO; TILE * TILE];
+    let tiles = |n: usize| (0..n).step_by(TILE).map(move |at| at..n.min(at + TILE));
+    for (columns, rows) in tiles(shape[1]).flat_map(|c| tiles(shape[0]).map(move |rows| (c.clone(), rows))) {
+        for (line, at) in tile.chunks_mut(TILE).zip(columns.clone()) {
+            matrix.row(column + at, row + rows.start, &mut line[..rows.len()]);
+        }
+        for (i, row) in rows.enumerate() {
+            let to = &mut to[row * stride..][columns.clone()];
+            to.iter_mut().zip(tile[i..].iter().step_by(TILE)).for_each(|(to, x)| *to = *x);
         }
     }
 }
+
+/// Rows and columns of a tile that is turned at a time.
+const TILE: usize = 64;
 
 #[cfg(test)]
 mod tests {

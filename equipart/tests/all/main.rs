@@ -16,7 +16,7 @@ mod compared;
 mod context;
 mod cuda;
 mod diff;
-mod drawings;
+
 mod dumps;
 mod embedded;
 #[cfg(unix)]
@@ -36,6 +36,7 @@ mod paths;
 mod plan;
 mod processes;
 mod profile;
+mod quoted;
 mod requests;
 #[path = "../../../docs/tests/all/rewrites.rs"]
 mod rewrites;

@@ -33,17 +33,19 @@ pub(crate) struct ReadTally {
 }
 
 impl ReadTally {
-    /// Counts consecutive elements, from element `first` of the tensor on.
-    pub(crate) fn count(&self, first: usize, numbers: &[f64]) {
+    /// Counts consecutive elements of `size` bytes, from element `first` of the tensor on.
+    pub(crate) fn count(&self, first: usize, bytes: &[u8], size: usize) {
         const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // each index has a key of its own, so zeros and orders count
-        let (first, len) = (first as u64, numbers.len() as u64);
+        let (first, len) = (first as u64, (bytes.len() / size) as u64);
         let (mut key, mut sum) = (ANY.wrapping_mul(first + 1), 0u64);
-        for number in numbers {
-            sum = sum.wrapping_add(number.to_bits() ^ key);
+        for element in bytes.chunks_exact(size) {
+            let mut bits = [0; 8];
+            bits[..size].copy_from_slice(element);
+            sum = sum.wrapping_add(u64::from_le_bytes(bits) ^ key);
             key = key.wrapping_add(ANY);
         }
         let places = len.wrapping_mul(first).wrapping_add(len * len.saturating_sub(1) / 2);
-        self.numbers.fetch_add(numbers.len() as u64, Relaxed);
+        self.numbers.fetch_add(len, Relaxed);
         self.places.fetch_add(places, Relaxed);
         self.sum.fetch_add(sum, Relaxed);
     }
@@ -128,7 +130,7 @@ mod tests {
         let reported = |parts: &[(usize, &[f64])]| {
             let tally = ReadTally::default();
             for (first, numbers) in parts {
-                tally.count(*first, numbers);
+                tally.count(*first, bytemuck::cast_slice(numbers), size_of::<f64>());
             }
             [&tally.numbers, &tally.places, &tally.sum].map(|count| count.load(Relaxed))
         };

@@ -29,7 +29,7 @@ fn read_all(file: &File) {
         );
         for shape in [[1, shape.first().copied().unwrap_or(1)], [shape.first().copied().unwrap_or(1), 4]] {
             let Ok(matrix) = file.matrix(name, shape) else { continue };
-            let mut row = vec![0.0; shape[1]];
+            let mut row = vec![0.0f64; shape[1]];
             for i in 0..shape[0] {
                 matrix.row(i, 0, &mut row);
                 for (j, x) in row.iter().enumerate() {

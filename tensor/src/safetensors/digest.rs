@@ -122,21 +122,24 @@ pub(super) fn take(file: &[u8], header: &mut Header) -> Result<BTreeMap<String, 
 pub(super) struct TensorBlocks(Vec<(u64, AtomicU8)>);
 
 const UNREAD: u8 = 0;
-const INTACT: u8 = 1;
-const ALTERED: u8 = 2;
+const DIGESTING: u8 = 1; // by one of the threads that read it
+const INTACT: u8 = 2;
+const ALTERED: u8 = 3;
 
 impl TensorBlocks {
-    /// Digests the blocks of these bytes of the tensor, unless that has happened.
+    /// Digests the blocks of these bytes of the tensor, unless another reader has begun to.
     pub(super) fn read(&self, tensor: &[u8], bytes: Range<usize>) {
         for at in bytes.start / BLOCK..bytes.end.div_ceil(BLOCK) {
             let (digest, state) = &self.0[at];
-            if state.load(Relaxed) == UNREAD {
+            let is_first =
+                |state: &AtomicU8| state.compare_exchange(UNREAD, DIGESTING, Relaxed, Relaxed).is_ok();
+            if state.load(Relaxed) == UNREAD && is_first(state) {
                 let block = &tensor[at * BLOCK..tensor.len().min((at + 1) * BLOCK)];
                 state.store(if xxh3_64(block) == *digest { INTACT } else { ALTERED }, Relaxed);
             }
         }
     }
-    /// True unless a block that was read has another digest.
+    /// True unless a block that was read has another digest. Call it when all readers have read.
     pub(super) fn are_intact(&self) -> bool {
         self.0.iter().all(|(_, state)| state.load(Relaxed) != ALTERED)
     }

@@ -53,28 +53,31 @@ impl<'a> Matrix<'a> {
         self.row(row, col, &mut one);
         one[0]
     }
-    /// Reads columns `from..from + out.len()` of a row, exactly as in the file.
+    /// Reads columns `from..from + out.len()` of a row, each converted as a constant: as it is in the file if
+    /// the dtype holds it.
     ///
     /// # Panics
     /// If the matrix does not have all of them.
-    pub fn row(&self, row: usize, from: usize, out: &mut [f64]) {
+    pub fn row<E: Scalar>(&self, row: usize, from: usize, out: &mut [E]) {
         let cols = from..from.checked_add(out.len()).expect("the columns overflow");
         assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} outside of {self:?}");
         self.convert(row * self.cols + from, out);
     }
-    /// Converts elements from element `first` on.
-    fn convert(&self, first: usize, out: &mut [f64]) {
-        let (bytes, at) =
-            (self.bytes.get(first * size(self.dtype)..).unwrap_or_default(), self.watched.first + first);
+    /// Converts elements from element `first` on. Elements of the same dtype are copied.
+    fn convert<E: Scalar>(&self, first: usize, out: &mut [E]) {
+        let (size, at) = (size(self.dtype), self.watched.first + first);
+        let bytes = self.bytes.get(first * size..).unwrap_or_default();
         self.digest(at..at + out.len());
+        let rounded = |x: f32| E::narrow(E::Wide::from_f64(x.into())); // once, as f32 is as wide
         match self.dtype {
-            Dtype::F64 => convert(bytes, out, |x: f64| x),
-            Dtype::F16 => convert(bytes, out, |x| f64::from(f16(x))),
-            Dtype::BF16 => convert(bytes, out, |x| f64::from(Bf16::widen(x))),
-            _ => convert(bytes, out, |x: f32| f64::from(x)),
+            Dtype::BF16 if E::NAME == Bf16::NAME => convert(bytes, out, |x: E| x),
+            Dtype::F64 => convert(bytes, out, E::from_f64),
+            Dtype::F16 => convert(bytes, out, |x| rounded(f16(x))),
+            Dtype::BF16 => convert(bytes, out, |x| rounded(Bf16::widen(x))),
+            _ => convert(bytes, out, rounded), // copies an f32
         }
         if let Some(tally) = self.watched.tally {
-            tally.count(at, out);
+            tally.count(at, &bytes[..out.len() * size], size);
         }
     }
     /// Checks the digests of these elements of the tensor, unless they were read before.
@@ -113,9 +116,9 @@ impl std::fmt::Debug for Matrix<'_> {
 }
 
 #[inline(always)]
-fn convert<T: AnyBitPattern>(bytes: &[u8], out: &mut [f64], to_f64: impl Fn(T) -> f64) {
+fn convert<T: AnyBitPattern, E>(bytes: &[u8], out: &mut [E], converted: impl Fn(T) -> E) {
     for (x, bytes) in out.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
-        *x = to_f64(pod_read_unaligned(bytes));
+        *x = converted(pod_read_unaligned(bytes));
     }
 }
 
