@@ -25,21 +25,11 @@ use layers::{Param, SavedPart, SavedTensor, Wide};
 use pieces::Part;
 use std::ops::Range;
 use std::thread::{JoinHandle, spawn};
+use tensor::Place;
 use tensor::safetensors::Storable;
-use tensor::{Place, Real};
 
 /// Conversion of elements to the dtype of a file; returns false if the file must not hold one of them.
 pub type ToFile<E, S> = fn(&[E], &mut [S]) -> bool;
-
-/// Rounds values to f32; returns false if a result is not finite.
-pub fn finite_f32<E: Real>(values: &[E], to: &mut [f32]) -> bool {
-    let mut finite = true;
-    for (to, value) in to.iter_mut().zip(values) {
-        *to = value.to_f64() as f32;
-        finite &= to.is_finite();
-    }
-    finite
-}
 
 /// A checkpoint that is being saved.
 pub struct Saving<D: Kernels> {

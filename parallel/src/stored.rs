@@ -5,6 +5,7 @@ use layers::{Draw, ParamValues, ValueSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::Scalar;
+use tensor::bulk::transpose;
 use tensor::quoted::quoted;
 use tensor::safetensors::{File, Matrix};
 
@@ -182,22 +183,18 @@ fn set<E: Scalar>(
         let lines = to.chunks_mut(stride).zip(row..row + shape[0]);
         return lines.for_each(|(to, row)| matrix.row(row, column, &mut to[..shape[1]]));
     }
-    // rows of the file are columns here: a tile at a time, of one row of the file after the other
-    let mut tile = [E::ZERO; TILE * TILE];
-    let tiles = |n: usize| (0..n).step_by(TILE).map(move |at| at..n.min(at + TILE));
-    for (columns, rows) in tiles(shape[1]).flat_map(|c| tiles(shape[0]).map(move |rows| (c.clone(), rows))) {
-        for (line, at) in tile.chunks_mut(TILE).zip(columns.clone()) {
-            matrix.row(column + at, row + rows.start, &mut line[..rows.len()]);
+    // a band of the file's rows at a time, which are columns here
+    let mut room = vec![E::ZERO; BAND.min(shape[1]) * shape[0]];
+    for columns in (0..shape[1]).step_by(BAND).map(|at| at..shape[1].min(at + BAND)) {
+        for (line, at) in room.chunks_mut(shape[0]).zip(columns.clone()) {
+            matrix.row(column + at, row, line);
         }
-        for (i, row) in rows.enumerate() {
-            let to = &mut to[row * stride..][columns.clone()];
-            to.iter_mut().zip(tile[i..].iter().step_by(TILE)).for_each(|(to, x)| *to = *x);
-        }
+        transpose(&room, shape[0], [columns.len(), shape[0]], &mut to[columns.start..], stride);
     }
 }
 
-/// Rows and columns of a tile that is turned at a time.
-const TILE: usize = 64;
+/// Rows of the file that are turned at a time.
+const BAND: usize = 64;
 
 #[cfg(test)]
 mod tests {

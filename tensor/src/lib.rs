@@ -17,6 +17,7 @@
 mod listed;
 mod away;
 mod bf16;
+pub mod bulk;
 mod clock;
 pub mod count;
 mod cpu;

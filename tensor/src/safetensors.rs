@@ -26,7 +26,7 @@ mod shards;
 mod split;
 mod writer;
 
-pub use dtype::{Dtype, Storable};
+pub use dtype::{Dtype, FileFloats, Storable};
 pub use error::{Error, FormatError};
 pub use file::File;
 pub use header::Info;

@@ -1,5 +1,5 @@
 //! bf16: parameters and activations of 16 bits; gradients, masters, moments, statistics and sums of 32.
-use crate::child::{equipart, refused};
+use crate::child::{SHORT, equipart, refused};
 use crate::memory::{settings, sized};
 use equipart::commands::diff::unit;
 use equipart::commands::price::{price, program};
@@ -16,7 +16,7 @@ use std::fs;
 use tensor::safetensors::Dtype;
 use tensor::{Bf16, Cpu};
 
-const STEPS: [&str; 6] = ["--steps", "6", "--seq", "32", "--batch-size", "4"];
+const STEPS: [&str; 8] = ["--steps", "6", "--seq", "32", "--batch-size", "4", "--data", SHORT];
 /// Blocks of the embedded model.
 const BLOCKS: usize = 4;
 
@@ -154,9 +154,11 @@ fn a_resumed_run_is_the_run_that_did_not_stop() {
 /// Kills: a command that takes the flag and computes in f32.
 #[test]
 fn every_command_has_the_number() {
-    let loss = |number| lines(&["eval", "--seq", "64", "--dtype", number])[0]["loss"].as_f64().unwrap();
+    let loss = |number| {
+        lines(&["eval", "--seq", "64", "--data", SHORT, "--dtype", number])[0]["loss"].as_f64().unwrap()
+    };
     let losses = [loss("f32"), loss("bf16")];
-    let old = lines(&["eval", "--seq", "64", "--number", "bf16"])[0]["loss"].as_f64();
+    let old = lines(&["eval", "--seq", "64", "--data", SHORT, "--number", "bf16"])[0]["loss"].as_f64();
     assert_eq!(old, Some(losses[1]), "the name that --dtype had before");
     let generate = |number| {
         let args = ["generate", "--prompt", "The ", "--max-new", "8", "--layout", "tp=2", "--dtype", number];
@@ -164,19 +166,21 @@ fn every_command_has_the_number() {
     };
     let (wide, narrow) = (generate("f32"), generate("bf16"));
     assert_ne!(wide["prompt_logits"], narrow["prompt_logits"]);
-    // Of 74706 tokens. Logits that are off by `e` at random also add the mean of e²/2 to every token's loss.
+    // Of 1071 tokens. Logits that are off by `e` at random also add the mean of e²/2 to every token's loss.
     let logits: Vec<f64> =
         wide["prompt_logits"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
     let mean = logits.iter().sum::<f64>() / logits.len() as f64;
     let deviation = (logits.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / logits.len() as f64).sqrt();
     let [of_one, of_all] =
-        [1, 74_706].map(|n| three_deviations(unit(Dtype::BF16), roundings(BLOCKS), deviation, n));
+        [1, 1071].map(|n| three_deviations(unit(Dtype::BF16), roundings(BLOCKS), deviation, n));
     let (apart, bound) = ((losses[0] - losses[1]).abs(), of_all + (of_one / 3.0).powi(2) / 2.0);
     assert!(apart > 0.0 && apart < bound.min(5e-3), "{losses:?} are within {bound}");
     assert_eq!(wide["ids"].as_array().unwrap().len(), narrow["ids"].as_array().unwrap().len());
     let held = |line: &Value| line["peak_bytes"]["total"][0].as_u64().unwrap();
     assert!(held(&narrow) * 10 < held(&wide) * 6, "{narrow} {wide}");
-    let rows = lines(&["compare", "--layout", "tp=2", "--dtype", "bf16", "--seconds", "0"]);
+    let (_dir, model, text) = crate::screens::four_blocks();
+    let rows = ["compare", "--layout", "tp=2", "--dtype", "bf16", "--seconds", "0", "--model", &model];
+    let rows = lines(&[&rows[..], &["--data", &text]].concat());
     for row in &rows {
         assert!(row["equal"] == true && row["error_ratio"].as_f64().unwrap() < LARGEST, "{row}");
         let (by_number, total) =

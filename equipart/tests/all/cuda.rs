@@ -90,8 +90,9 @@ fn within(number: &str, first: f64, loss: f64) -> f64 {
     }
 }
 
-/// Kills: a kernel, a launch or a sum between ranks that goes wrong where a model calls it; a run that
-/// computes on the host though it was told otherwise is refused below.
+/// Both dtypes under the first layouts; they take turns under the others. Kills: a kernel, a launch or a sum
+/// between ranks that goes wrong where a model calls it; a run that computes on the host though it was told
+/// otherwise is refused below.
 #[test]
 fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     for (experts, layouts) in [
@@ -113,7 +114,8 @@ fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
         let batch = path(&dir, "ids.json");
         let wanted = losses(&config, &batch, "cpu", "none", "f32");
         for number in ["f32", "bf16"] {
-            for layout in layouts {
+            let turns = |i: &usize| *i < 2 || i % 2 == usize::from(number == "bf16");
+            for (_, layout) in layouts.iter().enumerate().filter(|(i, _)| turns(i)) {
                 let Some((seen, wanted)) =
                     losses(&config, &batch, "cuda", layout, number).zip(wanted.as_ref())
                 else {

@@ -1,5 +1,5 @@
 //! `--batch-size auto`, `--microbatches auto` and `--largest-batch`: the largest batch that a limit holds.
-use crate::child::{equipart, refused};
+use crate::child::{SHORT, equipart, refused};
 use crate::memory::{path, sized};
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ fn a_run_takes_the_largest_batch_and_keeps_it() {
         let (dir, config) = sized("8", "256", "48");
         let (text, out) = (std::fs::read_to_string(&config).unwrap(), path(&dir, "out"));
         std::fs::write(&config, text.replace("_layers\":1", "_layers\":2")).unwrap(); // one for each stage
-        let same = ["--config", &config, "--layout", layout, "--seq", "16", "--out", &out];
+        let same = ["--config", &config, "--layout", layout, "--seq", "16", "--out", &out, "--data", SHORT];
         let train = [&["train", "--steps", "2", "--microbatches", "3"][..], &same].concat();
         let limit = works(&[&train[..], &["--batch-size", "14"]].concat());
         let of = |n| [&train[..], &["--batch-size", n, "--memory-limit", &limit]].concat();

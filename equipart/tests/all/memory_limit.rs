@@ -1,5 +1,5 @@
 //! `--memory-limit`: what a rank would hold beyond it is refused beforehand, with what asked for it.
-use crate::child::{equipart, refused};
+use crate::child::{SHORT, equipart, refused};
 use equipart::commands::price::program;
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
@@ -31,10 +31,11 @@ fn words(args: &[&str], limit: usize) -> (String, usize) {
 /// part of the work alone.
 #[test]
 fn the_smallest_limit_that_works_does() {
-    let train = ["train", "--steps", "1", "--seq", "16", "--batch-size", "2", "--layout", "tp=2"];
+    let train =
+        ["train", "--steps", "1", "--seq", "16", "--batch-size", "2", "--layout", "tp=2", "--data", SHORT];
     let generate = ["generate", "--prompt", "a b", "--max-new", "4", "--layout", "tp=2,sp"];
     let price = ["price", "--seq", "16", "--batch-size", "3", "--layout", "dp=2"];
-    let eval = ["eval", "--seq", "64", "--layout", "dp=2"];
+    let eval = ["eval", "--seq", "64", "--layout", "dp=2", "--data", SHORT];
     let (_dir, config) = crate::memory::sized("8", "256", "48");
     let prove = ["prove", "--layout", "tp=2", "--config", &config];
     let (_model_dir, model, text) = crate::memory::trained();
@@ -53,8 +54,21 @@ fn the_smallest_limit_that_works_does() {
     ];
     let panel = ["prove", "--layout", "tp=2"];
     let largest = ["price", "--largest-batch", "--seq", "16", "--microbatches", "3", "--layout", "dp=2"];
-    let auto = ["train", "--steps", "1", "--seq", "16", "--batch-size", "auto", "--layout", "dp=2"];
-    let parts = ["train", "--steps", "1", "--seq", "16", "--batch-size", "5", "--microbatches", "auto"];
+    let auto =
+        ["train", "--steps", "1", "--seq", "16", "--batch-size", "auto", "--layout", "dp=2", "--data", SHORT];
+    let parts = [
+        "train",
+        "--steps",
+        "1",
+        "--seq",
+        "16",
+        "--batch-size",
+        "5",
+        "--microbatches",
+        "auto",
+        "--data",
+        SHORT,
+    ];
     for args in [&largest[..], &auto, &parts, &train, &generate, &price, &eval, &prove, &compare, &panel] {
         let (_, works) = words(args, 5000);
         let limited = |bytes: usize| {
@@ -73,7 +87,7 @@ fn a_copy_that_is_saved_counts_against_the_limit() {
     for layout in ["dp=2:zero1", "tp=2", "dp=2:zero3,offload-file"] {
         let out = crate::memory::path(&dir, &layout.replace([':', ','], "-"));
         let args = ["train", "--steps", "4", "--seq", "4", "--batch-size", "2", "--checkpoint-every", "1"];
-        let args = [&args[..], &["--layout", layout, "--out", &out]].concat();
+        let args = [&args[..], &["--layout", layout, "--out", &out, "--data", SHORT]].concat();
         let background = [&args[..], &["--save", "async"]].concat();
         let [(_, between), (_, works)] = [words(&args, 5000), words(&background, 5000)];
         assert!(between < works, "{layout}: {between} and {works}");

@@ -1,5 +1,5 @@
 //! `plan`: its recommendation is what other commands accept.
-use crate::child::{equipart, refused};
+use crate::child::{SHORT, equipart, refused};
 use serde_json::Value;
 
 const JOB: [&str; 6] = ["--seq", "64", "--batch-size", "8", "--dtype", "f32"];
@@ -22,7 +22,7 @@ fn training_fits_the_memory_of_its_plan_and_not_one_byte_less() {
     let train = |bytes: u64| {
         let [microbatches, bytes] = [microbatches, bytes].map(|n| n.to_string());
         let of = ["--layout", layout, "--microbatches", &microbatches, "--memory-limit", &bytes];
-        equipart(&[&["train", "--steps", "1"], &JOB[..], &of].concat()).status.code()
+        equipart(&[&["train", "--steps", "1", "--data", SHORT], &JOB[..], &of].concat()).status.code()
     };
     assert_eq!((train(bytes), train(bytes - 1)), (Some(0), Some(2)), "{best}");
     assert_eq!(

@@ -73,8 +73,9 @@ fn requests_that_cannot_be_answered_are_refused_in_one_sentence() {
 /// Kills: an order without its row, a row that is not equal, training repeated for an order.
 #[test]
 fn every_order_has_a_row_of_a_comparison() {
-    let (rows, _) =
-        lines(&["compare", "--json", "--seconds", "0", "--layout", "pp=2", "--layout", "tp=2", "--requests"]);
+    let (_dir, model, text) = crate::screens::four_blocks();
+    let of = ["compare", "--json", "--seconds", "0", "--model", &model, "--data", &text, "--requests"];
+    let (rows, _) = lines(&[&of[..], &["--layout", "pp=2", "--layout", "tp=2"]].concat());
     let names = |workload: &str| {
         let of = rows.iter().filter(|row| row["workload"] == workload);
         of.map(|row| row["name"].as_str().unwrap().to_string()).collect::<Vec<_>>()

@@ -28,7 +28,7 @@ fn fits(text: &str) {
 }
 
 /// A model of four blocks that is trained in no time.
-fn four_blocks() -> (tempfile::TempDir, String, String) {
+pub(crate) fn four_blocks() -> (tempfile::TempDir, String, String) {
     let (dir, config) = crate::memory::sized("24", "256", "48");
     let four = std::fs::read_to_string(&config).unwrap().replace("layers\":1", "layers\":4");
     std::fs::write(&config, four).unwrap();

@@ -3,13 +3,14 @@ use super::*;
 use crate::generate::all_logits;
 use crate::tokenizer;
 use layers::SavedTensor;
-use parallel::checkpoint::{self, CheckpointFile, finite_f32};
+use parallel::checkpoint::{self, CheckpointFile};
 use parallel::{Network, Stages};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
 use tensor::Cpu;
+use tensor::bulk::finite_f32;
 use tensor::safetensors::{Dtype, Writer};
 
 pub(crate) const GOLDEN: [&str; 10] =

@@ -14,11 +14,12 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 use tensor::Scalar;
+use tensor::bulk::transpose;
 use tensor::safetensors::{SplitFile, Storable};
 
 /// Number of elements that are arranged at a time.
 const ROOM: usize = 1 << 18;
-/// Rows and columns of a tile that is transposed at a time.
+/// Fewest runs of a turned part that are arranged at a time.
 const TILE: usize = 64;
 
 /// The elements of a tensor that this rank saves.
@@ -95,7 +96,7 @@ fn place<E: Scalar, S: Storable>(
         let some = &mut room[..runs.len() * len];
         let fits = if is_turned {
             turned.resize(some.len(), E::ZERO);
-            transpose(&values[from + runs.start..], of.stride, [runs.len(), len], &mut turned);
+            transpose(&values[from + runs.start..], of.stride, [len, runs.len()], &mut turned, len);
             to(&turned, some)
         } else {
             let line = |run: usize| &values[from + run * of.stride..][..len];
@@ -114,24 +115,6 @@ fn place<E: Scalar, S: Storable>(
         }
     }
     Ok(true)
-}
-
-/// Sets `to[columns, rows]` to the transpose of rows that lie `stride` apart, through a tile that stays in
-/// the cache: rows a power of two apart would displace each other there.
-fn transpose<E: Scalar>(from: &[E], stride: usize, [columns, rows]: [usize; 2], to: &mut [E]) {
-    let tiles = |n: usize| (0..n).step_by(TILE).map(move |at| at..n.min(at + TILE));
-    let mut tile = [E::ZERO; TILE * TILE];
-    for (columns, along) in
-        tiles(columns).flat_map(|columns| tiles(rows).map(move |row| (columns.clone(), row)))
-    {
-        for (i, row) in along.clone().enumerate() {
-            let line = &from[row * stride + columns.start..][..columns.len()];
-            line.iter().zip(tile[i..].iter_mut().step_by(TILE)).for_each(|(x, to)| *to = *x);
-        }
-        for (column, line) in columns.zip(tile.chunks(TILE)) {
-            to[column * rows..][along.clone()].copy_from_slice(&line[..along.len()]);
-        }
-    }
 }
 
 /// Digests these of all blocks of the files.

@@ -10,8 +10,9 @@ use layers::{Builder, OptimizerKind, RandomValues, Shape, ValueSource};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use tensor::bulk::finite_f32;
 use tensor::safetensors::{File, Writer};
-use tensor::{Category, Cpu, Device, Host};
+use tensor::{Category, Cpu, Device, Host, Real};
 
 /// A vocabulary that no two ranks divide, KV heads that four share, gains, biases of norms.
 const SHAPE: Shape = Shape {

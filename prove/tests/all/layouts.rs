@@ -19,20 +19,8 @@ const SHAPE: Shape = Shape {
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
     ..Shape::LLAMA
 };
-const LAYOUTS: [&str; 12] = [
-    "none",
-    "tp=2",
-    "tp=2,sp",
-    "tp=4",
-    "tp=8",
-    "tp=8,sp",
-    "dp=2",
-    "dp=3",
-    "tp=4,sp,dp=2",
-    "tp=4,dp=2",
-    "tp=2,dp=3",
-    "tp=2,dp=2:zero1,pp=2",
-];
+const LAYOUTS: &str = "none tp=2 tp=2,sp tp=4 tp=8 tp=8,sp dp=2 dp=3 tp=4,sp,dp=2 tp=4,dp=2 tp=2,dp=3 \
+    tp=2,dp=2:zero1,pp=2";
 
 /// A fixed key and a fresh key.
 fn keys() -> [Key; 2] {
@@ -48,14 +36,18 @@ fn keys() -> [Key; 2] {
 /// the microbatch, documents that attend to each other, ignored targets that count, positions by row, texts
 /// read by the wrong data rank.
 fn equal(who: impl Fn(&Member) -> bool) {
-    let (keys, written) = (keys(), LAYOUTS.map(|layout| layout.parse().unwrap()));
-    let layouts: Vec<Layout> = covering(8).into_iter().chain(written).collect();
+    let (keys, written) =
+        (keys(), LAYOUTS.split(' ').map(|layout| layout.parse().unwrap()).collect::<Vec<_>>());
+    let layouts: Vec<Layout> = written.iter().copied().chain(covering(8)).collect();
     for (number, member) in PANEL.iter().enumerate().filter(|(_, member)| who(member)) {
         // models of two depths: some layouts have more chunks
         let mut subjects: Vec<(Subject, OracleTraces)> = Vec::new();
-        for (i, layout) in layouts.iter().enumerate() {
-            // half of the pairs have the fresh key, too: which half, it decides
-            let keys = &keys[..=(i + number + (keys[1].0 % 2) as usize) % 2];
+        // every two strategies meet in a layout of the covering, each with half of the panel
+        let meets = |(i, _): &(usize, &Layout)| *i < written.len() || (i + number).is_multiple_of(2);
+        for (i, layout) in layouts.iter().enumerate().filter(meets) {
+            // a quarter of the pairs has the fresh key, too: which, it decides
+            let is_fresh = (i / 2 + number + (keys[1].0 % 4) as usize).is_multiple_of(4);
+            let keys = &keys[..=usize::from(is_fresh)];
             let subject = member.subject(layout).unwrap();
             let at = subjects.iter().position(|(other, _)| *other == subject).unwrap_or_else(|| {
                 subjects.push((subject, OracleTraces::default()));

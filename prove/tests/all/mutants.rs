@@ -23,7 +23,7 @@ const SHAPE: Shape = Shape {
 const LAYOUTS: [&str; 7] =
     ["tp=4", "tp=4,sp", "dp=3", "tp=2,dp=2", "tp=2,sp,dp=2", "dp=2:zero1,pp=2", "tp=2,dp=2:zero1,pp=2"];
 /// Mutants drawn for each layout.
-const DRAWN: usize = 40;
+const DRAWN: usize = 20;
 
 /// A program under a layout, tried with mutants.
 struct Trials {

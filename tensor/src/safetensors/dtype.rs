@@ -1,6 +1,7 @@
 //! Dtypes of the format.
-use crate::Bf16;
+use crate::{Bf16, Scalar};
 pub use ::safetensors::Dtype;
+use bytemuck::{AnyBitPattern, pod_read_unaligned};
 use serde::Deserialize;
 use serde::de::{IntoDeserializer, value::Error};
 
@@ -42,6 +43,34 @@ impl Storable for Bf16 {
 }
 impl Storable for u64 {
     const DTYPE: Dtype = Dtype::U64;
+}
+
+/// Consecutive elements of a file, of a float dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct FileFloats<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) dtype: Dtype,
+}
+
+impl FileFloats<'_> {
+    /// Converts as many as there are in `to`, each as a constant; copies those of the same dtype.
+    #[inline(always)]
+    pub(crate) fn convert<E: Scalar>(&self, to: &mut [E]) {
+        let rounded = |x: f32| E::narrow(E::Wide::from_f64(x.into())); // once, as f32 is as wide
+        match self.dtype {
+            Dtype::BF16 if E::NAME == Bf16::NAME => self.each(to, |x: E| x),
+            Dtype::F64 => self.each(to, E::from_f64),
+            Dtype::F16 => self.each(to, |x| rounded(f16(x))),
+            Dtype::BF16 => self.each(to, |x| rounded(Bf16::widen(x))),
+            _ => self.each(to, rounded), // copies an f32
+        }
+    }
+    #[inline(always)]
+    fn each<T: AnyBitPattern, E>(&self, to: &mut [E], converted: impl Fn(T) -> E) {
+        for (x, bytes) in to.iter_mut().zip(self.bytes.chunks_exact(size_of::<T>())) {
+            *x = converted(pod_read_unaligned(bytes));
+        }
+    }
 }
 
 /// Converts the bits of an [`F16`](Dtype::F16); exact.

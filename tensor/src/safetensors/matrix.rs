@@ -1,9 +1,8 @@
 //! A matrix in a file: elements read from where they lie, one by one or as part of a row or a column.
 use super::digest::TensorBlocks;
-use super::dtype::{Dtype, f16, size};
+use super::dtype::{Dtype, FileFloats, size};
 use crate::files::seen::ReadTally;
-use crate::{Bf16, Scalar};
-use bytemuck::{AnyBitPattern, pod_read_unaligned};
+use crate::{Scalar, bulk};
 use std::ops::Range;
 
 /// A matrix in a file. It reads exactly the bytes of the elements requested.
@@ -63,19 +62,12 @@ impl<'a> Matrix<'a> {
         assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} outside of {self:?}");
         self.convert(row * self.cols + from, out);
     }
-    /// Converts elements from element `first` on. Elements of the same dtype are copied.
+    /// Converts elements from element `first` on.
     fn convert<E: Scalar>(&self, first: usize, out: &mut [E]) {
         let (size, at) = (size(self.dtype), self.watched.first + first);
         let bytes = self.bytes.get(first * size..).unwrap_or_default();
         self.digest(at..at + out.len());
-        let rounded = |x: f32| E::narrow(E::Wide::from_f64(x.into())); // once, as f32 is as wide
-        match self.dtype {
-            Dtype::BF16 if E::NAME == Bf16::NAME => convert(bytes, out, |x: E| x),
-            Dtype::F64 => convert(bytes, out, E::from_f64),
-            Dtype::F16 => convert(bytes, out, |x| rounded(f16(x))),
-            Dtype::BF16 => convert(bytes, out, |x| rounded(Bf16::widen(x))),
-            _ => convert(bytes, out, rounded), // copies an f32
-        }
+        bulk::read(FileFloats { bytes, dtype: self.dtype }, out);
         if let Some(tally) = self.watched.tally {
             tally.count(at, &bytes[..out.len() * size], size);
         }
@@ -112,13 +104,6 @@ impl<'a> Matrix<'a> {
 impl std::fmt::Debug for Matrix<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "a matrix [{}, {}] of {}", self.rows, self.cols, self.dtype)
-    }
-}
-
-#[inline(always)]
-fn convert<T: AnyBitPattern, E>(bytes: &[u8], out: &mut [E], converted: impl Fn(T) -> E) {
-    for (x, bytes) in out.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
-        *x = converted(pod_read_unaligned(bytes));
     }
 }
 

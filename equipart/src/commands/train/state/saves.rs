@@ -13,13 +13,14 @@ use clap::Args;
 use comm::{Mesh, SharedPlace};
 use layers::SavedTensor;
 use models::{TrainableModel, tokenizer};
-use parallel::checkpoint::{self, CheckpointFile, Saving, finite_f32, optimizer_file};
+use parallel::checkpoint::{self, CheckpointFile, Saving, optimizer_file};
 use parallel::dtype::RunDevice;
 use parallel::{Error, Result, Trainer, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tensor::bulk::finite_f32;
 use tensor::safetensors::{self, File};
 use tensor::{files, mix};
 
