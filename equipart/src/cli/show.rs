@@ -278,3 +278,20 @@ pub(crate) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
     line(&format!("\nloss: the epoch's mean in training; accuracy: on {test} test pictures, after it"));
     saved(out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a word broken in the middle of a layout's part, a comma that is lost, a line that would have fitted.
+    #[test]
+    fn long_words_break_after_their_commas() {
+        let name = "tp=2,sp,dp=2:zero1,pp=2:dualpipe-v, 8 ranks";
+        assert_eq!(broken(name, 40), name);
+        assert_eq!(broken(name, 20), "tp=2,sp,dp=2:zero1,\npp=2:dualpipe-v, 8 ranks");
+        assert_eq!(broken(name, 5), "tp=2,\nsp,\ndp=2:zero1,\npp=2:dualpipe-v, 8 ranks");
+        let rows = [["a", "x"], [name, "y"]].map(|row| row.map(str::to_owned).to_vec());
+        let printed = fitted(table(&["layout", "of"], rows.into_iter())).to_string();
+        assert!(printed.contains("dualpipe-v, 8 ranks"), "{printed}");
+    }
+}

@@ -193,7 +193,10 @@ impl Run for EvalArgs {
         watch.done();
         let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
         show::one(json, &evaluation, || match accuracy {
-            None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {}", counted(tokens, "token")),
+            None => format!(
+                "loss {loss:.6} nats a token, perplexity {perplexity:.4}, {}",
+                counted(tokens, "token")
+            ),
             Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
         });
         show::loads(json, &evaluation.experts);

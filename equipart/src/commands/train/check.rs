@@ -9,8 +9,8 @@ use crate::device::in_device;
 use bench::profile;
 use comm::Axis;
 use kernels::Kernels;
-use layers::counted;
 use layers::Wide;
+use layers::counted;
 use parallel::dtype::RunDevice;
 use parallel::{Layout, Result, bail, budget, price};
 use tensor::Scalar;
@@ -83,7 +83,11 @@ impl TrainRun<'_> {
         self.settings.microbatches = fits;
         let (layout, batch) = (self.layout, counted(self.settings.batch_size, "sequence"));
         let has_experts = self.model.design.shape().is_some_and(|shape| shape.experts.is_some());
-        let experts = if has_experts { "; their number matters to the balance and the capacity of experts" } else { "" };
+        let experts = if has_experts {
+            "; their number matters to the balance and the capacity of experts"
+        } else {
+            ""
+        };
         let begun = counted(begun, "microbatch");
         Some(format!("note: {layout} cannot deal {batch} in {begun}; the run goes on with {fits}{experts}"))
     }

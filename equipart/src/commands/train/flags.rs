@@ -180,7 +180,9 @@ impl TrainArgs {
         let gone = batch.iter().chain(&data).find(|file| remembered && !file.exists());
         if let Some(file) = gone {
             let (file, flag) = (file.display(), if batch.is_some() { "--batch" } else { "--data" });
-            bail!("the run to resume began with {flag} {file}, which is gone; give its new place with {flag}");
+            bail!(
+                "the run to resume began with {flag} {file}, which is gone; give its new place with {flag}"
+            );
         }
         if of_pictures {
             if data.len() > 1 {
