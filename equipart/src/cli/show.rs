@@ -283,7 +283,8 @@ pub(crate) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
 mod tests {
     use super::*;
 
-    /// Kills: a word broken in the middle of a layout's part, a comma that is lost, a line that would have fitted.
+    /// Kills: a word broken in the middle of a layout's part, a comma that is lost, a line that would have
+    /// fitted.
     #[test]
     fn long_words_break_after_their_commas() {
         let name = "tp=2,sp,dp=2:zero1,pp=2:dualpipe-v, 8 ranks";
