@@ -51,16 +51,15 @@ or a tunnel. Without a secret, rank 0 listens only on this machine's loopback ad
 /// # Errors
 /// If a launcher started several and the command runs all ranks itself, or if a variable is invalid.
 pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
-    if let (false, Some((name, rank))) = (is_by_processes, Launch::rank_variable()) {
+    if !is_by_processes {
+        let Some((name, rank)) = Launch::rank_variable() else { return Ok(()) };
         let others = either(all, "or");
         bail!(
             "{name} is {rank}, and this command runs all its ranks itself; unset {name}, or start {others}, which run one rank a \
              process"
         );
     }
-    let Some(Launch { rank, .. }) = launch().map(|launch| launch.filter(|_| is_by_processes))? else {
-        return Ok(());
-    };
+    let Some(Launch { rank, .. }) = launch()? else { return Ok(()) };
     end_with_launcher();
     seen::note(false);
     if rank > 0 {

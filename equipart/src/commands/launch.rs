@@ -42,8 +42,9 @@ pub(crate) struct LaunchArgs {
 
 const HELP: &str = "Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and a new
 EQUIPART_SECRET. Standard output of rank 0 is that of the command; all other lines begin with their rank. SIGINT, SIGTERM and
-SIGHUP go to all processes, which have ten seconds to end; a second signal kills them. The exit code is then 128 and the signal's
-number, else that of the process that ended first with a failure. If this command is killed, its ranks end. Under mpirun and srun, the processes take their ranks from that launcher, and rank 0 must run on this machine.
+SIGHUP go to all processes, which have ten seconds to end; a second signal kills them. The exit code is then 128 and the
+signal's number, else that of the process that ended first with a failure. If this command is killed, its ranks end. Under
+mpirun and srun, the processes take their ranks from that launcher, and rank 0 must run on this machine.
 
     equipart launch -n 4 -- prove --layout tp=2,dp=2
     equipart launch -n 2 --restarts 3 -- train --layout dp=2 --steps 1000 --out run --checkpoint-every 100

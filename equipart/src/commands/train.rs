@@ -72,7 +72,7 @@ impl Run for TrainArgs {
             network: if a.profile { network.profiling() } else { network },
             out: out.clone(),
             evaluations: a.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
-            saves: a.saving.of(out.as_deref(), a.files(resume.as_ref()).absolute())?,
+            saves: a.saving.of(out.as_deref(), a.files(resume.as_ref()))?,
             check_every: a.check_every,
             stop_after: a.stop_after,
             dump: a.dump.clone(),

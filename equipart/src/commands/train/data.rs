@@ -8,10 +8,11 @@ use models::text::{self, Corpus};
 use parallel::dtype::RunDevice;
 use parallel::{Batch, Result, Sequence, Trainer, bail};
 use serde::{Deserialize, Serialize};
-use std::path::{PathBuf, absolute};
+use std::path::PathBuf;
 use tensor::Real;
 
-/// Files of the training data, as flags name them; without any, the data is embedded or generated.
+/// Files of the training data, as flags name them, so alike on all ranks; without any, the data is embedded
+/// or generated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DataFiles {
@@ -21,15 +22,6 @@ pub struct DataFiles {
     pub data: Vec<PathBuf>,
     /// Field of the documents of `.jsonl` files.
     pub field: Option<String>,
-}
-
-impl DataFiles {
-    /// Returns the same files, found from any folder.
-    #[must_use]
-    pub(super) fn absolute(self) -> Self {
-        let whole = |path: PathBuf| absolute(&path).unwrap_or(path);
-        Self { batch: self.batch.map(whole), data: self.data.into_iter().map(whole).collect(), ..self }
-    }
 }
 
 /// Training data.

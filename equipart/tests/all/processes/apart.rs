@@ -193,3 +193,35 @@ fn a_rank_of_mpi_that_sigterm_ends_tells_its_last_calls() {
     assert!(rows[2].contains(" over dp ") && rows.last().unwrap().ends_with("still runs"), "{said}");
     assert_eq!(ended(["RANK", "WORLD_SIZE"]), "");
 }
+
+/// Trains from two folders, whose paths differ in length, into one. Kills: a file whose header, and so the
+/// place of each tensor, depends on the folder from which a rank was started.
+#[test]
+fn ranks_that_start_in_different_folders_write_one_checkpoint() {
+    let (dir, config, batch) = super::small();
+    let folders = ["a", "a-folder-with-a-much-longer-name"].map(|name| dir.path().join(name));
+    for folder in &folders {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::copy(&config, folder.join("config.json")).unwrap();
+        std::fs::copy(&batch, folder.join("ids.json")).unwrap();
+    }
+    let [alone, both] = ["alone", "both"].map(|name| dir.path().join(name).display().to_string());
+    let train = [
+        "train",
+        "--config",
+        "config.json",
+        "--batch",
+        "ids.json",
+        "--steps",
+        "1",
+        "--layout",
+        "tp=2",
+        "--optimizer",
+        "adamw",
+    ];
+    assert!(output(binary().args(train).args(["--out", &alone]).current_dir(&folders[0])).status.success());
+    for ended in apart([&folders[0], &folders[1]], &[&train[..], &["--out", &both]].concat()) {
+        assert!(ended.status.success(), "{}", text(&ended.stderr));
+    }
+    super::same_files(alone.as_ref(), both.as_ref());
+}

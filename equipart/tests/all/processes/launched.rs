@@ -87,6 +87,20 @@ fn what_cannot_be_launched_is_refused_in_one_sentence() {
     no(&["-n", "2", "--min-ranks", "1", "--", "train"], "required arguments were not provided");
 }
 
+/// Kills: a process of several that trains alone, a command of one process that is refused for an address.
+#[test]
+fn half_a_rank_is_refused_where_ranks_are_processes() {
+    let with = |variable: &str, command: &str| {
+        let ended = output(binary().arg(command).env(variable, "2"));
+        (ended.status.code(), text(&ended.stderr))
+    };
+    for variable in ["WORLD_SIZE", "MASTER_ADDR"] {
+        let (code, said) = with(variable, "train");
+        assert!(code == Some(2) && said.contains(&format!("{variable} is 2, and RANK is not set")), "{said}");
+        assert_eq!(with(variable, "strategies"), (Some(0), String::new()));
+    }
+}
+
 /// A run that lasts until it is ended, once its ranks have done a step.
 fn lasting(flags: &[&str], train: &[&str]) -> (Watched, BufReader<impl Read + use<>>) {
     let mut run = Watched::start(&mut launch(flags, train));
