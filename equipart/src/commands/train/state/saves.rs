@@ -151,7 +151,8 @@ impl<'a, D: RunDevice> Saver<'a, D> {
             notes.extend([note("evaluations", serde_json::to_string(evaluations).map_err(unwritable)?)]);
         }
         let place = (dir.join(optimizer_name(step)), format!("optimizer-{step}"), *limit as u64);
-        let files = serde_json::to_string(data).map_err(unwritable)?;
+        // a path that is not valid UTF-8 is not remembered
+        let files = serde_json::to_string(data).unwrap_or_else(|_| "{}".into());
         let of_state = [note("steps", step.to_string()), note("data", files)];
         let of_state = notes.clone().into_iter().chain(of_state).collect();
         let state = optimizer_file(place, of_state, optimizer, (&design, &params), mesh)?;
