@@ -137,20 +137,17 @@ fn built(
     let unfinished =
         folder.join(format!("unfinished-{}-{:?}.so", std::process::id(), thread::current().id()));
     let mut command = Command::new(&compiler);
-    command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w"]).args(flags).arg("-I").arg(&folder);
+    // calls within the library are its own, so that they can be inlined
+    command
+        .args(["-std=c++17", "-O2", "-fPIC", "-fno-semantic-interposition", "-shared", "-w"])
+        .args(flags)
+        .arg("-I")
+        .arg(&folder);
     command.arg(home.join("twin").join(source)).arg("-o").arg(&unfinished);
     let output = command.output().map_err(|error| format!("{compiler} does not start: {error}"))?;
     assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
     fs::rename(unfinished, &library).expect("target can be written");
     Ok(library)
-}
-
-/// Returns the `AddressSanitizer` library of the C++ compiler, if it has one. Programs must load it before a
-/// twin that is compiled with it.
-pub fn sanitizer() -> Option<String> {
-    let output = Command::new(compiler().ok()?).arg("-print-file-name=libasan.so").output().ok()?;
-    let library = String::from_utf8_lossy(&output.stdout).trim().to_string();
-    Path::new(&library).is_absolute().then_some(library)
 }
 
 /// Returns the C++ compiler: `CXX`, or the first that is found.

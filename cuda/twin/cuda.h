@@ -126,8 +126,12 @@ T __shfl_up_sync(unsigned, T x, int delta) {
     return twin_shuffle(x, (int)lane >= delta ? lane - delta : lane);
 }
 inline unsigned __ballot_sync(unsigned, int yes) {
-    unsigned all = 0;
-    for (int lane = 0; lane < 32; lane++) all |= (unsigned)(twin_shuffle<int>(yes != 0, lane) != 0) << lane;
+    unsigned me = twin::block.thread, first = me & ~31u, all = 0;
+    *twin::hand(me, 0) = yes != 0;
+    twin::meet_warp();
+    for (unsigned lane = 0; lane < 32 && first + lane < twin::block.threads.x; lane++)
+        all |= (unsigned)*twin::hand(first + lane, 0) << lane;
+    twin::handed(0);
     return all;
 }
 inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }

@@ -33,9 +33,9 @@ fn gpt2() -> Shape {
 }
 
 /// Returns the memory that each run of `work` takes, after some runs that may take memory.
-fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Error> {
+fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 6], Error> {
     (0..3).try_for_each(|_| work())?;
-    let mut each = [0; 12];
+    let mut each = [0; 6];
     for taken_by in &mut each {
         let before = taken();
         work()?;
@@ -46,7 +46,7 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
 
 /// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a
 /// long wait is announced, which takes some memory: then there are times without.
-fn takes_nothing(work: impl Fn(&BuildContext<Device>) -> Result<[usize; 12], Error> + Sync) {
+fn takes_nothing(work: impl Fn(&BuildContext<Device>) -> Result<[usize; 6], Error> + Sync) {
     let (pp, dp, tp) = (|n| (Axis::Pp, n), |n| (Axis::Dp, n), |n| (Axis::Tp, n));
     let _key = Key(1).enter();
     let layouts: [(&[_], bool); 7] = [
@@ -67,7 +67,7 @@ fn takes_nothing(work: impl Fn(&BuildContext<Device>) -> Result<[usize; 12], Err
         for (rank, each) in ran.unwrap().into_iter().enumerate() {
             let fewest = each.into_iter().min().unwrap();
             assert_eq!(fewest, 0, "{sizes:?}, regions: {regions}, rank {rank}: {each:?}");
-            assert!(!sizes.is_empty() || each == [0; 12], "alone nobody waits: {each:?}");
+            assert!(!sizes.is_empty() || each == [0; 6], "alone nobody waits: {each:?}");
         }
     }
 }
@@ -103,7 +103,7 @@ fn a_step_of_shards_takes_no_memory() {
             ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), ..ShardingStrategy::WHOLE };
         takes_nothing(|at| {
             if at.mesh.group(Axis::Dp).size() == 1 {
-                return Ok([0; 12]); // that is the test before
+                return Ok([0; 6]); // that is the test before
             }
             let builder = Builder { rests, ..at.builder.clone() };
             let at = BuildContext { builder, pipeline: at.pipeline };

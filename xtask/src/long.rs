@@ -1,5 +1,5 @@
 //! Runs tests as a whole of which `cargo test` runs a part: `cargo xtask paths`, `frames`,
-//! `faults`, `stops` and `kills`.
+//! `faults`, `stops` and `kills`; and checks of kernels under a sanitizer: `cargo xtask sanitize`.
 use crate::{TaskResult, cargo, code, root};
 use std::process::{Command, ExitCode};
 
@@ -74,4 +74,33 @@ fn sanitized(only: Option<&str>) -> ExitCode {
         cargo(&["test", "--target", TARGET, "--package", "comm", "--lib", "what_a_rank_tells_is_checked"]);
     test.env("RUSTFLAGS", "-Zsanitizer=address").env("EQUIPART_FRAMES", only.unwrap_or("1000"));
     test.status().map_or(ExitCode::FAILURE, code)
+}
+
+/// Runs the checks of CUDA kernels on the host twin, compiled with `AddressSanitizer`: a kernel that reads or
+/// writes outside of its memory fails. Without a compiler that has it, prints that they are skipped.
+pub(crate) fn sanitize_kernels() -> TaskResult {
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let output = Command::new(&compiler).arg("-print-file-name=libasan.so").output();
+    let library = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let Some(library) = library.ok().filter(|path| std::path::Path::new(path).is_absolute()) else {
+        println!("skipped: kernels under AddressSanitizer: {compiler} has none");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let others = ["--skip", "planted_bugs", "--skip", "without_a_compiler", "--skip", "on_hopper"];
+    // The library must be loaded first, but not into cargo.
+    let options = "detect_leaks=0:detect_stack_use_after_return=0:use_sigaltstack=0";
+    let runner = format!("target.'cfg(all())'.runner = \"env LD_PRELOAD={library} ASAN_OPTIONS={options}\"");
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--workspace",
+        "--lib",
+        "--config",
+        &runner,
+        "checks::tests::",
+        "--",
+        "--nocapture",
+    ]);
+    command.args(others).env("EQUIPART_TWIN_FLAGS", "-O1 -fsanitize=address").env("EQUIPART_TWIN_QUICK", "1");
+    command.status().map(code).map_err(|why| format!("sanitize cannot start cargo: {why}."))
 }

@@ -11,6 +11,7 @@ mod ptx;
 mod readme;
 mod times;
 
+use museum::Selection;
 use std::env;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -21,10 +22,12 @@ The project's own tasks.
 Usage: cargo xtask <task>
 
 Tasks:
-  ci                 runs all that must pass: the README's test command (built first, then run), an edited
-                     layer, whose cost it prints, the table of mutants, models of how ranks meet, the museum,
-                     formatting, lints, API documentation, the PTX and the book. Stops at the first step that
-                     fails, with that step's exit code; ends with a list of skipped steps and the reasons
+  ci                 runs all that must pass: the README's test command (built first, then run), formatting,
+                     models of how ranks meet, `museum --changed`, lints, API documentation, the PTX and the
+                     book. Stops at the first step that fails, with that step's exit code; ends with a list of
+                     skipped steps and the reasons
+  release            runs `ci`, all of `museum`, `mutants`, `sanitize` and `edit`: before a release
+  edit               edits one layer, and prints what its proof takes then, with the build
   mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts;
                      prints a table of the calls that were noticed; fails if one was not
   paths [--only T]   runs every command with every layout, kind of model, dtype and optimizer; takes most of an
@@ -38,10 +41,13 @@ Tasks:
                      layouts under its launcher, on two, three and four ranks (`ci`: the first MPI, and fewer)
   stops [--only N]   stops processes while they train, and lets them go on, two hundred times or N times
   kills [--only N]   kills runs while they train and save, and lets them go on, a thousand times or N times
+  sanitize           runs the checks of all CUDA kernels on the host under AddressSanitizer
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
                      proof that must reject each; exits with 1 if one survives, and names it. Then runs the
                      exercises of the book, which must print what their chapters quote. N is the number of an
-                     exhibit or the name of an exercise, such as 14 or heads-1
+                     exhibit or the name of an exercise, such as 14 or heads-1. Those that pass are recorded
+                     in museum/passed.txt
+  museum --changed   runs those whose patch, patched files or test changed since the record
   ptx [--check]      compiles the kernels of cuda/kernels to cuda/ptx, by nvcc; with --check, writes nothing and
                      exits with 1 if the PTX is stale
   gpu [ARGUMENTS]    builds the stripped release binary, of at most 40 MiB, and starts `equipart gpu-check` with
@@ -55,15 +61,19 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
+        ["release"] => release(),
+        ["sanitize"] => long::sanitize_kernels(),
         ["mutants"] => mutants::run(),
         ["mpi"] => mpi::run(false),
         ["mpi", "--part"] => mpi::run(true),
-        ["museum"] => museum::run(None),
-        ["museum", "--only", one] => museum::run(Some(one)),
+        ["edit"] => times::edited_layer(),
+        ["museum"] => museum::run(Selection::All),
+        ["museum", "--changed"] => museum::run(Selection::Changed),
+        ["museum", "--only", one] => museum::run(Selection::One(one)),
         ["-h" | "--help" | "help"]
         | [
-            "ci" | "mutants" | "paths" | "frames" | "faults" | "mpi" | "stops" | "kills" | "museum" | "ptx"
-            | "gpu",
+            "ci" | "edit" | "release" | "mutants" | "paths" | "frames" | "faults" | "mpi" | "stops" | "kills"
+            | "museum" | "sanitize" | "ptx" | "gpu",
             "-h" | "--help",
         ] => {
             print!("{HELP}");
@@ -73,9 +83,9 @@ fn main() -> ExitCode {
         ["ptx", "--check"] => ptx::run(true),
         ["gpu", ref arguments @ ..] => gpu::run(arguments),
         [] => return refuse("No task is given"),
-        ["museum", ..] => return refuse("The task `museum` takes only `--only N`"),
+        ["museum", ..] => return refuse("The task `museum` takes only `--only N` or `--changed`"),
         ["ptx", ..] => return refuse("The task `ptx` takes only `--check`"),
-        [task @ ("ci" | "mpi" | "mutants"), ..] => {
+        [task @ ("ci" | "edit" | "mpi" | "mutants" | "release" | "sanitize"), ..] => {
             return refuse(&format!("The task `{task}` takes no arguments"));
         }
         [task, ref more @ ..] => match (long::ALL.iter().find(|long| long.task == task), more) {
@@ -91,6 +101,19 @@ fn main() -> ExitCode {
         eprintln!("{why}");
         ExitCode::FAILURE
     })
+}
+
+/// Runs all that must pass before a release, up to the first task that fails.
+fn release() -> TaskResult {
+    let tasks =
+        [ci::run, || museum::run(Selection::All), mutants::run, long::sanitize_kernels, times::edited_layer];
+    for task in tasks {
+        let done = task()?;
+        if done != ExitCode::SUCCESS {
+            return Ok(done);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn refuse(what: &str) -> ExitCode {

@@ -5,6 +5,7 @@ mod build;
 mod exercises;
 mod header;
 mod loss;
+mod passed;
 mod run;
 mod scratch;
 
@@ -12,6 +13,7 @@ use crate::{TaskResult, root};
 use build::ExhibitPrograms;
 use header::{Exercise, Killer, Label};
 use loss::Loss;
+use passed::PassedRecord;
 use run::ProofVerdict;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,9 +27,30 @@ const LIMIT: Duration = Duration::from_mins(2);
 /// Folder of the exhibits: patches, and code that does not compile.
 const FOLDER: &str = "museum";
 
-/// Runs the museum and the exercises, or one exhibit by its number, or one exercise by its name.
-pub(crate) fn run(only: Option<&str>) -> TaskResult {
-    run_museum(only).map_err(|why| format!("The museum cannot run: {why}."))
+/// Exhibits and exercises to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selection<'a> {
+    /// Runs all.
+    All,
+    /// Runs those whose files are not what they were when they last passed.
+    Changed,
+    /// Runs one exhibit by its number, or one exercise by its name.
+    One(&'a str),
+}
+
+impl Selection<'_> {
+    fn takes(self, name: &str, has_passed: bool) -> bool {
+        match self {
+            Selection::All => true,
+            Selection::Changed => !has_passed,
+            Selection::One(only) => only == name,
+        }
+    }
+}
+
+/// Runs exhibits and exercises, and records those that pass.
+pub(crate) fn run(selection: Selection) -> TaskResult {
+    run_museum(selection).map_err(|why| format!("The museum cannot run: {why}."))
 }
 
 /// One exhibit, and its results.
@@ -37,7 +60,7 @@ struct ExhibitResult<'a> {
     loss: String,
 }
 
-fn run_museum(only: Option<&str>) -> TaskResult {
+fn run_museum(selection: Selection) -> TaskResult {
     let start = Instant::now();
     let files = scratch::tracked(root())?;
     let (labels, exercises) = (read::<Label>(&files, FOLDER)?, read::<Exercise>(&files, exercises::FOLDER)?);
@@ -45,11 +68,19 @@ fn run_museum(only: Option<&str>) -> TaskResult {
     if !wrong.is_empty() {
         return Err(wrong.join("; "));
     }
-    let displayed: Vec<&Label> =
-        labels.iter().filter(|label| only.is_none_or(|n| n == label.exhibit)).collect();
-    let done: Vec<&Exercise> = exercises.iter().filter(|e| only.is_none_or(|name| name == e.name)).collect();
-    if displayed.is_empty() && done.is_empty() {
-        let (only, last) = (only.unwrap_or_default(), labels.len());
+    let mut record = PassedRecord::read(root());
+    let exhibit_digests: BTreeMap<&str, u64> =
+        labels.iter().map(|label| (&*label.exhibit, passed::of_exhibit(&files, label))).collect();
+    let of_exercise = |e| passed::of_exercise(&files, e, (&exercises, &labels));
+    let exercise_digests: BTreeMap<&str, u64> =
+        exercises.iter().map(|e| (&*e.name, of_exercise(e))).collect();
+    let digests: BTreeMap<&str, u64> = exhibit_digests.into_iter().chain(exercise_digests).collect();
+    record.keep(&digests.keys().copied().collect::<Vec<_>>());
+    let takes = |name: &str| selection.takes(name, record.has(name, digests[name]));
+    let displayed: Vec<&Label> = labels.iter().filter(|label| takes(&label.exhibit)).collect();
+    let done: Vec<&Exercise> = exercises.iter().filter(|exercise| takes(&exercise.name)).collect();
+    if let (true, Selection::One(only)) = (displayed.is_empty() && done.is_empty(), selection) {
+        let last = labels.len();
         return Err(format!(
             "{only:?} is neither an exhibit, 1 to {last}, nor an exercise in {}",
             exercises::FOLDER
@@ -63,6 +94,13 @@ fn run_museum(only: Option<&str>) -> TaskResult {
     let target = target()?;
     let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
     let tree = scratch::make(files, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
+    if displayed.is_empty() && done.is_empty() {
+        println!(
+            "{} patches apply, alone and together; no file of theirs changed since they passed",
+            patches.len()
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
     let scratch = ScratchCopy { tree, target };
     let killers = || displayed.iter().map(|l| &l.killed_by).chain(done.iter().map(|e| &e.killed_by));
     let built = build::build(&scratch, killers())?;
@@ -91,7 +129,13 @@ fn run_museum(only: Option<&str>) -> TaskResult {
     }
     let right = done.len() - wrong.len();
     println!("{right} of {} exercises print what their chapters say, in {}", done.len(), seconds(toured));
-    Ok(if all_killed && wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if !all_killed || !wrong.is_empty() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let names = displayed.iter().map(|label| &*label.exhibit).chain(done.iter().map(|e| &*e.name));
+    names.for_each(|name| record.add(name, digests[name]));
+    record.write(root())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// True if an exhibit is code that the compiler refuses.

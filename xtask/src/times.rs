@@ -1,5 +1,5 @@
 //! CPU times of building and proving, printed so that their growth is seen.
-use crate::{cargo, root};
+use crate::{TaskResult, cargo, code, root};
 use std::fs;
 use std::process::ExitStatus;
 
@@ -19,11 +19,13 @@ pub(crate) fn children() -> Option<f64> {
     (ticks.len() == 2).then(|| ticks.iter().sum::<f64>() / 100.0)
 }
 
-/// Runs the layer's proof as it is, then with one line edited, and prints what the second time took.
-///
-/// # Errors
-/// If a file cannot be read or written, or cargo cannot be started.
-pub(crate) fn edited_layer() -> std::io::Result<ExitStatus> {
+/// `cargo xtask edit`: runs the layer's proof as it is, then with one line edited, and prints what the second
+/// time took.
+pub(crate) fn edited_layer() -> TaskResult {
+    edit().map(code).map_err(|why| format!("edit cannot go on: {why}."))
+}
+
+fn edit() -> std::io::Result<ExitStatus> {
     let [path, line] = EDITED;
     let path = root().join(path);
     let was = fs::read_to_string(&path)?;

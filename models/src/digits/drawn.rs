@@ -208,18 +208,18 @@ mod tests {
     /// wrong labels.
     #[test]
     fn the_nearest_image_names_a_digit_and_the_nearest_mean_often_does_not() {
-        let (train, test) = (set(5, 0, 2000), set(5, 1, 300));
+        let (train, test) = (set(5, 0, 1000), set(5, 1, 150));
         let images: Vec<_> = (0..train.len()).map(|i| (picture(&train, i), train.labels[i])).collect();
         let mean = |digit: u8| {
             let mut mean = vec![0.0; 784];
             for (image, _) in images.iter().filter(|(_, label)| *label == digit) {
-                mean.iter_mut().zip(image).for_each(|(mean, pixel)| *mean += pixel / 200.0);
+                mean.iter_mut().zip(image).for_each(|(mean, pixel)| *mean += pixel / 100.0);
             }
             (mean, digit)
         };
         let means: Vec<_> = (0..10).map(mean).collect();
         let (by_image, by_mean) = (named(&images, &test), named(&means, &test));
-        assert!(by_image >= 270 && (90..225).contains(&by_mean), "{by_image} and {by_mean} of 300");
+        assert!(by_image >= 132 && (45..113).contains(&by_mean), "{by_image} and {by_mean} of 150");
     }
 
     /// Kills: corners not rounded, ends lost, strokes that separate at a join.

@@ -36,7 +36,7 @@ impl Grammar<'_> {
     pub(super) fn taken(self, layout: &Layout) -> Vec<usize> {
         let other = |i| (0..self.0.len()).any(|j| layout.names(j) && self.alike(i, j));
         let split = |i: usize| self.0[i].axis.is_some_and(|axis| layout.size(axis) > 1);
-        let usual = |i| self.is_default(i) && split(i) && (self.0[i].choice == Choice::Layers || !other(i));
+        let usual = |i| split(i) && self.is_default(i) && (self.0[i].choice == Choice::Layers || !other(i));
         (0..self.0.len()).filter(|&i| layout.names(i) || usual(i)).collect()
     }
     /// Reads a layout.

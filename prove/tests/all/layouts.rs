@@ -42,8 +42,8 @@ fn equal(who: impl Fn(&Member) -> bool) {
     for (number, member) in PANEL.iter().enumerate().filter(|(_, member)| who(member)) {
         // models of two depths: some layouts have more chunks
         let mut subjects: Vec<(Subject, OracleTraces)> = Vec::new();
-        // every two strategies meet in a layout of the covering, each with half of the panel
-        let meets = |(i, _): &(usize, &Layout)| *i < written.len() || (i + number).is_multiple_of(2);
+        // every two strategies meet in a layout of the covering, each with a third of the panel
+        let meets = |(i, _): &(usize, &Layout)| *i < written.len() || (i + number).is_multiple_of(3);
         for (i, layout) in layouts.iter().enumerate().filter(meets) {
             // a quarter of the pairs has the fresh key, too: which, it decides
             let is_fresh = (i / 2 + number + (keys[1].0 % 4) as usize).is_multiple_of(4);
