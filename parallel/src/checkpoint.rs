@@ -94,11 +94,11 @@ pub fn save<D: Kernels, S: Storable>(
     let stage = if background {
         let copies: Vec<_> = parts.map(Part::snapshot).collect();
         Stage::Write(SaveWork::new(true, move || {
-            let written = pieces::write(&mut files, copies.iter(), to);
+            let written = pieces::write(&files, copies.iter(), to);
             Ok((files, copies, written))
         }))
     } else {
-        let written = pieces::write(&mut files, parts, to);
+        let written = pieces::write(&files, parts, to);
         Stage::Write(SaveWork::Done(Ok((files, Vec::new(), written))))
     };
     Ok(Saving { stage, background })

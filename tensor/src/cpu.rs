@@ -52,6 +52,9 @@ impl Place for Host {
         numbers.extend_from_slice(slice(buffer, len));
         true
     }
+    fn on_host<S: AnyBitPattern>(buffer: &Bytes, len: usize) -> Option<&[S]> {
+        Some(slice(buffer, len))
+    }
     fn bytes(buffer: &Bytes, bytes: usize, read: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         read(slice(buffer, bytes))
     }

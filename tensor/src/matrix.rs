@@ -2,6 +2,7 @@
 //! returns to the device's pool.
 use crate::pool::Owner;
 use crate::{Buffer, Category, Device, Place, Scalar, View, ViewMut, count};
+use std::borrow::Cow;
 
 /// A matrix `[rows, cols]`, row-major, that owns its memory together with its clones.
 #[derive(Clone)]
@@ -155,6 +156,16 @@ impl<D: Device> Tensor<D> {
     pub fn read(&self) -> Option<Vec<D::Elem>> {
         let mut values = Vec::new();
         self.read_into(&mut values).then_some(values)
+    }
+    /// Returns the values, row-major, without a copy where they are on the host; `None` on the meta device.
+    pub fn values(&self) -> Option<Cow<'_, [D::Elem]>> {
+        match D::Place::on_host(self.memory.raw(), self.len()) {
+            Some(values) => {
+                self.device().meter().came(size_of_val(values));
+                Some(Cow::Borrowed(values))
+            }
+            None => self.read().map(Cow::Owned),
+        }
     }
     /// Replaces the contents of `values` with the values, row-major; returns `false` on the meta device.
     #[must_use]

@@ -36,6 +36,10 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn put<S: AnyBitPattern>(buffer: &mut Self::Buffer, len: usize, numbers: impl FnMut(usize, &mut [S]));
     /// Appends the first `len` elements of a piece to `numbers`; returns `false` on the meta device.
     fn get<S: AnyBitPattern>(buffer: &Self::Buffer, len: usize, numbers: &mut Vec<S>) -> bool;
+    /// Borrows the first `len` elements of a piece; `None` where the host's code cannot read it.
+    fn on_host<S: AnyBitPattern>(_: &Self::Buffer, _: usize) -> Option<&[S]> {
+        None
+    }
     /// Lets `read` see the first `bytes` bytes of a piece, in order, some at a time. On the meta device it is
     /// not called.
     ///

@@ -32,5 +32,5 @@ pub use file::File;
 pub use header::Info;
 pub use matrix::Matrix;
 pub use shards::index_of;
-pub use split::SplitFile;
+pub use split::{SplitFile, SplitWriter};
 pub use writer::Writer;

@@ -9,6 +9,8 @@
 //! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every dtype.
 use crate::Rope;
 use bytemuck::AnyBitPattern;
+use std::any::TypeId;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
@@ -72,6 +74,17 @@ pub trait Scalar:
     #[inline(always)]
     fn widen(self) -> Self::Wide {
         self.into()
+    }
+    /// Converts values to the wide dtype; they are copied only if that is another one.
+    #[must_use]
+    fn widened(values: Cow<'_, [Self]>) -> Cow<'_, [Self::Wide]> {
+        match values {
+            Cow::Borrowed(values) if TypeId::of::<Self>() == TypeId::of::<Self::Wide>() => {
+                // SAFETY: elements of the same type.
+                Cow::Borrowed(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
+            }
+            values => values.iter().map(|value| value.widen()).collect(),
+        }
     }
     /// Rounds a wide value once.
     #[must_use]

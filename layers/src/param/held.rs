@@ -41,11 +41,11 @@ impl<D: Kernels> HeldTensor<'_, D> {
     /// off the device.
     pub fn read(&self) -> Option<Vec<Wide<D>>> {
         let wide = match self.number {
-            0 => return TensorAtRest::Value(self.param.value.rest()?).read(),
+            0 => return Some(TensorAtRest::<D>::Value(self.param.value.rest()?).read()?.into_owned()),
             1 => self.param.master.as_ref()?,
             moment => &self.param.moments[moment - 2],
         };
-        TensorAtRest::<D>::Wide(wide.read()).read()
+        wide.read().read()
     }
 }
 

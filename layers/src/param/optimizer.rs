@@ -291,7 +291,9 @@ mod tests {
         let mut optimizer = Optimizer::new(OptimizerKind::ADAMW, None);
         optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
         let moments = |param: &Param<Cpu<f32>>| {
-            [0, 1].map(|which| param.saved(SavedTensor::Moment(which)).unwrap().tensor.read().unwrap())
+            [0, 1].map(|which| {
+                param.saved(SavedTensor::Moment(which)).unwrap().tensor.read().unwrap().into_owned()
+            })
         };
         let saved = moments(&param);
         assert!(saved[0] != saved[1], "{saved:?}");

@@ -11,6 +11,7 @@ use crate::Param;
 use crate::param::Wide;
 use crate::param::placement::CutRectangle;
 use kernels::Kernels;
+use std::borrow::Cow;
 use tensor::{Category, Scalar, Tensor};
 
 /// A tensor of a parameter in a checkpoint.
@@ -95,11 +96,12 @@ impl<D: Kernels> Param<D> {
 }
 
 impl<D: Kernels> TensorAtRest<D> {
-    /// Returns the elements on the host, wide; `None` on the meta device.
-    pub fn read(&self) -> Option<Vec<Wide<D>>> {
+    /// Returns the elements on the host, wide; `None` on the meta device. They are copied only if they are
+    /// elsewhere, or narrow.
+    pub fn read(&self) -> Option<Cow<'_, [Wide<D>]>> {
         match self {
-            Self::Value(value) => Some(value.read()?.into_iter().map(Scalar::widen).collect()),
-            Self::Wide(wide) => wide.read(),
+            Self::Value(value) => value.values().map(Scalar::widened),
+            Self::Wide(wide) => wide.values(),
         }
     }
     /// Returns a copy that later updates do not change.

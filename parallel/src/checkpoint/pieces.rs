@@ -13,14 +13,18 @@ use layers::{SavedPart, SavedRectangle, SavedTensor, Wide};
 use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::{available_parallelism, scope};
 use tensor::Scalar;
 use tensor::bulk::transpose;
 use tensor::safetensors::{SplitFile, Storable};
 
-/// Number of elements that are arranged at a time.
-const ROOM: usize = 1 << 18;
+/// Number of elements that are arranged at a time; few in tests, so that tensors have several pieces.
+const ROOM: usize = if cfg!(test) { 24 } else { 1 << 18 };
+/// Most threads that arrange and write the elements of a tensor.
+const THREADS: usize = 4;
 /// Fewest runs of a turned part that are arranged at a time.
-const TILE: usize = 64;
+const TILE: usize = if cfg!(test) { 4 } else { 64 };
 
 /// The elements of a tensor that this rank saves.
 pub(super) struct Part<D: Kernels> {
@@ -39,15 +43,14 @@ impl<D: Kernels> Part<D> {
 
 /// Writes parts into the files.
 pub(super) fn write<D: Kernels, S: Storable>(
-    files: &mut [PlannedFile],
+    files: &[PlannedFile],
     parts: impl Iterator<Item = impl Borrow<Part<D>>>,
     to: ToFile<Wide<D>, S>,
 ) -> Result<()> {
-    files.iter_mut().try_for_each(|file| file.file.open())?;
     for part in parts {
         let Part { name, which, saved } = part.borrow();
         let Some(values) = saved.tensor.read() else { continue };
-        for PlannedFile { file, tensors, .. } in &mut *files {
+        for PlannedFile { file, tensors, .. } in files {
             let of =
                 |(entry, tensor, _): &&(Entry, SavedTensor, u64)| *entry.param == **name && tensor == which;
             for (entry, _, begin) in tensors.iter().filter(of) {
@@ -61,15 +64,13 @@ pub(super) fn write<D: Kernels, S: Storable>(
             }
         }
     }
-    for PlannedFile { file, .. } in files {
-        file.close();
-    }
     Ok(())
 }
 
-/// Writes the elements of a rectangle that belong to a tensor. Returns false if one must not be written.
+/// Writes the elements of a rectangle that belong to a tensor: arranges and writes them in pieces, which
+/// threads share. Returns false if an element must not be written.
 fn place<E: Scalar, S: Storable>(
-    file: &mut SplitFile,
+    file: &SplitFile,
     (entry, begin): (&Entry, u64),
     of: &SavedRectangle,
     (values, to): (&[E], ToFile<E, S>),
@@ -90,31 +91,46 @@ fn place<E: Scalar, S: Storable>(
     } else {
         (rows.len(), columns.len(), at, entry.columns.len())
     };
-    let together = (ROOM / len).clamp(TILE, TILE.max(count));
-    let (mut turned, mut room) = (Vec::new(), vec![S::zeroed(); together.min(count) * len]);
-    for runs in (0..count).step_by(together).map(|run| run..count.min(run + together)) {
-        let some = &mut room[..runs.len() * len];
-        let fits = if is_turned {
-            turned.resize(some.len(), E::ZERO);
-            transpose(&values[from + runs.start..], of.stride, [len, runs.len()], &mut turned, len);
-            to(&turned, some)
-        } else {
-            let line = |run: usize| &values[from + run * of.stride..][..len];
-            runs.clone().zip(some.chunks_mut(len)).all(|(run, some)| to(line(run), some))
-        };
-        if !fits {
-            return Ok(false);
-        }
-        let byte = |run: usize| begin + (((first + run) * width + beside) * size_of::<S>()) as u64;
-        if len == width {
-            file.write(byte(runs.start), some)?;
-        } else {
-            for (run, line) in runs.zip(some.chunks(len)) {
-                file.write(byte(run), line)?;
+    let together = (ROOM / len).clamp(TILE, TILE.max(count)).min(count);
+    let byte = |run: usize| begin + (((first + run) * width + beside) * size_of::<S>()) as u64;
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<bool> {
+        let mut out = file.open()?;
+        let (mut turned, mut room) = (Vec::new(), vec![S::zeroed(); together * len]);
+        while let start = next.fetch_add(together, Relaxed)
+            && start < count
+        {
+            let runs = start..count.min(start + together);
+            let some = &mut room[..runs.len() * len];
+            let fits = if is_turned {
+                turned.resize(some.len(), E::ZERO);
+                transpose(&values[from + runs.start..], of.stride, [len, runs.len()], &mut turned, len);
+                to(&turned, some)
+            } else {
+                let line = |run: usize| &values[from + run * of.stride..][..len];
+                runs.clone().zip(some.chunks_mut(len)).all(|(run, some)| to(line(run), some))
+            };
+            if !fits {
+                return Ok(false);
+            }
+            if len == width {
+                out.write(byte(runs.start), some)?;
+            } else {
+                for (run, line) in runs.zip(some.chunks(len)) {
+                    out.write(byte(run), line)?;
+                }
             }
         }
-    }
-    Ok(true)
+        Ok(true)
+    };
+    let pieces = count.div_ceil(together);
+    let others = available_parallelism().map_or(1, usize::from).min(THREADS).min(pieces) - 1;
+    scope(|scope| {
+        let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+        let own = work()?;
+        let others = others.into_iter().map(|other| other.join().expect("writing does not panic"));
+        others.collect::<Result<Vec<_>>>().map(|all| own && all.into_iter().all(|fits| fits))
+    })
 }
 
 /// Digests these of all blocks of the files.

@@ -3,7 +3,7 @@
 //! ```text
 //! every rank     plan: the same layout, so each knows where its bytes go
 //! one rank       create: the file beside its target, of its whole size
-//! every rank     open, write, close
+//! every rank     open, write, close: from as many threads as it likes
 //! every rank     digests of some blocks, as they are in the file
 //! the creator    finish: header with all digests, sync, rename
 //! ```
@@ -24,7 +24,12 @@ pub struct SplitFile {
     path: PathBuf,
     outline: Outline,
     created: Option<Replacement>,
-    opened: Option<fs::File>,
+}
+
+/// The file as one thread writes it. On a network's disk, others see what was written once it is dropped.
+pub struct SplitWriter<'a> {
+    path: &'a Path,
+    file: fs::File,
 }
 
 impl SplitFile {
@@ -39,7 +44,7 @@ impl SplitFile {
     ) -> Result<Self, Error> {
         let outline =
             Outline::new(metadata, tensors).map_err(FormatError::of(&path.display().to_string()))?;
-        Ok(Self { path: path.to_owned(), outline, created: None, opened: None })
+        Ok(Self { path: path.to_owned(), outline, created: None })
     }
     /// Path of the file that is replaced.
     pub fn path(&self) -> &Path {
@@ -63,35 +68,17 @@ impl SplitFile {
     ///
     /// # Errors
     /// If there is none, or the system refuses.
-    pub fn open(&mut self) -> Result<(), Error> {
-        self.opened = Some(self.handle()?);
-        Ok(())
+    pub fn open(&self) -> Result<SplitWriter<'_>, Error> {
+        Ok(SplitWriter { path: &self.path, file: self.handle()? })
     }
     fn handle(&self) -> Result<fs::File, Error> {
         let opened = OpenOptions::new().read(true).write(true).open(files::temporary(&self.path));
         Ok(opened.map_err(files::Error::system("write", &self.path))?)
     }
-    /// Closes the file: on a network's disk, other ranks see what was written only then.
-    pub fn close(&mut self) {
-        self.opened = None;
-    }
     /// Byte of the file at which a tensor begins; `None` if the file has no such tensor.
     pub fn begin_of(&self, name: &str) -> Option<u64> {
         let (_, info) = self.outline.places.iter().find(|(other, _)| other == name)?;
         Some((self.outline.start + info.data_offsets.0) as u64)
-    }
-    /// Writes elements from byte `at` of the file on.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    ///
-    /// # Panics
-    /// If the file is not open.
-    pub fn write<T: Storable>(&mut self, at: u64, elements: &[T]) -> Result<(), Error> {
-        let file = self.opened.as_mut().expect("the file was opened before");
-        let written =
-            file.seek(SeekFrom::Start(at)).and_then(|_| file.write_all(bytemuck::cast_slice(elements)));
-        Ok(written.map_err(files::Error::system("write", &self.path))?)
     }
     /// Number of blocks that have a digest each.
     pub fn blocks(&self) -> usize {
@@ -102,14 +89,22 @@ impl SplitFile {
     /// # Errors
     /// If the system refuses.
     pub fn digests(&self, which: Range<usize>) -> Result<Vec<u64>, Error> {
-        let mut file = self.handle()?;
-        let synced = file.try_clone().map_err(files::Error::system("sync to disk", &self.path))?;
-        let (digests, synced) = thread::scope(|scope| {
+        let synced = self.handle()?;
+        let digest = |which| -> Result<Vec<u64>, Error> {
+            let digests = self.outline.digests(&mut self.handle()?, which);
+            Ok(digests.map_err(files::Error::system("read back", &self.path))?)
+        };
+        let middle = which.start + which.len() / 2;
+        let [first, second] = [which.start..middle, middle..which.end];
+        let (first, second, synced) = thread::scope(|scope| {
             let synced = scope.spawn(move || synced.sync_data());
-            (self.outline.digests(&mut file, which), synced.join().expect("a sync does not panic"))
+            let second = scope.spawn(move || digest(second));
+            let first = digest(first);
+            let joined = "neither a digest nor a sync panics";
+            (first, second.join().expect(joined), synced.join().expect(joined))
         });
         synced.map_err(files::Error::system("sync to disk", &self.path))?;
-        Ok(digests.map_err(files::Error::system("read back", &self.path))?)
+        Ok([first?, second?].concat())
     }
     /// Moves the file to its target's place, with the digests of all blocks. Returns false on
     /// other ranks than the one that created it, which do nothing.
@@ -123,5 +118,17 @@ impl SplitFile {
         created.begin_with(&header)?;
         created.finish()?;
         Ok(true)
+    }
+}
+
+impl SplitWriter<'_> {
+    /// Writes elements from byte `at` of the file on.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn write<T: Storable>(&mut self, at: u64, elements: &[T]) -> Result<(), Error> {
+        let written = self.file.seek(SeekFrom::Start(at));
+        let written = written.and_then(|_| self.file.write_all(bytemuck::cast_slice(elements)));
+        Ok(written.map_err(files::Error::system("write", self.path))?)
     }
 }
