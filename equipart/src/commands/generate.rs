@@ -16,6 +16,7 @@ use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance};
 use parallel::{Layout, Network, Result, bail};
 use std::path::PathBuf;
+use tensor::quoted::counted;
 
 /// Continue prompts
 #[derive(Args, Debug)]
@@ -153,7 +154,8 @@ fn note_waiting(request: &Prompts, layout: &Layout) {
         let of = if layout.tokens().data_ranks() > 1 { " of each data rank" } else { "" };
         let all = request.prompts.len();
         out::note(&format!(
-            "note: {waiting} of {all} requests wait until one of the {slots} slots{of} is free"
+            "note: {waiting} of {all} requests wait for a free slot ({}{of})",
+            counted(slots, "slot")
         ));
     }
 }

@@ -9,6 +9,9 @@
 //! A line after `$` is run by a shell, in a folder of the block's own; the lines below it are what it prints.
 //! In them `…` stands for any words of a line, such as a figure that varies, and a line of `…` alone for any
 //! lines.
+//! Blocks without a command quote what no command prints here: bugs that were planted, and times measured on
+//! a machine that the page names.
+//!
 //! `EQUIPART_REWRITE=1 cargo test -p equipart --test all quoted` writes the other words and lines anew.
 mod figures;
 

@@ -28,12 +28,9 @@ fn prompts_of_a_file_are_continued_alike_in_every_order() {
     for (mode, wait) in [
         (&["--requests", "sync"][..], ""),
         (&["--requests", "batch"], ""),
-        (&["--requests", "async"], "note: 2 of 6 requests wait until one of the 4 slots is free\n"),
+        (&["--requests", "async"], "note: 2 of 6 requests wait for a free slot (4 slots)\n"),
         (&["--requests", "async", "--slots", "6"], ""),
-        (
-            &["--requests", "async", "--slots", "1"],
-            "note: 5 of 6 requests wait until one of the 1 slots is free\n",
-        ),
+        (&["--requests", "async", "--slots", "1"], "note: 5 of 6 requests wait for a free slot (1 slot)\n"),
     ] {
         let (run, said) = run(&[mode, &["--layout", "pp=2"]].concat());
         assert_eq!((ids(&run), &*said), (ids(&alone), wait), "{mode:?}");
