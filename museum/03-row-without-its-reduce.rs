@@ -1,7 +1,7 @@
 //! Exhibit: 3
 //! Title: A row layer's output, not reduced
-//! Source: sgl-project/sglang#14811 (pull request): the output projection of a layer was made not to reduce,
-//!   and each rank's part of a sum was taken for the sum; a review says so
+//! Source: sgl-project/sglang#14811 (pull request): makes the output projection of a layer reduce again;
+//!   before it each rank's part of a sum was taken for the sum, as a review says
 //! Breaks: every rank goes on with another part of the output
 //! Killed by: the compiler: expected `Stream<D>`, found `Partial<D>`
 //! F32 loss: none, it does not compile

@@ -55,11 +55,14 @@ impl Subject {
     /// documents; the second has one, of short sequences. Some targets are ignored. A window is narrowed to 2
     /// tokens, since the documents are short. All of it deals to eight data ranks, so that it is the same
     /// under every layout of up to eight; layouts with more data ranks get more sequences. Under a user's
-    /// schedule table, both steps have the table's number of microbatches.
+    /// schedule table, both steps have the table's number of microbatches, and few sequences in each.
     ///
     /// # Errors
     /// If the layout has more data ranks than sequences can be dealt to.
     pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
+        if layout.table().is_some() {
+            return Self::smallest(model, layout); // it may have many microbatches, and is this layout's only
+        }
         Self::of(model, layout.tokens().data_ranks().max(DEALT), microbatches(layout))
     }
     /// Creates the smallest subject of a layout: for a model that is proven under that layout only. A smaller

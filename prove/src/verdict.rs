@@ -24,6 +24,14 @@ pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>, keys: usize) -> String 
     }
 }
 
+/// First words of a statement: a proof, or equality that is none.
+pub(crate) fn headline(bound_log2: Option<f64>) -> &'static str {
+    match bound_log2 {
+        Some(_) => "Randomised proof",
+        None => "Equal, but without a bound on the error, because the shapes are too large",
+    }
+}
+
 /// Outcome of a proof.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
@@ -84,6 +92,7 @@ impl Verdict {
         }
         let Some(d) = &self.first_difference else {
             let sure = sure("a wrong program", self.bound_log2, self.keys.len());
+            let headline = headline(self.bound_log2);
             let narrow = |n| format!("Its window was narrowed to {n} tokens, as the texts are short.\n");
             let narrow = self.window.map(narrow).unwrap_or_default();
             let never = match self.never_ran.join("; ") {
@@ -94,7 +103,7 @@ impl Verdict {
             };
             let image = self.image.as_ref().map_or_else(String::new, |words| format!("{words}\n"));
             return format!(
-                "Randomised proof: under {layout}, generation and training equal the unsplit oracle in the field of \
+                "{headline}: under {layout}, generation and training equal the unsplit oracle in the field of \
                  2^61 - 1.\n\
                  {image}What ran: {subject}.\n\
                  Equal bit for bit: {tensors} tensors, {elements} elements ({WHAT}), on every rank, under the keys \

@@ -120,7 +120,7 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
             line(&format!("\n{}", fitted(table(&head, of_this().map(cells)))));
         }
     }
-    for words in dominating(rows) {
+    for words in dominating(rows).into_iter().chain(unsteady(rows.iter().filter_map(|row| row.spread))) {
         line(&words);
     }
     for row in rows.iter().filter(|r| r.workload == Workload::Inference) {
@@ -185,6 +185,21 @@ fn dominating(rows: &[LayoutRow]) -> Vec<String> {
         )
     };
     rows.iter().filter(beats).map(words).collect()
+}
+
+/// Spread from which on a comparison's speeds are doubted.
+const UNSTEADY: f64 = 0.25;
+
+/// Warns of speeds that differ much from run to run, as they do where other programs use the cores.
+fn unsteady(spreads: impl Iterator<Item = f64>) -> Option<String> {
+    let most = spreads.fold(0.0, f64::max);
+    let words = || {
+        let part = 100.0 * most;
+        format!(
+            "Speeds differ by ±{part:.0} % from run to run: other programs use the cores; compare on idle ones."
+        )
+    };
+    (most > UNSTEADY).then(words)
 }
 
 /// Footnotes that explain the columns of a comparison.
@@ -282,6 +297,13 @@ pub(crate) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kills: a busy machine whose speeds look as those of an idle one, a warning of an idle one.
+    #[test]
+    fn speeds_that_differ_from_run_to_run_are_doubted() {
+        assert!(unsteady([0.03, 1.51].into_iter()).is_some_and(|words| words.contains("±151 %")));
+        assert_eq!(unsteady([0.25, 0.0].into_iter()), None);
+    }
 
     /// Kills: a word broken in the middle of a layout's part, a comma that is lost, a line that would have
     /// fitted.

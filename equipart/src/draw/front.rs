@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn names_are_apart_and_lead_to_their_points() {
         let names =
-            ["none", "tensor-, sequence- and expert-parallel", "the thesis' own (new)", "new", "tp=2"];
+            ["none", "tensor-, sequence- and expert-parallel", "another program's (new)", "new", "tp=2"];
         let at = [(1.0, 1.0), (3.0, 1.0), (3.0, 1.01), (2.9, 1.0), (2.85, 1.02)];
         let points: Vec<_> =
             names.into_iter().zip(at).map(|(name, (m, s))| Point { name, ..point(m, s) }).collect();

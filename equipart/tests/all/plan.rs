@@ -92,3 +92,24 @@ fn texts_fit_the_memory_of_their_plan_and_not_one_byte_less() {
     let none = ["plan", "--generate", "--devices", "1", "--memory", "1kB"];
     refused(&none, "nothing fits into 1.00 kB on 1 device: the least is ");
 }
+
+/// Kills: a configuration that the book plans for and that no reader has, or whose sizes are not the published
+/// ones (8.03, 70.55 and 405.85 billion parameters).
+#[test]
+fn models_that_the_book_plans_for_are_there() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/models");
+    let parameters = |name: &str| {
+        let config = format!("{folder}/{name}.json");
+        let output = equipart(&["price", "--json", "--config", &config, "--layout", "none", "--seq", "8"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let rank: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        rank["parameters"].as_u64().unwrap()
+    };
+    for (name, wanted) in
+        [("llama-3-8b", 8_030_261_248), ("llama-3-70b", 70_553_706_496), ("llama-3-405b", 405_853_388_800)]
+    {
+        assert_eq!(parameters(name), wanted, "{name}");
+        let page = std::fs::read_to_string(format!("{folder}/../../src/choosing-a-layout.md")).unwrap();
+        assert!(page.contains(&format!("--config docs/examples/models/{name}.json")), "{name}");
+    }
+}

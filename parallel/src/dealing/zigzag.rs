@@ -13,7 +13,7 @@ pub static ZIGZAG: Dealing = Dealing {
     about: StrategyInfo {
         name: "context parallelism with zigzag tokens",
         word: "zigzag",
-        paper: "Llama Team, arXiv:2407.21783",
+        paper: "Zhu, ring-flash-attention",
         ..DEALT
     },
     stretches,

@@ -9,3 +9,4 @@ mod metamorphic;
 mod mutants;
 mod small_primes;
 mod strategies;
+mod tables;

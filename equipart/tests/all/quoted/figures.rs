@@ -70,7 +70,8 @@ fn prices(line: &str) -> String {
         _ => format!("{:.2} MB", n / 1e6),
     };
     let rows = rows.iter().map(|(of, row)| line(&format!("`{of}`"), &|i, name| number(row[i], name)));
-    format!("\n{head}{}\n", rows.collect::<String>())
+    let args = if args.is_empty() { String::new() } else { format!(" {}", args.trim()) };
+    format!("\n`$ equipart price{args} --layout …`:\n\n{head}{}\n", rows.collect::<String>())
 }
 
 /// The page with what `made` says of the rest of each line that begins so, up to where `ends` is; and how

@@ -1,7 +1,7 @@
 //! Proof of the panel, and its certificate.
 use super::{Member, PANEL};
 use crate::proof::bounded;
-use crate::verdict::{LIMITS, WHAT, sure};
+use crate::verdict::{LIMITS, WHAT, headline, sure};
 use crate::{Keys, Verdict, check};
 use parallel::{Network, Result, Scheme, budget};
 use serde::Serialize;
@@ -86,12 +86,13 @@ impl Certificate {
         };
         let ran: String = models.iter().map(line).collect();
         format!(
-            "Randomised proof: under {layout}, generation and training of {n} small models equal the unsplit oracle in \
+            "{}: under {layout}, generation and training of {n} small models equal the unsplit oracle in \
              the field of 2^61 - 1.\n\
              What ran, with sizes that fit the layout:\n{ran}\
              Each model: {work}.\n\
              Equal bit for bit: {tensors} tensors, {elements} elements ({WHAT}), on every rank, under the keys {keys}.\n\
              For the shapes that ran, {} (opaque functions taken as random).\n{LIMITS}",
+            headline(self.verdict.bound_log2),
             sure("a program that is wrong on one of them", self.verdict.bound_log2, self.verdict.keys.len())
         )
     }
