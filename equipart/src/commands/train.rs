@@ -105,7 +105,19 @@ impl Run for TrainArgs {
         let log = Mutex::new(TrainLog::begin(out.as_deref().filter(|_| reported), from)?);
         watch.of(run.settings.steps);
         let priced = largest.map_or(usize::MAX, |found| found.peak_bytes);
+        // the first epoch of a resumed run may have begun before
+        let begun = pictures.zip(run.resume.as_ref().map(State::steps)).map(|(digits, done)| {
+            let steps = epochs::steps(digits, run.settings.batch_size);
+            let seconds = log.lock().expect("nobody else has it yet");
+            let seconds = seconds.seconds(&(done - done % steps..done), run.settings.batch_size);
+            (done / steps + 1, seconds, digits.train.len())
+        });
+        let whole = |epoch: epochs::EpochLine| match begun {
+            Some((number, before, pictures)) if number == epoch.epoch => epoch.after(before, pictures),
+            _ => epoch,
+        };
         let step = |line: &StepLine| {
+            let line = &StepLine { epoch: line.epoch.clone().map(whole), ..line.clone() };
             // the second step is the first that holds everything
             for held in line.peak_bytes.iter().filter(|held| line.step == 2 && **held > priced) {
                 out::note(&format!("note: a rank holds {held} bytes, more than its price, {priced}"));

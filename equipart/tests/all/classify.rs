@@ -252,7 +252,8 @@ fn what_is_saved_is_what_was_judged() {
     assert_eq!((eval["accuracy"].as_f64(), eval["tokens"].as_u64()), (Some(right), Some(50)));
 }
 
-/// Kills: an order, a rate or moments of another step where a run goes on in the middle of an epoch.
+/// Kills: an order, a rate or moments of another step where a run goes on in the middle of an epoch; an
+/// epoch's loss, or its time, of the part after that alone.
 #[test]
 fn a_run_that_is_resumed_ends_as_one_that_was_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -266,7 +267,13 @@ fn a_run_that_is_resumed_ends_as_one_that_was_not() {
     let rest = lines(&["train", "--resume", &two, "--data", &data, "--layout", "tp=2", "--json"]);
     assert_eq!((whole.len(), rest.len()), (2, 2));
     let loss = |line: &Value| line["loss"].as_f64().unwrap();
-    assert!((loss(&whole[1]) / loss(&rest[1]) - 1.0).abs() < 1e-3, "{whole:?} {rest:?}");
+    let alike = |epoch: usize| (loss(&whole[epoch]) / loss(&rest[epoch]) - 1.0).abs() < 1e-3;
+    assert!(alike(0) && alike(1), "{whole:?} {rest:?}");
+    let log = std::fs::read_to_string(dir.path().join("two/log.jsonl")).unwrap();
+    let steps = log.lines().take(3).map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let before: f64 = steps.map(|step| 32.0 / step["tokens_per_second"].as_f64().unwrap()).sum();
+    let [seconds, rate] = ["seconds", "examples_per_second"].map(|key| rest[0][key].as_f64().unwrap());
+    assert!(seconds > before && (seconds * rate - 120.0).abs() < 1e-6, "{seconds} s after {before} s");
     refused(&["train", "--resume", &two], "");
     refused(
         &["train", "--resume", &two, "--data", &data],

@@ -7,6 +7,7 @@
 //! Two layouts round differently, and gradient descent amplifies small differences, more so with larger
 //! steps: at the default learning rate, the last losses of two runs differ in the fourth digit; at three
 //! times that rate, in the third.
+use super::evaluations::EpochLosses;
 use super::settings::Settings;
 use models::digits::{Digits, Set, order};
 use parallel::dtype::RunDevice;
@@ -33,6 +34,15 @@ pub struct EpochLine {
     pub examples_per_second: f64,
 }
 
+impl EpochLine {
+    /// Adds the seconds in which an earlier run showed the first of the epoch's `pictures`.
+    #[must_use]
+    pub(crate) fn after(self, before: f64, pictures: usize) -> Self {
+        let seconds = self.seconds + before;
+        Self { seconds, examples_per_second: pictures as f64 / seconds, ..self }
+    }
+}
+
 impl fmt::Display for EpochLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { epoch, loss, accuracy, seconds, examples_per_second } = self;
@@ -46,8 +56,9 @@ impl fmt::Display for EpochLine {
 pub(crate) struct Epoch {
     order: Vec<usize>,
     number: usize,
-    sum: f64,
-    learnt: usize,
+    losses: EpochLosses,
+    /// Pictures of a part of the epoch that an earlier run has shown.
+    before: usize,
     clock: Instant,
 }
 
@@ -71,8 +82,8 @@ pub(crate) fn batch(
         other => other.insert(Epoch {
             order: order(settings.seed, number, n),
             number,
-            sum: 0.0,
-            learnt: 0,
+            losses: EpochLosses::default(),
+            before: 0,
             clock: Instant::now(),
         }),
     };
@@ -84,20 +95,26 @@ pub(crate) fn batch(
 }
 
 impl Epoch {
-    /// Records a finished step.
-    pub(crate) fn learnt(&mut self, loss: f64, batch: &Batch) {
-        self.sum += loss * batch.tokens() as f64;
-        self.learnt += batch.tokens();
+    /// Continues an epoch whose first part an earlier run has shown.
+    pub(crate) fn continues(&mut self, losses: EpochLosses) {
+        (self.losses, self.before) = (losses, losses.pictures);
+    }
+    /// Records a finished step, and returns the losses so far.
+    pub(crate) fn learnt(&mut self, loss: f64, batch: &Batch) -> EpochLosses {
+        self.losses.sum += loss * batch.tokens() as f64;
+        self.losses.pictures += batch.tokens();
+        self.losses
     }
     /// Evaluates the test pictures at the end of the epoch.
     pub(crate) fn judged<D: RunDevice>(&self, test: &Set, trainer: &mut Trainer<D>) -> Result<EpochLine> {
-        let (seconds, learnt) = (self.clock.elapsed().as_secs_f64(), self.learnt as f64);
+        let (seconds, EpochLosses { sum, pictures }) = (self.clock.elapsed().as_secs_f64(), self.losses);
         let mut right = 0;
         for first in (0..test.len()).step_by(TOGETHER) {
             right += trainer.correct(&judged(test, first)?, &|_| ())?;
         }
         let accuracy = right as f64 / test.len().max(1) as f64;
-        let (loss, examples_per_second) = (self.sum / learnt, learnt / seconds);
+        let loss = sum / pictures as f64;
+        let examples_per_second = (pictures - self.before) as f64 / seconds;
         Ok(EpochLine { epoch: self.number + 1, loss, accuracy, seconds, examples_per_second })
     }
 }

@@ -41,6 +41,18 @@ pub struct Evaluations {
     /// Number of evaluations since the best one.
     #[serde(default)]
     pub since: usize,
+    /// Losses of the epoch that is not over yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<EpochLosses>,
+}
+
+/// Losses of an epoch so far: a resumed run goes on with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochLosses {
+    /// Sum of the pictures' losses, each before its own step, in nats.
+    pub sum: f64,
+    /// Number of pictures.
+    pub pictures: usize,
 }
 
 impl Evaluations {

@@ -4,6 +4,7 @@ use crate::draw::curves::{self, Quantity};
 use parallel::{Error, Result};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tensor::files;
 
@@ -56,6 +57,11 @@ impl TrainLog {
         let Some((path, file)) = &mut self.file else { return Ok(()) };
         let text = serde_json::to_string(line).map_err(|why| Error::new(why.to_string()))? + "\n";
         file.write_all(text.as_bytes()).map_err(|why| unwritable(path, &why))
+    }
+    /// Returns the seconds of some steps, counted from 0, of `each` tokens or pictures.
+    pub(crate) fn seconds(&self, steps: &Range<usize>, each: usize) -> f64 {
+        let lines = self.lines.iter().filter(|line| steps.contains(&(line.step - 1)));
+        lines.map(|line| each as f64 / line.tokens_per_second).sum()
     }
     /// Draws all steps to a file, as SVG; `name` is the run's.
     ///

@@ -153,12 +153,16 @@ impl TrainRun<'_> {
         let mut saver = self.out.as_deref().map(saver).transpose()?;
         let (mut copies, mut saved) = (None, self.resume.is_some());
         let (mut evaluations, mut experts) = (self.evaluations, LayerCounts::default());
+        let mut before = evaluations.epoch;
         let mut line = StepLine { step: done, ..StepLine::default() };
         let (mut begun, mut running) = (done, VecDeque::new());
         drop(mesh.take_waits()); // while the model was built
         while line.step < until && !evaluations.end() {
             let step = begun;
             let (batch, lr) = (self.source.batch(&self.settings, step, &mut epoch)?, rate.at(step));
+            if let (Some(losses), Some(epoch)) = (before.take(), &mut epoch) {
+                epoch.continues(losses);
+            }
             let profile = (self.network.profile && profile::is_taken(step - done))
                 .then(|| mesh.profile(device.place()));
             let started = if self.dump.is_some() && step + 1 == until {
@@ -188,9 +192,7 @@ impl TrainRun<'_> {
                 let tokens_per_second = batch.tokens() as f64 / end.duration_since(clock).as_secs_f64();
                 let (step, peak_bytes) = (line.step + 1, line.peak_bytes);
                 line = StepLine { step, loss, lr, tokens_per_second, peak_bytes, ..StepLine::default() };
-                if let Some(epoch) = &mut epoch {
-                    epoch.learnt(loss, &batch);
-                }
+                evaluations.epoch = epoch.as_mut().map(|epoch| epoch.learnt(loss, &batch));
                 experts.join(trainer.take_counts());
                 if running.is_empty() {
                     self.evaluate(trainer, (&mut line, epoch.as_ref()), &mut evaluations)?;
@@ -274,7 +276,7 @@ impl TrainRun<'_> {
             if ends(epochs::steps(digits, self.settings.batch_size)) {
                 let judged = epoch.judged(&digits.test, trainer)?;
                 line.accuracy = Some(judged.accuracy);
-                line.epoch = Some(judged);
+                (line.epoch, evaluations.epoch) = (Some(judged), None);
             }
         } else if evaluations.every.is_some_and(ends) {
             line.held_out_bits_per_byte = self.held_out(trainer, &|_, _| ())?;
