@@ -110,6 +110,9 @@ mod tests {
         let other = parse("[[1,2,3,4],[5,6],[7,8,9]]").unwrap();
         assert_ne!(hash(&all), hash(&other[1..]));
         assert_ne!(hash(&other), hash(&other[..2]));
+        let mut packed = all.clone();
+        packed[1].documents.reverse();
+        assert_ne!(hash(&all), hash(&packed), "other documents of the same ids");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Each process of these tests is a thread with its own connections and its own world.
 mod faults;
+mod secrets;
 mod shares;
 mod strangers;
 mod waits;

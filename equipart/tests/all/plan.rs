@@ -93,7 +93,7 @@ fn texts_fit_the_memory_of_their_plan_and_not_one_byte_less() {
     refused(&none, "nothing fits into 1.00 kB on 1 device: the least is ");
 }
 
-/// Kills: a configuration that the book plans for and that no reader has, or whose sizes are not the published
+/// Kills: a configuration that the book plans for and no reader has, or whose sizes are not the published
 /// ones (8.03, 70.55 and 405.85 billion parameters).
 #[test]
 fn models_that_the_book_plans_for_are_there() {

@@ -68,7 +68,9 @@ fn a_resumed_run_ends_where_the_uninterrupted_one_does() {
     let stop = (steps - 1).to_string(); // after the first of the two
     ran(&flags, &[&judged[..], &["--out", &b, "--stop-after", &stop]].concat());
     let path = twice.join("log.jsonl");
-    let half = fs::read_to_string(&path).unwrap() + &lines[steps - 1].to_string() + "\n{\"step\":";
+    let whole = fs::read_to_string(once.join("log.jsonl")).unwrap();
+    let later = whole.lines().nth(steps - 1).unwrap(); // of a run that went on and was lost
+    let half = fs::read_to_string(&path).unwrap() + later + "\n{\"step\":";
     fs::write(&path, half).unwrap();
     let data = [vec!["train".to_string()], flags[3..5].to_vec()].concat();
     ran(&data, &["--resume", &b]);
@@ -97,6 +99,12 @@ fn a_resumed_run_ends_where_the_uninterrupted_one_does() {
         row(&a).contains(&format!(" {steps} ")) && row(&a).contains(&format!("{best:.4} bits a byte")),
         "{table}"
     );
+    let (rows, _) = ran(&["plot".into()], &[&a, "--json"]);
+    let speed =
+        |line: &str| serde_json::from_str::<Value>(line).unwrap()["tokens_per_second"].as_f64().unwrap();
+    let mut speeds: Vec<_> = whole.lines().map(speed).collect();
+    speeds.sort_by(f64::total_cmp);
+    assert_eq!(speed(rows.lines().next().unwrap()), speeds[speeds.len() / 2], "the median");
     let svg = dir.path().join("a.svg");
     let (json, _) = ran(&["plot".into()], &[&b, "--json", "--svg", &svg.display().to_string()]);
     let json: Value = serde_json::from_str(&json).unwrap();

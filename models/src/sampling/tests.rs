@@ -295,3 +295,13 @@ fn a_choice_needs_its_candidates_and_the_one_behind() {
     assert_eq!((needs(Some(1), None), needs(Some(49), Some(0.5))), (Some(2), Some(50)));
     assert_eq!((needs(Some(50), None), needs(Some(usize::MAX), None)), (None, None));
 }
+
+/// Kills: one candidate more, or fewer, than are needed where their share is exactly `top_p`.
+#[test]
+fn a_share_that_is_met_exactly_is_enough() {
+    for (top_p, kept) in [(0.25, 1), (0.5, 2), (0.75, 3), (0.5 + 1e-12, 3)] {
+        let sampling = Sampling { top_p: Some(top_p), ..SAMPLE };
+        let drawn = (0..200).map(|step| sampling.choose(&[2.0; 4], 0, step).unwrap().id);
+        assert_eq!(drawn.collect::<std::collections::BTreeSet<_>>().len(), kept, "{top_p}");
+    }
+}

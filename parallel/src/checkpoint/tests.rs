@@ -278,7 +278,7 @@ fn tensors(path: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Kills: a tensor in two shards or in none, one of another's step, an index that is written before its
-/// shards, an old file that hides a new index, or the other way round.
+/// shards or counts only some of them, an old file that hides a new index, or the other way round.
 #[test]
 fn shards_hold_what_one_file_holds_and_replace_it() {
     let [one, many] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -301,6 +301,10 @@ fn shards_hold_what_one_file_holds_and_replace_it() {
             shards.filter(|file| file.file_name().to_str().unwrap().starts_with(&format!("{name}-2-")));
         let sizes: Vec<_> = shards.map(|shard| shard.metadata().unwrap().len()).collect();
         assert!(sizes.len() > 3 && sizes.iter().all(|size| *size < 3_000), "{sizes:?}");
+        let index = fs::read(many.path().join(format!("{name}.index.json"))).unwrap();
+        let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+        let bytes: usize = tensors(&whole).values().map(Vec::len).sum();
+        assert_eq!(index["metadata"]["total_size"].as_u64(), Some(bytes as u64), "others plan memory by it");
     }
     let run = |device: Float, mesh: Mesh<Host>| save(many.path(), &mut fresh(&device, &mesh, SHAPE)?);
     on([1, 1, 2], run).unwrap();

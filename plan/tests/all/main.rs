@@ -256,7 +256,8 @@ fn calls_cross_the_level_of_their_ranks() {
 }
 
 /// Five ranks divide neither 4 sequences nor 4 blocks nor 16 heads; three divide 4 sequences unevenly. Kills:
-/// a layout of fewer ranks that is not found, or is kept where more ranks are faster.
+/// a layout of fewer ranks that is not found, or is kept where more ranks are faster; the best of several
+/// numbers of ranks one number after the other, and not by their times.
 #[test]
 fn fewer_devices_are_tried_where_more_do_not_divide() {
     let (job, machine) = (small(), Arc::new(machine()));
@@ -271,6 +272,12 @@ fn fewer_devices_are_tried_where_more_do_not_divide() {
     assert_eq!(words(&morphing::find::<Cpu<Bf16>>(&of(5))), words(&four));
     let [three, two] = [3, 2].map(|ranks| of(ranks).find::<Cpu<Bf16>>().best[0].step.seconds);
     assert_eq!(morphing::find::<Cpu<Bf16>>(&of(3)).best[0].step.seconds, three.min(two));
+    // of one sequence, layouts of three ranks and of two are among the best
+    let job = TrainingJob { batch_size: 1, ..small() };
+    let best = morphing::find::<Cpu<Bf16>>(&LayoutSearch { job: &job, ..of(3) }).best;
+    let plans: Vec<_> = best.iter().map(|plan| (plan.step.seconds, plan.layout.ranks())).collect();
+    assert!(plans.iter().any(|plan| plan.1 == 2) && plans.iter().any(|plan| plan.1 == 3), "{plans:?}");
+    assert!(plans.is_sorted_by(|a, b| a.0 <= b.0), "{plans:?}");
 }
 
 /// The same job in more and less memory, on one node and two. Kills: a branch of a tree that is taken for

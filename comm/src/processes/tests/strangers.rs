@@ -1,8 +1,7 @@
 //! Others that connect: strangers, ranks that go or stop, and ranks that tell what none would.
 use super::super::door::reached;
-use super::super::frame::{LONGEST, ProcessReport, TimedConnection, encoded, receive, send, send_frame};
+use super::super::frame::{LONGEST, ProcessReport, encoded, receive, send, send_frame};
 use super::super::greeting::{Greeting, MeetingReply, VERSION};
-use super::super::secret::ConnectionEnd;
 use super::*;
 use crate::flight::LastCalls;
 use std::io::{Read, Write};
@@ -10,10 +9,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::spawn;
 use tensor::mix;
 
-fn secret(text: &str) -> Secret {
+pub(super) fn secret(text: &str) -> Secret {
     Secret::new(text.as_bytes(), "a test").unwrap()
 }
-fn knowing(launch: Launch, secret: &Secret) -> Launch {
+pub(super) fn knowing(launch: Launch, secret: &Secret) -> Launch {
     Launch { secret: secret.clone(), ..launch }
 }
 /// A connection with rank 0, as soon as it listens, on which nothing was said.
@@ -82,65 +81,6 @@ fn strangers_hold_nobody() {
         [zero, one]
     });
     assert_eq!(met, [Ok(()), Ok(())]);
-}
-
-/// Kills: a secret that is not asked for, one that only one side must know, a rank that is not told why it is
-/// turned away, a meeting with other machines that needs no secret, an answer that a stranger could use
-/// again.
-#[test]
-fn the_secret_is_shown_by_both_sides() {
-    let (own, other, short) =
-        (secret("a secret of these two"), secret("another secret than theirs"), Duration::from_secs(1));
-    for theirs in [&other, &Secret::default()] {
-        let port = port();
-        let [zero, one] = scope(|threads| {
-            let zero = threads.spawn(|| met(&knowing(launch(0, 2, port), &own), "", short));
-            let one = threads.spawn(|| met(&knowing(launch(1, 2, port), theirs), "", short));
-            [zero, one].map(|meeting| meeting.join().unwrap().unwrap_err())
-        });
-        let says = format!(
-            "the process at 127.0.0.1:{port} does not know the secret of rank 1; \
-             all ranks need the same secret"
-        );
-        assert_eq!(one, says);
-        let says = format!(
-            "rank 1 did not connect to 127.0.0.1:{port} within 1s; \
-             connections refused for no or another secret, or no greeting: 1"
-        );
-        assert_eq!(zero, says);
-    }
-    for rank in [0, 1] {
-        let there = Launch { host: "192.0.2.7".into(), ..launch(rank, 2, 29_500) };
-        let refused = met(&there, "", LIMIT).unwrap_err();
-        assert!(refused.starts_with("MASTER_ADDR is 192.0.2.7"), "{refused}");
-        assert!(refused.contains("there is no secret; set EQUIPART_SECRET or --secret"), "{refused}");
-    }
-    let ends = || {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (near, listener.accept().unwrap().0)
-    };
-    let said: Vec<Vec<u8>> = (0..2)
-        .map(|_| {
-            let (near, far) = ends();
-            let listens = own.clone();
-            let far = spawn(move || {
-                listens.displayed(
-                    &mut TimedConnection::new(&far, Instant::now() + LIMIT),
-                    ConnectionEnd::Listens,
-                )
-            });
-            let mut said = b"equipart".to_vec();
-            said.extend([7; 32]);
-            (&near).write_all(&said).unwrap();
-            let mut answer = vec![0; 72];
-            (&near).read_exact(&mut answer).unwrap();
-            (&near).write_all(&answer[40..]).unwrap(); // its own proof, sent back
-            assert_eq!(far.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
-            answer
-        })
-        .collect();
-    assert_ne!(said[0], said[1], "the same nonce is answered otherwise each time");
 }
 
 /// Kills: a rank that waits for the whole limit where another program answers, or says nothing of a program

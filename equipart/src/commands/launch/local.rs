@@ -59,6 +59,11 @@ pub(super) fn signals() -> Result<Signals> {
     signals.map_err(|why| Error::new(format!("signals cannot be received: {why}")))
 }
 
+/// Variables of a rank, as torchrun names them; all ranks are on this machine.
+fn numbers(rank: usize, ranks: usize) -> [(&'static str, usize); 4] {
+    [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)]
+}
+
 impl LocalRanks {
     /// Starts this program once for each rank, with these arguments and variables.
     ///
@@ -67,10 +72,8 @@ impl LocalRanks {
     pub(super) fn start(ranks: usize, arguments: &[String], meeting: &[(&str, String)]) -> Result<Self> {
         let mut all = Self { processes: Vec::new(), readers: Vec::new() };
         for rank in 0..ranks {
-            let numbers =
-                [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
             let mut command = program()?;
-            command.args(arguments).envs(numbers.map(|(name, n)| (name, n.to_string())));
+            command.args(arguments).envs(numbers(rank, ranks).map(|(name, n)| (name, n.to_string())));
             command.envs(meeting.iter().cloned()).env_remove("TORCHELASTIC_USE_AGENT_STORE");
             command.env(Launch::LAUNCHER, std::process::id().to_string());
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -157,5 +160,19 @@ fn pass(from: impl Read, prefix: &str, mut to: impl Write) {
     while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         let _ = to.write_all(&[prefix.as_bytes(), &line].concat()).and_then(|()| to.flush());
         line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: ranks that would all use the first GPU.
+    #[test]
+    fn ranks_of_one_machine_have_devices_of_their_own() {
+        let all: Vec<_> = (0..4).map(|rank| std::collections::BTreeMap::from(numbers(rank, 4))).collect();
+        let of = |name: &str| all.iter().map(|one| one[name]).collect::<Vec<_>>();
+        assert_eq!((of("RANK"), of("LOCAL_RANK")), (vec![0, 1, 2, 3], vec![0, 1, 2, 3]));
+        assert_eq!((of("WORLD_SIZE"), of("LOCAL_WORLD_SIZE")), (vec![4; 4], vec![4; 4]));
     }
 }

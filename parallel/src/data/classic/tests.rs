@@ -6,7 +6,7 @@ use kernels::{Heads, Kernels, Meta};
 use layers::{
     Biases, Design, Experts, Objective, OptimizerKind, PassContext, RandomValues, Rates, Shape, Wide,
 };
-use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, TokenIds};
+use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, TokenIds};
 
 const SHAPE: Shape = Shape {
     width: 6,
@@ -255,4 +255,17 @@ fn runs_resume_into_and_out_of_a_layout_with_a_root() {
     }
     of::<Cpu<f32>>();
     of::<Cpu<Bf16>>();
+}
+
+/// Kills: ids of large vocabularies, such as Llama 3's of 128,256, that are others on the ranks than on the
+/// root.
+#[test]
+fn ids_of_any_size_come_from_the_root_as_they_are() {
+    let ids = [0, 1, 12, 255, 256, 65_535, 65_536, 65_537, 128_255, (1 << 24) - 1];
+    for id in ids {
+        assert_eq!(super::id(F61::from_usize(id as usize)), id);
+        assert_eq!(super::id(id as f32), id); // exact below 2^24
+        assert_eq!(super::id(f64::from(id)), id);
+    }
+    assert_eq!(super::id(f64::from(u32::MAX)), u32::MAX);
 }
