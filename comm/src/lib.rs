@@ -21,8 +21,10 @@ mod collectives;
 #[doc(hidden)]
 pub mod compiled;
 #[cfg(all(test, not(loom)))]
+#[path = "tests/counting.rs"]
 mod counting;
 #[cfg(test)]
+#[path = "tests/drawn.rs"]
 mod drawn;
 mod engine;
 mod error;

@@ -1,5 +1,5 @@
 //! Threads, locks and atomics on which ranks meet: the standard library's or, under `--cfg loom`, those of a
-//! model checker, which runs a program in the orders that the memory model allows (`threads/models.rs`).
+//! model checker, which runs a program in the orders that the memory model allows (`threads/tests/models`).
 //!
 //! Time stands still in a model: no rank is late, and a sleeping thread sleeps until it is woken. loom treats
 //! sequentially consistent accesses as weaker than they are. So if two ranks each write and then read what

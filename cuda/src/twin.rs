@@ -2,6 +2,7 @@
 //! sources by the C++ compiler of this machine. All of this crate runs on it, from the FFI up, and every
 //! kernel, without a GPU. NCCL has a host twin, too.
 #[cfg(test)]
+#[path = "twin/tests/skipped.rs"]
 mod skipped;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Generated tokens allocate no memory after the first ones. A separate test binary, because it counts
 //! allocations in the global allocator.
-#[path = "../../comm/src/counting.rs"]
+#[path = "../../comm/src/tests/counting.rs"]
 mod counting;
-#[path = "../../cuda/src/twin/skipped.rs"]
+#[path = "../../cuda/src/twin/tests/skipped.rs"]
 mod skipped;
 
 use kernels::Heads;

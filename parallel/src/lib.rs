@@ -33,6 +33,7 @@ pub mod offload;
 pub mod pipeline;
 pub mod price;
 #[cfg(test)]
+#[path = "tests/rests.rs"]
 mod rests;
 mod scheme;
 pub mod session;

@@ -3,7 +3,7 @@
 //!
 //! Numbers are dual ones, whose products are plain loops: those of floats may be a library's, which takes
 //! memory of its own at each call.
-#[path = "../../comm/src/counting.rs"]
+#[path = "../../comm/src/tests/counting.rs"]
 mod counting;
 
 use comm::{Axis, Mesh, World};

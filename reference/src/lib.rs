@@ -37,6 +37,7 @@ mod norm;
 mod parameters;
 mod pass;
 #[cfg(test)]
+#[path = "tests/proof.rs"]
 mod proof;
 mod rotary;
 mod router;

@@ -14,6 +14,7 @@
 //! tensor, and adds sizes that may overflow. Its writer sorts tensors, writes metadata in any order, and does
 //! not sync to disk. Source: <https://github.com/huggingface/safetensors>, "Format".
 #[cfg(test)]
+#[path = "safetensors/tests/adversary.rs"]
 mod adversary;
 mod digest;
 mod dtype;

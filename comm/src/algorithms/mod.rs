@@ -15,6 +15,7 @@ mod direct;
 mod hierarchical;
 mod naive;
 #[cfg(test)]
+#[path = "tests/proof.rs"]
 mod proof;
 mod ring;
 mod tree;

@@ -12,6 +12,7 @@ mod engines;
 mod late;
 mod messages;
 #[cfg(all(test, loom))]
+#[path = "tests/models/mod.rs"]
 mod models;
 mod panics;
 pub(crate) mod reduction;

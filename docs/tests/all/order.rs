@@ -27,6 +27,24 @@ fn long_files(files: &[File]) -> Vec<String> {
     long.map(|file| format!("{}: {} lines, at most 400 are allowed", file.path, lines(file))).collect()
 }
 
+/// Lists modules that are compiled for tests alone and whose place does not say so.
+fn hidden_tests(files: &[File]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|file| file.is("rs") && !file.is_test()) {
+        let lines: Vec<_> = file.text.lines().map(str::trim).collect();
+        for (at, line) in lines.iter().enumerate() {
+            let is_for_tests = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,");
+            let next = lines[at + 1..].iter().find(|line| !line.starts_with("#[doc"));
+            let name = next.and_then(|next| next.split("mod ").nth(1)?.strip_suffix(';'));
+            let elsewhere = next.is_some_and(|next| next.starts_with("#[path") && !next.contains("tests/"));
+            if is_for_tests && (elsewhere || name.is_some_and(|name| name != "tests")) {
+                wrong.push(format!("{}:{}: a module of tests outside of `tests`", file.path, at + 2));
+            }
+        }
+    }
+    wrong
+}
+
 /// Lists marks of unfinished work, and tests that do not run.
 fn unfinished(files: &[File]) -> Vec<String> {
     const MARKS: [&str; 7] = [
@@ -59,6 +77,11 @@ fn files_are_short() {
 }
 
 #[test]
+fn files_of_tests_lie_among_tests() {
+    none(&hidden_tests(&files()));
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     none(&unfinished(&files()));
 }
@@ -79,6 +102,13 @@ fn planted_disorder_is_seen() {
         File::new("c.md", "\n".repeat(401)),
     ];
     assert_eq!(long_files(&long), ["a.rs: 401 lines, at most 400 are allowed"]);
+
+    let declared =
+        "#[cfg(test)]\nmod proof;\n#[cfg(test)]\n#[path = \"tests/a.rs\"]\nmod a;\n#[cfg(test)]\nmod tests;";
+    assert_eq!(
+        hidden_tests(&[File::new("a.rs", declared), File::new("tests/b.rs", declared)]),
+        ["a.rs:2: a module of tests outside of `tests`"]
+    );
 
     let left = [
         "TO-DO",

@@ -108,7 +108,9 @@ fn wrong_doors(krate: &str, rooms: &[Room], files: &[File]) -> Vec<String> {
         names.flat_map(use_paths).filter_map(named).collect()
     });
     let mut wrong = Vec::new();
-    for (file, (text, _)) in sources.iter().zip(&stripped).filter(|(file, _)| !is_test(&file.path)) {
+    for (file, (text, _)) in
+        sources.iter().zip(&stripped).filter(|(file, _)| !file.is_test() && !is_test(&file.path))
+    {
         let path = file.path[src.len()..].trim_end_matches(".rs").trim_end_matches("/mod");
         let Some((room, _, allowed)) = room_of(rooms, path) else {
             if path != "lib" {

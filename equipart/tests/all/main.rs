@@ -43,7 +43,7 @@ mod rewrites;
 mod runs;
 mod schedule;
 mod screens;
-#[path = "../../../cuda/src/twin/skipped.rs"]
+#[path = "../../../cuda/src/twin/tests/skipped.rs"]
 mod skipped;
 mod tables;
 mod tokenizers;

@@ -155,8 +155,9 @@ fn the_meter_is_what_the_system_sees() {
         let bytes: Vec<usize> = line.split(' ').map(|n| n.parse().unwrap()).collect();
         let [held, reserved, resident] = bytes[..] else { panic!("{line}") };
         println!("{layout}: {held} held, {reserved} reserved, {resident} resident");
-        // A proof also has the oracle's memory, which no meter counts.
-        let most = if layout.starts_with("proof") { held / 10 + (40 << 20) } else { held / 20 };
+        // A proof also has the oracle's memory, which no meter counts, and of each of its ranks what the
+        // system's allocator has not given back, which is more on a busy machine.
+        let most = if layout.starts_with("proof") { held / 4 + (40 << 20) } else { held / 20 };
         assert!(held > 300 << 20 && reserved < held + most, "{line}");
         assert!(held.abs_diff(resident) < most, "{layout}: {held} held, {resident} resident");
     }

@@ -7,6 +7,7 @@ mod bias;
 mod dropout;
 mod exchange;
 #[cfg(test)]
+#[path = "tests/exhibits.rs"]
 mod exhibits;
 mod experts;
 mod gradients;

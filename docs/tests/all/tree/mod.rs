@@ -18,6 +18,11 @@ impl File {
         Self { path: path.into(), text: text.into() }
     }
 
+    /// True if the file is compiled for tests alone, as its place says.
+    pub(crate) fn is_test(&self) -> bool {
+        self.path.split('/').any(|part| part == "tests" || part == "tests.rs")
+    }
+
     /// True if the path ends in `.extension`.
     pub(crate) fn is(&self, extension: &str) -> bool {
         Path::new(&self.path).extension().is_some_and(|own| own == extension)
