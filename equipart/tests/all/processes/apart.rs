@@ -144,7 +144,7 @@ fn a_process_that_is_stopped_is_named_and_ends_when_it_goes_on() {
         let begun = std::time::Instant::now();
         drop(lines);
         let said = told_once(ranks.into_iter().map(Watched::output).collect());
-        assert!(begun.elapsed().as_secs_f64() < 5.0 + 4.0, "{layout}: {:?}", begun.elapsed());
+        assert!(begun.elapsed().as_secs_f64() < 5.0 + 15.0, "{layout}: {:?}", begun.elapsed());
         let rank = 1 + round % 2;
         let is_named = |said: &str| {
             // beside ranks that wait for it
