@@ -117,7 +117,9 @@ impl Run for TrainArgs {
             _ => epoch,
         };
         let step = |line: &StepLine| {
-            let line = &StepLine { epoch: line.epoch.clone().map(whole), ..line.clone() };
+            let ends = |epoch| StepLine { epoch: Some(whole(epoch)), ..line.clone() };
+            let of_epoch = line.epoch.clone().map(ends); // other steps are not copied
+            let line = of_epoch.as_ref().unwrap_or(line);
             // the second step is the first that holds everything
             for held in line.peak_bytes.iter().filter(|held| line.step == 2 && **held > priced) {
                 out::note(&format!("note: a rank holds {held} bytes, more than its price, {priced}"));
