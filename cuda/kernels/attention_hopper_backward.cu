@@ -3,7 +3,7 @@
 // ARCH: sm_90a
 //
 // A block has 128 rows of its own, 64 for each of two groups of four warps. One more warp starts the card's
-// copies of rows of the other side, in two stages.
+// copies of rows of the other side, in two or three stages.
 // Source: Shah et al., "FlashAttention-3", §3.1, arXiv:2407.08608.
 #include "attention_gradient.cuh"
 #include "hopper_attention.cuh"
@@ -11,12 +11,11 @@
 namespace hopper {
 namespace backward {
 const u32 OWN = 128;
-const int STAGES = 2;
 
 // Layout of shared memory: two tiles of the block's own rows; for each stage, two tiles of the other side's
 // rows, then the lse and delta saved of them; then barriers. Barriers: own tiles arrived, stage arrived
 // (`full`), stage is free again (`empty`).
-template <u32 ASIDE, u32 D>
+template <u32 ASIDE, u32 D, int STAGES>
 struct Room {
     typedef Tile<OWN, D> Own;
     typedef Tile<ASIDE, D> Other;
@@ -101,9 +100,10 @@ template <u32 D, class O>
 __device__ __forceinline__ void of_keys(Attend a, List spans, u32 k_rows, const Map& q, const Map& k, const Map& v,
                                         const Map& d_o, View<float> lse, View<float> delta, View<O> dk, View<O> dv) {
     const u32 ASIDE = 64;
+    const int STAGES = 2;
     SHARED(unsigned char, shared);
     typedef Tile<ASIDE, D> Other;
-    Room<ASIDE, D> room = {shared};
+    Room<ASIDE, D, STAGES> room = {shared};
     u32 row = blockIdx.y * OWN, kv = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2;
     room.begin();
@@ -156,9 +156,10 @@ template <u32 D, class O>
 __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, const Map& q, const Map& k, const Map& v,
                                            const Map& d_o, View<float> lse, View<float> delta, View<O> dq) {
     const u32 ASIDE = 64 * 128 / D; // keys at a time: as many as registers allow
+    const int STAGES = 3; // one is multiplied, one graded, one fetched
     SHARED(unsigned char, shared);
     typedef Tile<ASIDE, D> Other;
-    Room<ASIDE, D> room = {shared};
+    Room<ASIDE, D, STAGES> room = {shared};
     u32 row = (gridDim.x - 1 - blockIdx.x) * OWN, rows = min(OWN, q_rows - row), head = blockIdx.y,
         kv = head / (a.queries / a.keys), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2;
@@ -181,22 +182,39 @@ __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, con
     float dqs[1][D / 8][4] = {}, lses[2], deltas[2], by = a.scale * 1.44269504f;
     saved_of_rows(lses, deltas, lse, delta, row + my_row, row + rows, head);
     wait(room.of_own(), 0);
-    for (; walk.next(); turn.next()) {
-        float s[1][ASIDE / 8][4], dp[1][ASIDE / 8][4];
-        u32 ds[ASIDE / 16][4];
+    float s[1][ASIDE / 8][4], dp[1][ASIDE / 8][4];
+    u32 ds[ASIDE / 16][4];
+    auto grade = [&] {
         const Spans<false>& tile = walk.tile;
-        room.scores(s[0], dp[0], turn, walk.n);
-        wait_for_products<0>();
         are_there(s[0]), are_there(dp[0]);
         grade_queries(s, dp, a, tile.span, walk.whole(), tile.first, tile.last, my_row - tile.before, walk.block, walk.n,
                       my_col, head, by, lses, deltas);
-        to_pairs(ds, dp[0]);
+    };
+    auto add = [&](u32 stage) {
         products_begin();
-        Other::add(dqs[0], ds, room.other(turn.stage, 0));
+        Other::add(dqs[0], ds, room.other(stage, 0));
         products_are_a_group();
+    };
+    if (walk.next()) {
+        room.scores(s[0], dp[0], turn, walk.n);
+        wait_for_products<0>();
+        grade();
+        to_pairs(ds, dp[0]);
+        u32 before = turn.stage;
+        for (turn.next(); walk.next(); turn.next()) { // dQ grows by the last keys while the next ones are graded
+            room.scores(s[0], dp[0], turn, walk.n);
+            add(before);
+            wait_for_products<1>();
+            grade();
+            wait_for_products<0>();
+            are_there(dqs[0]);
+            room.free(before);
+            to_pairs(ds, dp[0]);
+            before = turn.stage;
+        }
+        add(before);
         wait_for_products<0>();
         are_there(dqs[0]);
-        room.free(turn.stage);
     }
     u32 touched = walk.tile.touched(my_row);
     add_pairs<1, D / 8>(dq, row, touched, my_row, head * D, my_col, D, dqs, a.scale);

@@ -1,36 +1,11 @@
 // Products of few rows, as in decoding. Every element of B is multiplied only a few times, so the speed of
 // memory decides. B is read once, 16 bytes per thread; A, which is small, comes from the caches. B's rows or
 // columns must be aligned.
-#include "product.cuh"
-#include "row.cuh"
+#include "gemm_row.cuh"
 
 namespace few {
-template <class T>
-struct Vector {
-    static const int N = 16 / sizeof(T); // elements in 16 bytes
-
-    static __device__ __forceinline__ Lanes<N> of(uint4 bytes) {
-        const u32 words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-        Lanes<N> x;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            u32 word = words[i * sizeof(T) / 4];
-            x.x[i] = bits_to_float(sizeof(T) == 4 ? word : i % 2 ? word & 0xffff0000 : word << 16);
-        }
-        return x;
-    }
-};
-// Reads 16 bytes that are needed once, and does not keep them in the L1 cache.
-__device__ __forceinline__ uint4 read_once(const void* at) {
-#ifdef __CUDACC__
-    uint4 x;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
-    return x;
-#else
-    return *(const uint4*)at;
-#endif
-}
+using row::Vector;
+using row::read_once;
 
 // For a B with contiguous columns: C[ROWS, N]. A block has 4 columns; its threads split K.
 template <int ROWS, class T>
@@ -114,17 +89,22 @@ __device__ __forceinline__ void by_rows(View<T> c, View<T> a, View<T> b, u32 how
 } // namespace few
 
 // Kernels of products of at most `rows` rows.
-#define FEW(rows) \
+#define FEW_BY_COLUMNS(rows) \
     template <class T> \
     __device__ __forceinline__ void gemm_by_columns_##rows(View<T> c, View<T> a, View<T> b, u32 how) { \
         few::by_columns<rows>(c, a, b, how); \
     } \
-    PRODUCTS(gemm_by_columns_##rows, __launch_bounds__(128)) \
+    PRODUCTS(gemm_by_columns_##rows, __launch_bounds__(128))
+#define FEW_BY_ROWS(rows) \
     template <class T> \
     __device__ __forceinline__ void gemm_by_rows_##rows(View<T> c, View<T> a, View<T> b, u32 how) { \
         few::by_rows<rows>(c, a, b, how); \
     } \
     PRODUCTS(gemm_by_rows_##rows, __launch_bounds__(512, 1))
-FEW(1)
-FEW(4)
-FEW(8)
+FEW_BY_COLUMNS(1)
+FEW_BY_COLUMNS(4)
+FEW_BY_COLUMNS(8)
+FEW_BY_ROWS(4)
+FEW_BY_ROWS(8)
+#undef FEW_BY_COLUMNS
+#undef FEW_BY_ROWS

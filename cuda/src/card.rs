@@ -5,12 +5,17 @@
 //! for the card.
 
 mod launch;
+mod queue;
 
-pub(crate) use launch::{Argument, ArgumentSpace, KernelName, LaunchConfig, TensorMap, arguments_of};
+pub(crate) use launch::{
+    Argument, ArgumentSpace, CardLaunch, KernelName, LaunchConfig, NamedMemory, TensorMap, arguments_of,
+};
 
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
 use launch::Kernel;
+use queue::LaunchQueue;
+pub(crate) use queue::LaunchRules;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint};
@@ -26,6 +31,7 @@ pub struct Card {
     copies: Handle, // stream of copies that run beside kernels
     modules: Vec<Handle>,
     kernels: HashMap<KernelName, Kernel>,
+    queue: Mutex<LaunchQueue>,
     /// Properties of the card.
     pub about: CardProperties,
 }
@@ -128,6 +134,7 @@ impl Card {
             copies: null_mut(),
             modules: Vec::new(),
             kernels: HashMap::new(),
+            queue: Mutex::default(),
             about,
         };
         card.enter()?;
@@ -170,7 +177,7 @@ impl Card {
         if !self.has_memory("cuMemAlloc", status)? {
             return Ok(None);
         }
-        call!(self.driver, cuMemsetD8Async(at, 0, bytes, self.stream))?;
+        call!(self.driver, cuMemsetD8Async(at, 0, bytes, self.stream()?))?;
         Ok(Some(at))
     }
     /// Returns false if an allocation ended with this status because there is no more memory.
@@ -184,14 +191,14 @@ impl Card {
     pub(crate) fn free(&self, at: u64) {
         let _whole = MEMORY.read();
         // A card that has failed cannot free memory; the ranks that compute on it get the error elsewhere.
-        let _ = self.enter().and_then(|driver| call!(driver, cuMemFree_v2(at)));
+        let _ = self.stream().and_then(|_| call!(self.enter()?, cuMemFree_v2(at)));
     }
     /// Copies bytes to the card.
     ///
     /// # Errors
     /// The driver's.
     pub(crate) fn put(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        call!(self.enter()?, cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.stream))
+        call!(self.enter()?, cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.stream()?))
     }
     /// Copies bytes from the card, after all that was launched before.
     ///
@@ -200,7 +207,7 @@ impl Card {
     pub(crate) fn get(&self, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
         call!(
             self.enter()?,
-            cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.stream)
+            cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.stream()?)
         )?;
         self.settle()
     }
@@ -209,7 +216,7 @@ impl Card {
     /// # Errors
     /// The driver's.
     pub(crate) fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), CudaError> {
-        call!(self.enter()?, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream))
+        call!(self.enter()?, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream()?))
     }
     /// Allocates pinned memory of the host; `None` if there is no more.
     ///
@@ -258,7 +265,7 @@ impl Card {
     /// # Errors
     /// If any of it failed.
     pub fn settle(&self) -> Result<(), CudaError> {
-        call!(self.enter()?, cuStreamSynchronize(self.stream))
+        call!(self.enter()?, cuStreamSynchronize(self.stream()?))
     }
     /// Creates an event, which can be recorded any number of times.
     ///
@@ -275,7 +282,7 @@ impl Card {
     /// # Errors
     /// The driver's.
     pub(crate) fn record(&self, event: Handle) -> Result<(), CudaError> {
-        call!(self.enter()?, cuEventRecord(event, self.stream))
+        call!(self.enter()?, cuEventRecord(event, self.stream()?))
     }
     /// Returns true if an event has passed.
     ///
@@ -305,9 +312,9 @@ impl Card {
             call!(self.driver, cuEventCreate(event, 0))?;
         }
         let [from, to] = events;
-        call!(self.driver, cuEventRecord(from, self.stream))?;
+        call!(self.driver, cuEventRecord(from, self.stream()?))?;
         work();
-        call!(self.driver, cuEventRecord(to, self.stream))?;
+        call!(self.driver, cuEventRecord(to, self.stream()?))?;
         call!(self.driver, cuEventSynchronize(to))?;
         let mut milliseconds = 0.0;
         call!(self.driver, cuEventElapsedTime(&raw mut milliseconds, from, to))?;
@@ -316,9 +323,13 @@ impl Card {
         }
         Ok(f64::from(milliseconds) / 1000.0)
     }
-    /// Returns the card's stream.
-    pub(crate) fn stream(&self) -> Handle {
-        self.stream
+    /// Returns the card's stream, which has all launches so far.
+    ///
+    /// # Errors
+    /// The driver's, of launches that were held.
+    pub(crate) fn stream(&self) -> Result<Handle, CudaError> {
+        self.queue().flush(self)?;
+        Ok(self.stream)
     }
 }
 

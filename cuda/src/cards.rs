@@ -198,9 +198,10 @@ impl Cards {
         let group = &groups[joint.members];
         let side = |(&(rank, of), card): (&(usize, Handle), &&Arc<Card>)| {
             let [give, take] = joint.windows.get(rank).copied().unwrap_or([null_mut(); 2]);
-            CallSide { rank, give, take, of: [of, card.stream()] }
+            Ok(CallSide { rank, give, take, of: [of, card.stream().map_err(|error| error.to_string())?] })
         };
-        let mut sides: Vec<_> = group.of.iter().zip(&cards).map(side).collect();
+        let sides = group.of.iter().zip(&cards).map(side).collect::<Result<Vec<_>, String>>();
+        let mut sides = sides?;
         if let JointOperation::Columns { rows, cols, .. } = joint.what {
             let bytes = joint.members.len() * rows * cols * joint.size;
             for (side, card) in sides.iter_mut().zip(&cards) {

@@ -53,6 +53,12 @@ impl Checked for Gpu {
             kernels: &[],
             run: gemm::by_every_rung,
         },
+        Check {
+            family: "gemm",
+            name: "products of one row and the kernels around them",
+            kernels: &[],
+            run: gemm::with_others,
+        },
         Check { family: "norm", name: "rms norm by hand", kernels: &[], run: norm::by_hand },
     ];
 }

@@ -54,13 +54,10 @@ impl Cublas {
         let (library, name) = open(&names)?;
         let functions = Functions::bind(library).map_err(|function| format!("{name} has no {function}"))?;
         let mut handle = null_mut();
-        card.enter().map_err(|error| error.to_string())?;
+        let stream = card.enter().and_then(|_| card.stream()).map_err(|error| error.to_string())?;
         // SAFETY: the signatures are those of the library's header; the stream lives as long as the card.
         let statuses = unsafe {
-            [
-                (functions.cublasCreate_v2)(&raw mut handle),
-                (functions.cublasSetStream_v2)(handle, card.stream()),
-            ]
+            [(functions.cublasCreate_v2)(&raw mut handle), (functions.cublasSetStream_v2)(handle, stream)]
         };
         forget_current_context();
         if statuses == [0, 0] {

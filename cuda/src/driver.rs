@@ -46,15 +46,34 @@ library! {
         fn cuModuleGetFunction(*mut Handle, Handle, *const c_char);
         fn cuModuleUnload(Handle);
         fn cuFuncSetAttribute(Handle, c_int, c_int);
-        fn cuLaunchKernel(
-            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut Handle, *mut Handle
-        );
+        fn cuLaunchKernelEx(*const DriverLaunch, Handle, *mut Handle, *mut Handle);
         fn cuTensorMapEncodeTiled(
             *mut u64, c_uint, c_uint, u64, *const u64, *const u64, *const u32, *const u32, c_uint, c_uint, c_uint, c_uint
         );
         fn cuGetErrorName(c_int, *mut *const c_char);
         fn cuGetErrorString(c_int, *mut *const c_char);
     }
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: a kernel's blocks may begin before the kernel
+/// before it has ended.
+pub(crate) const BESIDE: c_uint = 6;
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+pub(crate) struct LaunchAttribute {
+    pub(crate) id: c_uint,
+    pub(crate) value: [u64; 8],
+}
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub(crate) struct DriverLaunch {
+    pub(crate) blocks: [c_uint; 3],
+    pub(crate) threads: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) stream: Handle,
+    pub(crate) attributes: *mut LaunchAttribute,
+    pub(crate) count: c_uint,
 }
 
 /// A GPU that is missing or cannot be used, or a driver call that failed.

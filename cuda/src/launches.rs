@@ -6,27 +6,49 @@ mod loss;
 mod norm;
 mod optimizer;
 mod router;
+pub(crate) mod row;
 
 pub(crate) use attention::attention_scratch;
 
-use crate::card::{Argument, ArgumentSpace, LaunchConfig, TensorMap, arguments_of};
+use crate::card::{Argument, ArgumentSpace, LaunchConfig, LaunchRules, NamedMemory, TensorMap, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::{Gpu, well};
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::ops::Range;
 use tensor::{Category, Device, Dropout, Index, Scalar, Tensor, View, ViewMut};
 
 /// A matrix in the kernels' layout: `View<T>` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct MatrixView {
-    at: u64,
-    row_stride: u64,
-    col_stride: u64,
-    rows: u32,
-    cols: u32,
+    pub(crate) at: u64,
+    pub(crate) row_stride: u64,
+    pub(crate) col_stride: u64,
+    pub(crate) rows: u32,
+    pub(crate) cols: u32,
 }
-arguments_of!(MatrixView);
+// SAFETY: it is `repr(C)`, of scalars.
+unsafe impl Argument for MatrixView {
+    fn bytes(&self, _: &mut ArgumentSpace) -> (*mut c_void, usize) {
+        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
+    }
+    fn touched(&self) -> NamedMemory {
+        NamedMemory::Bytes(self.range(4)) // at most
+    }
+}
+
+/// A matrix whose elements have this number of bytes.
+pub(crate) struct SizedMatrix(pub(crate) MatrixView, pub(crate) u64);
+// SAFETY: as above.
+unsafe impl Argument for SizedMatrix {
+    fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
+        self.0.bytes(room)
+    }
+    fn touched(&self) -> NamedMemory {
+        NamedMemory::Bytes(self.0.range(self.1))
+    }
+}
 
 impl MatrixView {
     /// No matrix, for an optional one.
@@ -35,6 +57,12 @@ impl MatrixView {
     /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.rows as usize * self.cols as usize
+    }
+    /// Returns its memory, if its elements have this number of bytes.
+    pub(crate) fn range(&self, bytes: u64) -> Range<u64> {
+        let last = |n: u32, stride: u64| u64::from(n.saturating_sub(1)) * stride;
+        let elements = last(self.rows, self.row_stride) + last(self.cols, self.col_stride) + 1;
+        self.at..self.at + if self.at == 0 || self.len() == 0 { 0 } else { bytes * elements }
     }
 }
 
@@ -57,11 +85,17 @@ macro_rules! window {
             fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
                 held(MatrixView::from(self), room)
             }
+            fn touched(&self) -> NamedMemory {
+                SizedMatrix(self.into(), size_of::<D::Elem>() as u64).touched()
+            }
         }
         // SAFETY: as above.
         unsafe impl<D: Device<Place = Gpu>> Argument for Option<$of<'_, D>> {
             fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
                 held(self.as_ref().map_or(MatrixView::NONE, MatrixView::from), room)
+            }
+            fn touched(&self) -> NamedMemory {
+                self.as_ref().map_or(NamedMemory::Nothing, Argument::touched)
             }
         }
     };
@@ -104,6 +138,10 @@ impl From<&Index<Gpu>> for Words {
 unsafe impl Argument for Index<Gpu> {
     fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize) {
         held(Words::from(self), room)
+    }
+    fn touched(&self) -> NamedMemory {
+        let Words { at, len } = self.into();
+        NamedMemory::Bytes(at..at + 4 * len)
     }
 }
 
@@ -171,5 +209,16 @@ impl<'a, S: Scalar<Wide = f32>> Launches<'a, S> {
     /// Launches the kernel of this dtype: `add_f32`.
     fn launch(&self, kernel: &'static str, shape: LaunchConfig, arguments: &[&dyn Argument]) {
         self.0.launch((kernel, S::NAME), shape, arguments);
+    }
+    /// Launches a kernel of this dtype under rules.
+    fn launch_under(
+        &self,
+        rules: &'static dyn LaunchRules,
+        kernel: &'static str,
+        shape: LaunchConfig,
+        arguments: &[&dyn Argument],
+    ) {
+        let card = self.0.card();
+        well(card.launch(card.prepare((kernel, S::NAME), shape, arguments).under(rules)));
     }
 }

@@ -37,6 +37,8 @@ modules! { MODULES:
     "reduce" (8, 0);
     "gemm" (8, 0);
     "gemm_few" (8, 0);
+    "gemm_row" (8, 0);
+    "gemm_row_hopper" (9, 0);
     "gemm_tensor" (8, 0);
     "gemm_hopper" (9, 0);
     "optimizer" (8, 0);
@@ -128,7 +130,7 @@ mod tests {
         }
         assert_eq!(seen, noted.len(), "the manifest names files that are not there");
         for module in &MODULES {
-            let target = if module.least == (9, 0) { ".target sm_90a" } else { ".target sm_80" };
+            let target = if module.least == (9, 0) { ".target sm_90" } else { ".target sm_80" };
             assert!(
                 module.ptx().contains(target),
                 "{} is not for cards from {:?} on",

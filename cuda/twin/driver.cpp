@@ -367,11 +367,19 @@ int cuModuleGetFunction(Handle* function, Handle, const char* name) {
 }
 int cuModuleUnload(Handle) { return OK; }
 int cuFuncSetAttribute(Handle, int, int) { return OK; }
-int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b, unsigned c, unsigned shared,
-                   Handle stream, Handle* arguments, Handle*) {
-    if (on(stream)) return NO_CONTEXT;
-    if (threads == 0 || threads > 1024 || b != 1 || c != 1 || shared > 227u << 10) return INVALID;
-    return twin::launch(((twin::Kernel*)function)->body, arguments, {x, y, z}, threads, shared) ? OK : STUCK;
+// CUlaunchConfig, with which a launch's attributes change nothing here: kernels run one after another.
+struct LaunchConfig {
+    unsigned blocks[3], threads[3], shared;
+    Handle stream;
+    void* attributes;
+    unsigned count;
+};
+int cuLaunchKernelEx(const LaunchConfig* how, Handle function, Handle* arguments, Handle*) {
+    if (on(how->stream)) return NO_CONTEXT;
+    const unsigned *threads = how->threads, *blocks = how->blocks;
+    if (threads[0] == 0 || threads[0] > 1024 || threads[1] != 1 || threads[2] != 1 || how->shared > 227u << 10) return INVALID;
+    dim3 all = {blocks[0], blocks[1], blocks[2]};
+    return twin::launch(((twin::Kernel*)function)->body, arguments, all, threads[0], how->shared) ? OK : STUCK;
 }
 // A matrix of 16-bit elements, as `hopper::Map` of hopper.cuh holds it here: address, columns, rows, bytes
 // from row to row.

@@ -1,8 +1,10 @@
-//! The kernels loaded on a card, their arguments, and their launch, which neither waits nor allocates.
+//! The kernels loaded on a card, their arguments, and their launch, which does not wait.
 use super::Card;
-use crate::driver::{CudaError, Handle, call};
+use super::queue::{LaunchRules, NoRules};
+use crate::driver::{BESIDE, CudaError, DriverLaunch, Handle, LaunchAttribute, call};
 use crate::ptx::{self, Module};
 use std::ffi::{CString, c_int, c_void};
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::thread;
 
@@ -30,9 +32,74 @@ pub(crate) struct LaunchConfig {
     pub(crate) shared: usize,
 }
 
+/// A launch that may be held for the next one: it has a copy of its arguments.
+#[derive(Clone)]
+pub(crate) struct CardLaunch {
+    pub(crate) kernel: KernelName,
+    pub(crate) shape: LaunchConfig,
+    pub(super) rules: &'static dyn LaunchRules,
+    lines: Vec<ArgumentLine>, // each argument begins a line
+    /// Memory that its arguments name; `None` if not all is known.
+    pub(super) touched: Option<Vec<Range<u64>>>,
+}
+
+/// Bytes of arguments, with the alignment that any of them has.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct ArgumentLine([u8; 64]);
+
+impl CardLaunch {
+    /// Returns the line of each argument.
+    fn starts(sizes: &[usize]) -> impl Iterator<Item = usize> {
+        sizes.iter().scan(0, |next, bytes| {
+            let start = *next;
+            *next += bytes.div_ceil(size_of::<ArgumentLine>());
+            Some(start)
+        })
+    }
+    /// Returns the place of an argument.
+    ///
+    /// # Panics
+    /// If the kernel's argument has another size.
+    fn at<T: Argument>(&self, card: &Card, which: usize) -> usize {
+        let sizes = &card.kernels[&self.kernel].sizes;
+        assert_eq!(sizes[which], size_of::<T>(), "argument {which} of {:?}", self.kernel);
+        Self::starts(sizes).nth(which).expect("it has a size")
+    }
+    /// Returns an argument.
+    pub(crate) fn argument<T: Argument + Copy>(&self, card: &Card, which: usize) -> T {
+        let line = self.at::<T>(card, which);
+        // SAFETY: the lines hold the bytes of an argument of this size, aligned; callers name its type.
+        unsafe { self.lines[line..].as_ptr().cast::<T>().read() }
+    }
+    /// Sets an argument.
+    pub(crate) fn set<T: Argument + Copy>(&mut self, card: &Card, which: usize, to: T) {
+        let line = self.at::<T>(card, which);
+        // SAFETY: as above.
+        unsafe { self.lines[line..].as_mut_ptr().cast::<T>().write(to) };
+    }
+    /// Returns this launch with rules.
+    pub(crate) fn under(self, rules: &'static dyn LaunchRules) -> Self {
+        Self { rules, ..self }
+    }
+    /// Returns this launch as one that does the work of two.
+    pub(crate) fn touching(self, one: &Self, two: &Self) -> Self {
+        let both = one.touched.iter().zip(&two.touched).map(|(one, two)| [&one[..], two].concat()).next();
+        Self { touched: both, ..self }
+    }
+}
+
+/// Memory that an argument names.
+pub(crate) enum NamedMemory {
+    Nothing,
+    Bytes(Range<u64>),
+    /// Perhaps an address.
+    Unknown,
+}
+
 /// Space for the C form of an argument that is not `repr(C)` itself.
 pub(crate) type ArgumentSpace = [u64; 4];
-// Most arguments of a kernel.
+/// Most arguments of a kernel.
 const MOST: usize = 16;
 
 /// An argument of a kernel, as the bytes that C passes.
@@ -42,6 +109,10 @@ const MOST: usize = 16;
 pub(crate) unsafe trait Argument {
     /// Returns the argument's address, which may be in `room`, and its bytes.
     fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize);
+    /// Returns the memory that the argument names, read or written.
+    fn touched(&self) -> NamedMemory {
+        NamedMemory::Nothing
+    }
 }
 macro_rules! arguments_of {
     ($($of:ty),*) => {$(
@@ -54,7 +125,16 @@ macro_rules! arguments_of {
     )*};
 }
 pub(crate) use arguments_of;
-arguments_of!(f32, f64, u32, u64);
+arguments_of!(f32, f64, u32);
+// SAFETY: as above.
+unsafe impl Argument for u64 {
+    fn bytes(&self, _: &mut ArgumentSpace) -> (*mut c_void, usize) {
+        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
+    }
+    fn touched(&self) -> NamedMemory {
+        NamedMemory::Unknown
+    }
+}
 
 /// A matrix whose tiles (boxes) the card copies itself, by TMA: `CUtensorMap`.
 #[repr(C, align(64))]
@@ -155,28 +235,41 @@ impl Card {
         )?;
         Ok(boxes)
     }
-    /// Launches a kernel.
-    ///
-    /// # Errors
-    /// The driver's.
+    /// Prepares a launch, without special rules.
     ///
     /// # Panics
     /// If the arguments are not those of the kernel, or the kernel does not exist.
-    pub(crate) fn launch(
+    pub(crate) fn prepare(
         &self,
         kernel: KernelName,
         shape: LaunchConfig,
         arguments: &[&dyn Argument],
-    ) -> Result<(), CudaError> {
-        let Kernel { function, sizes } =
+    ) -> CardLaunch {
+        let Kernel { sizes, .. } =
             self.kernels.get(&kernel).unwrap_or_else(|| panic!("kernel {kernel:?} is not loaded"));
-        let (mut rooms, mut at) = ([ArgumentSpace::default(); MOST], [null_mut(); MOST]);
-        let given = arguments.iter().zip(&mut rooms).zip(&mut at).map(|((argument, room), at)| {
-            let (from, bytes) = argument.bytes(room);
-            *at = from;
-            bytes
-        });
-        assert!(given.eq(sizes.iter().copied()), "kernel {kernel:?} must get arguments of {sizes:?} bytes");
+        let fit = arguments.iter().map(|argument| argument.bytes(&mut ArgumentSpace::default()).1);
+        assert!(fit.eq(sizes.iter().copied()), "kernel {kernel:?} must get arguments of {sizes:?} bytes");
+        let all = sizes.iter().map(|bytes| bytes.div_ceil(size_of::<ArgumentLine>())).sum();
+        let (mut lines, mut touched) = (vec![ArgumentLine([0; 64]); all], Some(Vec::new()));
+        for (line, argument) in CardLaunch::starts(sizes).zip(arguments) {
+            let mut room = ArgumentSpace::default();
+            let (from, bytes) = argument.bytes(&mut room);
+            // SAFETY: an argument has these bytes, and the lines from its own on have room for them.
+            unsafe { lines[line..].as_mut_ptr().cast::<u8>().copy_from(from.cast(), bytes) };
+            match argument.touched() {
+                NamedMemory::Nothing => {}
+                NamedMemory::Bytes(range) => touched.iter_mut().for_each(|all| all.push(range.clone())),
+                NamedMemory::Unknown => touched = None,
+            }
+        }
+        CardLaunch { kernel, shape, rules: &NoRules, lines, touched }
+    }
+    /// Starts a launch; with `beside`, before the kernel before it has ended.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn start(&self, launch: &mut CardLaunch, beside: bool) -> Result<(), CudaError> {
+        let (Kernel { function, sizes }, shape) = (&self.kernels[&launch.kernel], launch.shape);
         let [x, y, z] = shape.blocks.map(|blocks| blocks as u32);
         if x * y * z == 0 {
             return Ok(());
@@ -185,8 +278,20 @@ impl Card {
         if shape.shared > 48 << 10 {
             call!(driver, cuFuncSetAttribute(*function, DYNAMIC_SHARED, shape.shared as c_int))?;
         }
-        let (threads, shared, at) = (shape.threads as u32, shape.shared as u32, at.as_mut_ptr());
-        call!(driver, cuLaunchKernel(*function, x, y, z, threads, 1, 1, shared, self.stream, at, null_mut()))
+        let (mut at, lines) = ([null_mut(); MOST], &mut launch.lines);
+        for (at, line) in at.iter_mut().zip(CardLaunch::starts(sizes)) {
+            *at = lines[line..].as_mut_ptr().cast::<c_void>();
+        }
+        let mut attribute = LaunchAttribute { id: BESIDE, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+        let how = DriverLaunch {
+            blocks: [x, y, z],
+            threads: [shape.threads as u32, 1, 1],
+            shared: shape.shared as u32,
+            stream: self.stream,
+            attributes: &raw mut attribute,
+            count: beside.into(),
+        };
+        call!(driver, cuLaunchKernelEx(&raw const how, *function, at.as_mut_ptr(), null_mut()))
     }
 }
 
@@ -236,7 +341,7 @@ mod tests {
         for given in [&[&1u32 as &dyn Argument, &2u32][..], &[&1u64, &2u64, &3u64]] {
             let shape = LaunchConfig { blocks: [0; 3], threads: 1, shared: 0 };
             let launched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                one.launch(("add", "f32"), shape, given)
+                one.prepare(("add", "f32"), shape, given)
             }));
             assert!(launched.is_err());
         }

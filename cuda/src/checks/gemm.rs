@@ -1,11 +1,12 @@
-//! Checks of products: integers, so that every sum is exact.
-use super::{BF16, F32, Side, SideKernels, SideMatrix, check, compare, whole};
+//! Checks of products: integers, so that every sum is exact. What a product of one row does for the kernels
+//! around it has the bits that these kernels give themselves.
+use super::{BF16, CheckOutcome, F32, Side, SideKernels, SideMatrix, check, compare, draw, whole};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use crate::launches::gemm::Rung;
 use crate::launches::{Launches, MatrixView};
 use kernels::{Kernels, Write};
-use tensor::{Bf16, Cpu, Device, Scalar, View};
+use tensor::{Bf16, Category, Cpu, Device, Place, Real, Scalar, Tensor, View};
 
 /// The factors of a product of this size in a layout (bit 0: A is transposed, bit 1: B is).
 struct Factors<D: Device> {
@@ -89,7 +90,7 @@ fn rungs<D: SideKernels<Place = Gpu, Elem: Scalar<Wide = f32>>>(c: &mut Side<D>)
     let mut tried = [false; Rung::ALL.len()];
     sizes(c, |c, factors| {
         // Other rungs take long on one row, and would show nothing new.
-        let suits = |rung: &Rung| factors.size[0] > 1 || matches!(rung, Rung::Few);
+        let suits = |rung: &Rung| factors.size[0] > 1 || matches!(rung, Rung::Row | Rung::Few);
         let now = by_rungs(c, factors, suits);
         tried.iter_mut().zip(now).for_each(|(tried, now)| *tried |= now);
     });
@@ -123,6 +124,91 @@ fn by_rungs<D: SideKernels<Place = Gpu, Elem: Scalar<Wide = f32>>>(
         }
         done[0] | done[1]
     })
+}
+
+/// Checks a norm, SwiGLU and a sum around products, in f32 and bf16, of few columns and of many.
+pub(crate) fn with_others(gpu: &Gpu) -> CheckOutcome {
+    for columns in [40, 32 * (gpu.card().about.processors + 1)] {
+        same_bits::<Cuda<f32>>(gpu, columns)?;
+        same_bits::<Cuda<Bf16>>(gpu, columns)?;
+    }
+    Ok(())
+}
+
+fn same_bits<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(
+    gpu: &Gpu,
+    columns: usize,
+) -> CheckOutcome {
+    let launches = || gpu.card().launches();
+    let (before, alone) = (launches(), around::<D>(gpu, columns, true));
+    let (between, together) = (launches(), around::<D>(gpu, columns, false));
+    let [alone_in, together_in] = [between - before, launches() - between];
+    if let Some(at) = alone.iter().zip(&together).position(|(a, b)| a != b) {
+        return Err(format!(
+            "output {at} of a product of {columns} columns and the kernels around it has other bits"
+        ));
+    }
+    // On Hopper, 4 of 11 launches are left out: a norm, SwiGLU, and the sums after their products.
+    let saved = if gpu.card().has(("gemm_row_normed_8", "f32")) { 4 } else { 0 };
+    if alone_in != together_in + saved {
+        return Err(format!("{together_in} launches, alone {alone_in}; wanted {saved} fewer"));
+    }
+    Ok(())
+}
+
+/// Runs products of one row, with kernels before and after them; each `alone`, or as they come. Returns the
+/// bits of all outputs.
+fn around<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(
+    gpu: &Gpu,
+    n: usize,
+    alone: bool,
+) -> Vec<Vec<u64>> {
+    const K: usize = 1096; // more than the threads of a block read at a time
+    let on = D::on(gpu);
+    let of = |seed: u64, rows: usize, cols: usize| {
+        Tensor::<D>::from_fn(on, Category::Buffers, rows, cols, |i| D::Elem::from_f64(draw(seed)(i)))
+    };
+    let [x, gain, gate, up, more] =
+        [(1, K), (2, K), (3, K), (4, K), (5, n)].map(|(seed, cols)| of(seed, 1, cols));
+    let (b, mut y, mut h) = (of(6, K, n), of(7, 1, K), of(8, 1, K));
+    let mut r = [(); 2].map(|()| Tensor::from_fn(D::Wide::on(gpu), Category::Buffers, 1, 1, |_| 0.0));
+    let mut c = [10, 11, 12, 13].map(|seed| of(seed, 1, n));
+    let then = || {
+        if alone {
+            gpu.settle();
+        }
+    };
+    on.rms_norm(y.view_mut(), r[0].view_mut(), x.view(), gain.view(), 1e-5);
+    then();
+    on.gemm(c[0].view_mut(), y.view(), b.view(), Write::Set);
+    then();
+    on.add(c[0].view_mut(), more.view());
+    then();
+    on.swiglu(h.view_mut(), gate.view(), up.view());
+    then();
+    on.gemm(c[1].view_mut(), h.view(), b.view(), Write::Set);
+    then();
+    on.add(c[1].view_mut(), more.view());
+    then();
+    // A norm whose result this product does not read; a product that adds; a sum of another matrix.
+    on.rms_norm(h.view_mut(), r[1].view_mut(), x.view(), gain.view(), 1e-3);
+    then();
+    on.gemm(c[2].view_mut(), y.view(), b.view(), Write::Set);
+    then();
+    on.add(c[3].view_mut(), more.view());
+    then();
+    on.gemm(c[3].view_mut(), y.view(), b.view(), Write::Add);
+    then();
+    on.add(c[3].view_mut(), more.view());
+    then();
+    let bits = |x: &Tensor<D>| {
+        x.read().expect("a card has values").into_iter().map(|x| x.to_f64().to_bits()).collect()
+    };
+    let mut all: Vec<Vec<u64>> = c.iter().chain([&y, &h]).map(bits).collect();
+    for r in r {
+        all.push(r.read().expect("a card has values").into_iter().map(|x| u64::from(x.to_bits())).collect());
+    }
+    all
 }
 
 /// Checks one product of Hopper's own.

@@ -304,16 +304,18 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let on_hopper = |kernel| TILED_ON_HOPPER.contains(&dim).then(|| on_cores(kernel)).flatten();
         let [of_keys, of_queries] = kernels.hopper.map(on_hopper);
         if let (Some(of_keys), Some(of_queries)) = (of_keys, of_queries) {
-            // Two tiles of 128 rows of its own; two stages of two tiles of `aside` rows of the other side,
-            // with two values per row; barriers.
-            let shared = |aside: usize| (2 * 128 + 4 * aside) * dim * 2 + 4 * aside * 4 + 5 * 8;
+            // Two tiles of 128 rows of its own; stages of two tiles of `aside` rows of the other side, with
+            // two values per row; barriers.
+            let shared = |stages: usize, aside: usize| {
+                (2 * 128 + 2 * stages * aside) * dim * 2 + 2 * stages * aside * 4 + (1 + 2 * stages) * 8
+            };
             let tiles = |rows: usize| rows.div_ceil(128);
             let [map_of_q, map_of_k, map_of_v, map_of_d_o] = from.map(|x| boxes(self.0, &x));
             let maps: [&dyn Argument; 4] = [&map_of_q, &map_of_k, &map_of_v, &map_of_d_o];
             let [q, k, v, d_o] = maps;
-            let shape = block_on_hopper([keys, tiles(qkv.k.rows())], shared(64));
+            let shape = block_on_hopper([keys, tiles(qkv.k.rows())], shared(2, 64));
             self.launch(of_keys, shape, &[&a, spans, &from[1].rows, q, k, v, d_o, &lse, &delta, &dk, &dv]);
-            let shape = block_on_hopper([tiles(qkv.q.rows()), queries], shared(64 * 128 / dim));
+            let shape = block_on_hopper([tiles(qkv.q.rows()), queries], shared(3, 64 * 128 / dim));
             return self.launch(
                 of_queries,
                 shape,

@@ -1,4 +1,5 @@
 //! Launches of `elementwise.cu`.
+use super::row::RowRules;
 use super::{DropoutArgs, LaunchConfig, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
 use crate::card::Argument;
 use crate::gpu::Gpu;
@@ -93,7 +94,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
 
     pub(crate) fn swiglu(&self, h: MatrixOut<S>, gate: MatrixIn<S>, up: MatrixIn<S>) {
-        self.map("swiglu", &h, &[&h, &gate, &up]);
+        let shape = each(self.0, MatrixView::from(&h).len().div_ceil(4));
+        self.launch_under(&RowRules, "swiglu", shape, &[&h, &gate, &up]);
     }
 
     pub(crate) fn swiglu_backward(

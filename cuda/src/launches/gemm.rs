@@ -1,6 +1,7 @@
 //! Launches of products: the fastest of the card's kernels that fits.
-use super::{Launches, MatrixIn, MatrixOut, MatrixView, boxes, each};
-use crate::card::LaunchConfig;
+use super::row::{RowRules, row_kernels};
+use super::{Launches, MatrixIn, MatrixOut, MatrixView, SizedMatrix, boxes, each};
+use crate::card::{Argument, LaunchConfig};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::Write;
@@ -9,6 +10,8 @@ use tensor::{Scalar, Tensor};
 /// A way to compute a product: a rung of the ladder of `gemm.cu`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rung {
+    /// One row: `gemm_row.cuh`.
+    Row,
     /// Few rows: `gemm_few.cu`.
     Few,
     /// Hopper's own asynchronous copies and products: `gemm_hopper.cu`.
@@ -22,7 +25,7 @@ pub(crate) enum Rung {
 
 /// Kernels for products of at most this number of rows, from `gemm_few.cu`, by the layout of B.
 const FEW: [(u32, [&str; 2]); 3] = [
-    (1, ["gemm_by_rows_1", "gemm_by_columns_1"]),
+    (1, ["gemm_by_rows_4", "gemm_by_columns_1"]),
     (4, ["gemm_by_rows_4", "gemm_by_columns_4"]),
     (8, ["gemm_by_rows_8", "gemm_by_columns_8"]),
 ];
@@ -42,19 +45,19 @@ const ADD: u32 = 1;
 const WIDE: u32 = 2;
 
 /// A product: the windows of C and its factors, the size of a factor's elements, and how C is written.
-struct Product {
-    c: MatrixView,
-    a: MatrixView,
-    b: MatrixView,
+pub(super) struct Product {
+    pub(super) c: MatrixView,
+    pub(super) a: MatrixView,
+    pub(super) b: MatrixView,
     /// Bytes of a factor's element.
-    bytes: u64,
+    pub(super) bytes: u64,
     how: u32,
 }
 
 impl Product {
     /// Returns true if the elements of a factor's rows are adjacent, false if those of its columns are;
     /// `None` unless each row (or column) begins on a multiple of 16 bytes.
-    fn by_rows(&self, x: &MatrixView) -> Option<bool> {
+    pub(super) fn by_rows(&self, x: &MatrixView) -> Option<bool> {
         let rows = x.col_stride == 1;
         let stride = if rows { x.row_stride } else { x.col_stride };
         let aligned = x.at.is_multiple_of(16) && (stride * self.bytes).is_multiple_of(16);
@@ -77,8 +80,8 @@ impl Product {
 
 impl Rung {
     /// All rungs, the fastest first.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Few, Self::Hopper, Self::Tensor, Self::Tiled, Self::Small, Self::Naive];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Row, Self::Few, Self::Hopper, Self::Tensor, Self::Tiled, Self::Small, Self::Naive];
 
     /// Returns the kernel without its dtype suffix, and its launch; `None` if the rung cannot compute this
     /// product.
@@ -86,6 +89,12 @@ impl Rung {
         let (c, blocks) =
             (&of.c, |blocks, threads, shared| LaunchConfig { blocks: [blocks, 1, 1], threads, shared });
         Some(match self {
+            Self::Row => {
+                let processors = gpu.card().about.processors;
+                let (names, shape) = row_kernels(processors, of).filter(|_| c.rows == 1)?;
+                let number = if of.bytes == 4 { "f32" } else { "bf16" };
+                (names.into_iter().find(|name| gpu.card().has((name, number)))?, shape)
+            }
             Self::Few => {
                 let ((_, [by_rows, by_columns]), v) =
                     (FEW.into_iter().find(|&(rows, _)| c.rows <= rows)?, 16 / of.bytes as u32);
@@ -154,12 +163,19 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         };
         let suiting = |rung: &Rung| rung.suits(self.0, &of);
         let found = by.map_or_else(|| Rung::ALL.into_iter().filter(suiting).find_map(launch), launch);
+        let bytes_of_c = if how & WIDE > 0 { 4 } else { of.bytes };
+        let [c, a, b] = [(of.c, bytes_of_c), (of.a, of.bytes), (of.b, of.bytes)]
+            .map(|(view, bytes)| SizedMatrix(view, bytes));
         match found {
             Some((Rung::Hopper, kernel, shape)) => {
-                let [a, b] = [&a, &b].map(|x| boxes(self.0, x));
-                self.launch(kernel, shape, &[&of.c, &of.a.cols, &a, &b, &of.how]);
+                let [a, b] = [&of.a, &of.b].map(|x| boxes(self.0, x));
+                self.launch(kernel, shape, &[&c, &of.a.cols, &a, &b, &of.how]);
             }
-            Some((_, kernel, shape)) => self.launch(kernel, shape, &[&of.c, &of.a, &of.b, &of.how]),
+            Some((Rung::Row, kernel, shape)) => {
+                let arguments: [&dyn Argument; 5] = [&c, &a, &b, &of.how, &MatrixView::NONE];
+                self.launch_under(&RowRules, kernel, shape, &arguments);
+            }
+            Some((_, kernel, shape)) => self.launch(kernel, shape, &[&c, &a, &b, &of.how]),
             None => {}
         }
         found.is_some()

@@ -1,4 +1,5 @@
 //! Launches of `norm.cu`.
+use super::row::RowRules;
 use super::{LaunchConfig, Launches, MatrixIn, MatrixOut, across, scratch};
 use crate::card::{Argument, KernelName};
 use tensor::Scalar;
@@ -18,9 +19,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         gain: MatrixIn<S>,
         eps: f64,
     ) {
-        self.rms_norm_as(("rms_norm", S::NAME), y, r, x, gain, eps);
+        let arguments: [&dyn Argument; 6] = [&y, &r, &x, &gain, &share(x), &(eps as f32)];
+        self.launch_under(&RowRules, "rms_norm", across(&x), &arguments);
     }
-    /// Launches the kernel of this name: the compiled one, or the one written by hand.
+    /// Launches another kernel in its place: the one written by hand.
     pub(crate) fn rms_norm_as(
         &self,
         kernel: KernelName,
