@@ -36,6 +36,16 @@ impl<P: Place> Group<P> {
         let call = self.call(Op::AllGather, [mine.len(), 1], elem::<T>());
         self.values(mine, &call)
     }
+    /// Makes the call of [`all_gather_values`](Self::all_gather_values) with `len` values, on a rank without
+    /// peers: it takes the time of the call, and nobody sees values. Returns as many empty lists as ranks.
+    ///
+    /// # Errors
+    /// As above.
+    #[track_caller]
+    pub fn all_gather_unseen<T: Pod>(&self, len: usize) -> Result<Vec<Vec<T>>> {
+        let call = self.call(Op::AllGather, [len, 1], elem::<T>());
+        self.values(&[], &call)
+    }
     /// Joins the values of all ranks one by one, in rank order, into every rank's `values`: sums, or maxima
     /// for reports.
     ///

@@ -13,7 +13,7 @@
 //! activations, weights come back with the gradients. Source: Fedus et al., "Switch transformers", §2.2,
 //! arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2, arXiv:2412.19437;
 //! bias: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
-use crate::routing::{Routing, numbers, tally};
+use crate::routing::{Routing, numbers};
 use comm::{Axes, Axis, Mesh};
 use kernels::Kernels;
 use layers::ops::{RouterLoss, plus, pooled};
@@ -44,7 +44,7 @@ impl ChoiceCounts {
         own: &Routing,
     ) -> Result<Self> {
         let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
-        let rows = vec![own.list.len() / own.chosen; group.size()]; // only this rank's run lengths are used
+        let rows = vec![own.tokens(); group.size()]; // only this rank's run lengths are used
         let runs = numbers((mesh, &group), cx, &rows).swap_remove(group.rank());
         let of_run = |row: &mut usize, run: &Range<usize>| {
             *row += run.len();
@@ -191,11 +191,15 @@ fn by_sequence<D: Kernels>(
     cx: &PassContext<D>,
     first: usize,
 ) -> Result<Vec<usize>> {
-    let of_row = cx.tokens().iter().zip(cx.parts_of_tokens());
-    let of_row = of_row.flat_map(|(t, &part)| std::iter::repeat_n(part, t.len));
-    let of_row = of_row.skip(first).zip(own.list.chunks(own.chosen));
-    let of_copy = of_row.flat_map(|(part, chosen)| chosen.iter().map(move |&e| part * experts + e as usize));
-    let mut counts = tally(cx.parts().len() * experts, of_copy);
+    let (mut counts, mut row) = (vec![0; cx.parts().len() * experts], 0);
+    let mine = first..first + own.tokens();
+    for (t, &part) in cx.tokens().iter().zip(cx.parts_of_tokens()) {
+        let of_t = row.clamp(mine.start, mine.end)..(row + t.len).clamp(mine.start, mine.end);
+        row += t.len;
+        let of_t = of_t.start - first..of_t.end - first;
+        let chosen = own.part(std::slice::from_ref(&of_t)).counts(experts);
+        counts[part * experts..][..experts].iter_mut().zip(chosen).for_each(|(sum, n)| *sum += n);
+    }
     let group = mesh.over(TokenShards::CONTEXT | Axis::Tp)?.named("tokens of experts");
     group.all_reduce_values(&mut counts, |a, b| a + b)?;
     Ok(counts)

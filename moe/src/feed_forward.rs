@@ -174,9 +174,10 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         let numbers = TokenNumbers::of(&self.mesh, cx)?;
         let own = Routing::stated(experts, self.shares.as_deref(), numbers.all());
         let own = own.part(&numbers.of_rank(&self.mesh, self.mesh.rank()));
-        let chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
-        let stated = routing::read(&chosen, k).is_none();
-        Ok((chosen, own, stated))
+        let chosen = Index::new(device.place(), own.len(), own.experts());
+        let read = routing::read(&chosen, k);
+        let stated = read.is_none();
+        Ok((chosen, read.unwrap_or(own), stated))
     }
     /// Routes this rank's tokens, and plans their dispatch.
     fn route(&self, cx: &PassContext<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Routed<D>> {
@@ -198,18 +199,19 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
             balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), (cx, first), mean_over)?;
         let most = |tokens| experts.capacity_of(tokens).filter(|_| drops);
         let stated = stated.then(|| {
-            let of = TokenNumbers::stated(&self.mesh, cx).all();
+            let numbers = TokenNumbers::stated(&self.mesh, cx);
+            let of = numbers.all();
             let mut all = Routing::stated(experts, self.shares.as_deref(), of);
             most(of).inspect(|&most| all.drop_beyond(most, [(of, vec![0; experts.count])]));
-            all
+            (all, numbers)
         });
         if let (Some(counts), None) = (counts, &stated)
             && let Some(most) = most(counts.tokens)
         {
             own.drop_beyond(most, counts.before);
         }
-        let all = routing::of_all(&self.mesh, &own, (stated.as_ref(), cx))?;
-        let rows = [k, 1].map(|each| all[self.ep.rank()].iter().map(|of| of.list.len() / each).collect());
+        let all = routing::of_all(&self.mesh, &own, stated.as_ref())?;
+        let rows = [k, 1].map(|each| all[self.ep.rank()].iter().map(|of| of.len() / each).collect());
         let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let experts = (experts.count, &self.room);
         let plan = <X as TokenDispatcher<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());

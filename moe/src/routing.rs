@@ -1,5 +1,6 @@
 //! Routing: the experts of the `k` copies of every token of a rank, as a list. Only this list leaves the
-//! router's device; on the meta device it is a stated one.
+//! router's device. On the meta device it is stated: by a rule where there is one, since all that is asked of
+//! it are numbers of copies.
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
 use layers::ops::Region;
@@ -24,16 +25,32 @@ pub(crate) fn terms(experts: &Experts) -> RouterTerms {
 /// The experts of tokens, `k` each, token after token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// The expert of each copy, or [`DROPPED`].
-    pub list: Vec<u32>,
+    copies: CopyExperts,
     /// `k`.
     pub chosen: usize,
 }
 
+/// The experts of copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum CopyExperts {
+    /// The expert of each copy, or [`DROPPED`].
+    Listed(Vec<u32>),
+    /// The experts of these tokens of a microbatch, by their numbers: its copies go to the experts in turn.
+    /// An expert takes the first `most` of all its copies.
+    InTurn { tokens: RowRuns, experts: usize, most: usize },
+}
+
+impl From<(Vec<u32>, usize)> for Routing {
+    /// Lists the expert of each copy, or [`DROPPED`], of which each token has the given number.
+    fn from((list, chosen): (Vec<u32>, usize)) -> Self {
+        Self { copies: CopyExperts::Listed(list), chosen }
+    }
+}
+
 impl Routing {
     /// States the routing of all tokens of a microbatch: token `t` goes to the experts `t·k`, `t·k + 1`, …,
-    /// modulo the number of experts. If experts choose, expert `e` takes `C` tokens from `e·C` on, modulo the
-    /// number of tokens.
+    /// modulo the number of experts, which is a rule. If experts choose, expert `e` takes `C` tokens from
+    /// `e·C` on, modulo the number of tokens.
     ///
     /// With `shares`, each expert has copies in proportion to its share: of all copies, sorted by expert,
     /// token `t` has the `σ(t)`-th of each `B`. An expert's share is at most a k-th of the copies. `σ` goes
@@ -50,18 +67,61 @@ impl Routing {
         };
         let ends: Vec<u128> = shares.unwrap_or_default().iter().scan(0, sum).collect();
         let of = ends.last().copied().unwrap_or(0);
-        let stride = if of == 0 { 0 } else { stride(tokens) };
+        if of == 0 {
+            let tokens = std::iter::once(0..tokens).collect();
+            return Self {
+                copies: CopyExperts::InTurn { tokens, experts: all, most: usize::MAX },
+                chosen: k,
+            };
+        }
+        let stride = stride(tokens);
         let expert = |copy: usize| {
             let place = copy / k * stride % tokens + copy % k * tokens;
             ends.partition_point(|end| end * (k * tokens) as u128 <= place as u128 * of)
         };
-        let list = (0..tokens * k).map(|copy| if of == 0 { copy % all } else { expert(copy) } as u32);
-        Self { list: list.collect(), chosen: k }
+        Self::from(((0..tokens * k).map(|copy| expert(copy) as u32).collect(), k))
+    }
+    /// Returns the number of tokens.
+    pub(crate) fn tokens(&self) -> usize {
+        match &self.copies {
+            CopyExperts::Listed(list) => list.len() / self.chosen,
+            CopyExperts::InTurn { tokens, .. } => tokens.iter().map(Range::len).sum(),
+        }
+    }
+    /// Returns the number of copies, dropped ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens() * self.chosen
+    }
+    /// Returns the expert of each copy, or [`DROPPED`]; `None` if they are stated by a rule.
+    pub fn list(&self) -> Option<&[u32]> {
+        match &self.copies {
+            CopyExperts::Listed(list) => Some(list),
+            CopyExperts::InTurn { .. } => None,
+        }
+    }
+    /// Returns the expert of each copy before any is dropped by a rule.
+    pub(crate) fn experts(&self) -> Box<dyn Iterator<Item = u32> + '_> {
+        match &self.copies {
+            CopyExperts::Listed(list) => Box::new(list.iter().copied()),
+            CopyExperts::InTurn { tokens, experts, .. } => {
+                let copies = move |run: &Range<usize>| run.start * self.chosen..run.end * self.chosen;
+                Box::new(tokens.iter().flat_map(copies).map(move |copy| (copy % *experts) as u32))
+            }
+        }
     }
     /// Returns the routing of these tokens alone.
     pub(crate) fn part(&self, tokens: &[Range<usize>]) -> Self {
-        let run = |run: &Range<usize>| &self.list[run.start * self.chosen..run.end * self.chosen];
-        Self { list: tokens.iter().flat_map(run).copied().collect(), ..*self }
+        let copies = match &self.copies {
+            CopyExperts::Listed(list) => {
+                let run = |run: &Range<usize>| &list[run.start * self.chosen..run.end * self.chosen];
+                CopyExperts::Listed(tokens.iter().flat_map(run).copied().collect())
+            }
+            CopyExperts::InTurn { tokens: all, experts, most } => {
+                let parts = tokens.iter().flat_map(|part| cut(all, part));
+                CopyExperts::InTurn { tokens: parts.collect(), experts: *experts, most: *most }
+            }
+        };
+        Self { copies, ..*self }
     }
     /// Routes a copy of each token to each expert; drops it if `takes(token, expert)` is false.
     fn of_each(
@@ -71,7 +131,7 @@ impl Routing {
     ) -> Self {
         let of = |t: usize| (0..experts).map(move |e| (t, e));
         let list = tokens.flat_map(of).map(|(t, e)| if takes(t, e) { e as u32 } else { DROPPED }).collect();
-        Self { list, chosen: experts }
+        Self::from((list, experts))
     }
     /// Returns the experts' choice for a microbatch, from the scores `P` of all ranks, in rank order: each
     /// expert takes the tokens with the highest scores; of two equal ones, the lower token number. `None` on
@@ -99,29 +159,71 @@ impl Routing {
         let own = numbers.swap_remove(group.rank()).into_iter().flatten();
         Ok(Some(Self::of_each(own, all, |t, e| taken[t * all + e])))
     }
-    /// Returns the number of copies of each expert.
+    /// Returns the number of copies that each expert takes.
     #[must_use]
     pub fn counts(&self, experts: usize) -> Vec<usize> {
-        tally(experts, self.list.iter().filter(|&&e| e != DROPPED).map(|&e| e as usize))
+        match &self.copies {
+            CopyExperts::Listed(list) => {
+                tally(experts, list.iter().filter(|&&e| e != DROPPED).map(|&e| e as usize))
+            }
+            CopyExperts::InTurn { tokens, experts: all, most } => {
+                // of the first n copies, expert e has those with the numbers e, e + E, e + 2E, …
+                let first = |n: usize, e: usize| (n * self.chosen + all).saturating_sub(1 + e) / all;
+                let of = |e: usize| {
+                    let of_run =
+                        |run: &Range<usize>| first(run.end, e).min(*most) - first(run.start, e).min(*most);
+                    tokens.iter().map(of_run).sum()
+                };
+                (0..experts).map(|e| if e < *all { of(e) } else { 0 }).collect()
+            }
+        }
     }
-    /// Concatenates these routings, in this order.
+    /// Concatenates these routings, in this order: all are lists, or all follow one rule.
     pub(crate) fn together(all: &[Self]) -> Self {
-        Self { list: all.iter().flat_map(|of| &of.list).copied().collect(), chosen: all[0].chosen }
+        let mut both = all[0].clone();
+        for more in &all[1..] {
+            match (&mut both.copies, &more.copies) {
+                (CopyExperts::Listed(list), CopyExperts::Listed(more)) => list.extend(more),
+                (CopyExperts::InTurn { tokens, .. }, CopyExperts::InTurn { tokens: more, .. }) => {
+                    tokens.extend(more.iter().cloned());
+                }
+                _ => unreachable!("all ranks state their routing, or none does"),
+            }
+        }
+        both
     }
     /// Drops, for each expert, all copies but the first `most`. Each run of the tokens has its length, and
-    /// the number of copies that each expert has from the tokens before the run.
-    pub fn drop_beyond(&mut self, most: usize, runs: impl IntoIterator<Item = (usize, Vec<usize>)>) {
-        let mut list = self.list.iter_mut();
+    /// the number of copies that each expert has from the tokens before the run. A rule knows these.
+    pub fn drop_beyond(&mut self, limit: usize, runs: impl IntoIterator<Item = (usize, Vec<usize>)>) {
+        let list = match &mut self.copies {
+            CopyExperts::Listed(list) => list,
+            CopyExperts::InTurn { most, .. } => {
+                *most = limit;
+                return;
+            }
+        };
+        let mut list = list.iter_mut();
         for (tokens, mut before) in runs {
             for expert in list.by_ref().take(tokens * self.chosen) {
                 let taken = &mut before[*expert as usize];
                 *taken += 1;
-                if *taken > most {
+                if *taken > limit {
                     *expert = DROPPED;
                 }
             }
         }
     }
+}
+
+/// Returns the token numbers of a range of the tokens that have these numbers.
+fn cut(all: &[Range<usize>], rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let of = |row: &mut usize, run: &Range<usize>| {
+        let part = rows.start.clamp(*row, *row + run.len())..rows.end.clamp(*row, *row + run.len());
+        let of = run.start + part.start - *row..run.start + part.end - *row;
+        *row += run.len();
+        Some(of)
+    };
+    all.iter().scan(0, of).filter(|run| !run.is_empty())
 }
 
 /// Counts how often each number below `n` occurs.
@@ -216,32 +318,29 @@ impl TokenNumbers {
         let at = Region::Tokens { axis: Axis::Tp.into(), rank: mesh.coordinate(Axis::Tp, rank), ranks };
         let runs = &self.0[dealer];
         let mine = at.mine(runs.iter().map(Range::len).sum());
-        let cut = |row: &mut usize, run: &Range<usize>| {
-            let rows = mine.start.clamp(*row, *row + run.len())..mine.end.clamp(*row, *row + run.len());
-            let of = run.start + rows.start - *row..run.start + rows.end - *row;
-            *row += run.len();
-            Some(of)
-        };
-        runs.iter().scan(0, cut).filter(|run| !run.is_empty()).collect()
+        cut(runs, &mine).collect()
     }
 }
 
 /// Gathers the routings of all ranks along the ep and etp axes, `[ep][etp]`. With `stated`, a routing of all
-/// tokens, each is the rank's part of it.
-pub(crate) fn of_all<D: Kernels>(
-    mesh: &Mesh<D::Place>,
+/// tokens and their numbers, each is the rank's part of it.
+pub(crate) fn of_all<P: Place>(
+    mesh: &Mesh<P>,
     own: &Routing,
-    (stated, cx): (Option<&Routing>, &PassContext<D>),
+    stated: Option<&(Routing, TokenNumbers)>,
 ) -> Result<Vec<Vec<Routing>>> {
     let group = mesh.over(Axis::Ep | Axis::Etp)?.named("experts of tokens");
-    let lists = group.all_gather_values(&own.list)?;
+    let lists = match own.list() {
+        Some(list) => group.all_gather_values(list)?,
+        None => group.all_gather_unseen::<u32>(own.len())?,
+    };
     let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.group(axis).size());
-    let mut all = vec![vec![Routing { list: vec![], chosen: own.chosen }; etp]; ep];
+    let mut all = vec![vec![own.part(&[]); etp]; ep];
     for (rank, list) in group.ranks().zip(lists) {
         let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.coordinate(axis, rank));
         all[ep][etp] = match stated {
-            Some(of_all) => of_all.part(&TokenNumbers::stated(mesh, cx).of_rank(mesh, rank)),
-            None => Routing { list, chosen: own.chosen },
+            Some((of_all, numbers)) => of_all.part(&numbers.of_rank(mesh, rank)),
+            None => Routing::from((list, own.chosen)),
         };
     }
     Ok(all)
@@ -250,5 +349,5 @@ pub(crate) fn of_all<D: Kernels>(
 /// Returns the router's choice, if it can be read.
 pub(crate) fn read<P: Place>(chosen: &Index<P>, k: usize) -> Option<Routing> {
     let mut list = Vec::new();
-    chosen.read_into(&mut list).then_some(Routing { list, chosen: k })
+    chosen.read_into(&mut list).then(|| Routing::from((list, k)))
 }

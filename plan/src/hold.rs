@@ -7,7 +7,7 @@
 //!         + gradients of chunks that have had a backward
 //! ```
 use crate::bound::{BlockCost, run, stage_of, staged};
-use crate::clock::Part;
+use crate::clock::{PARTS, Part};
 use crate::machine::Machine;
 use crate::step::TrainingJob;
 use kernels::Kernels;
@@ -31,6 +31,9 @@ pub struct StateBytes {
     pub waits: [f64; 2],
     /// Seconds of the kernels of a block's update.
     pub update: f64,
+    /// Seconds of a block's forward and backward, by use: of very short sequences, so that no call and no
+    /// kernel that this state adds to them is hidden.
+    passes: [[f64; PARTS]; 2],
 }
 
 /// Contents of a rank at some time of a table: chunks, or slices of them, that are saved, if the input
@@ -46,20 +49,25 @@ impl StateBytes {
         let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
         let (staged, unlike) = staged(&layout.unscheduled())?;
         let sequences = layout.size(TokenShards::SEQUENCES);
-        let of_stage = |stage: usize| -> Result<(HeldBytes, [f64; 2], f64)> {
+        let of_stage = |stage: usize| -> Result<(HeldBytes, [[f64; PARTS]; 2], f64)> {
             let costs = stage_of::<D>(&staged, &job, (stage, sequences, true), machine)?;
             let cost = |act, first| costs.cost(run(act, stage, 0), first);
             let adds = |first| cost(PassKind::B, first).map_or(0, |(change, _)| change.adds);
-            let waits = |act| cost(act, false).map_or(0.0, |(_, lap)| lap.parts[Part::Dp as usize]);
+            let parts = |act| cost(act, false).map_or([0.0; PARTS], |(_, lap)| lap.parts);
             let held = [costs.rests(), (adds(true) - adds(false)).max(0) as usize];
             let update = costs.cost(Action::Update, true);
             let update = update.map_or(0.0, |(_, lap)| lap.parts[Part::Kernels as usize]);
-            Ok((held, [PassKind::F, PassKind::B].map(waits), update))
+            Ok((held, [PassKind::F, PassKind::B].map(parts), update))
         };
-        let [(first, ..), (block, waits, update), (last, ..)] =
+        let [(first, ..), (block, passes, update), (last, ..)] =
             [of_stage(0)?, of_stage(1)?, of_stage(unlike + 1)?];
         let beside = |end: HeldBytes| [0, 1].map(|i| end[i].saturating_sub(block[i]));
-        Ok(Self { block, ends: [beside(first), beside(last)], waits, update })
+        let waits = passes.map(|parts| parts[Part::Dp as usize]);
+        Ok(Self { block, ends: [beside(first), beside(last)], waits, update, passes })
+    }
+    /// Returns true if a block's forward and backward do the same as with the other state.
+    pub(crate) fn passes_as(&self, other: &Self) -> bool {
+        self.passes == other.passes
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `space.rs`, `search.rs` | layouts to try; the best ones first |
 //! | `bound.rs`, `hold.rs` | lower bounds of a layout's time and of its memory |
 //! | `cores.rs` | work for all cores |
+//! | `kept.rs` | prices that a search keeps |
 //! | `generation.rs` | the time of generating texts, and the search for its best layout |
 //! | `morphing.rs` | the best layout of as many devices as are left |
 //! | `partition.rs` | `PipeDream`'s stages, by measured times of a model's parts |
@@ -18,6 +19,7 @@ pub mod clock;
 mod cores;
 pub mod generation;
 pub mod hold;
+mod kept;
 pub mod machine;
 pub mod morphing;
 pub mod partition;

@@ -1,18 +1,21 @@
 //! The search for the best layout: every layout of the [space](crate::space) is bounded, and those with the
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
-use crate::bound::{BlockCost, CostLine, StageWork, has_halves, staged};
+use crate::bound::{CostLine, StageWork, has_halves, staged};
 use crate::cores::{each, measured};
 use crate::hold::{StateBytes, held};
+use crate::kept::KeptPrices;
 use crate::machine::Machine;
-use crate::space::{ORDER, STATE, WORK, divisions, microbatches, powers, variants};
-use crate::step::{KnownPrices, StepTime, TrainingJob};
+use crate::space::{
+    ORDER, STATE, WORK, block_key, divisions, head_key, microbatches, powers, state_key, variants,
+};
+use crate::step::{StepTime, TrainingJob};
 use comm::Axis;
 use kernels::Kernels;
-use layers::{Choice, TokenShards};
+use layers::TokenShards;
 use parallel::Layout;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Number of layouts that a search returns at most.
 pub(crate) const BEST: usize = 10;
@@ -113,6 +116,7 @@ struct Division {
     state: Vec<Layout>,
     order: Vec<Layout>,
     bytes: Vec<StateBytes>, // by state
+    alike: Vec<Layout>,     // by state: one with which blocks do the same
 }
 
 /// Level of a bound after which a layout is weighed.
@@ -130,14 +134,6 @@ enum Seen {
     Weighed(Box<Weighed>),
 }
 
-/// Prices that a search keeps: of blocks, by the layout of their stages and the sequences of a microbatch,
-/// and of stages, by core.
-#[derive(Default)]
-struct KeptPrices {
-    blocks: Mutex<HashMap<(Layout, usize), Arc<BlockCost>>>,
-    stages: Mutex<Vec<KnownPrices>>,
-}
-
 impl LayoutSearch<'_> {
     /// Searches; entries that only save memory are tried if nothing else fits.
     pub fn find<D: Kernels>(&self) -> SearchResult {
@@ -153,7 +149,13 @@ impl LayoutSearch<'_> {
         let design = &self.job.design;
         let with = |layout: &Layout| {
             let of = |choices| variants(*layout, choices, design, needed);
-            Ok(Division { work: of(WORK), state: of(STATE), order: of(ORDER), bytes: Vec::new() })
+            Ok(Division {
+                work: of(WORK),
+                state: of(STATE),
+                order: of(ORDER),
+                bytes: Vec::new(),
+                alike: Vec::new(),
+            })
         };
         let divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
         let mut all: Vec<_> = measured(divided, with).into_iter().collect();
@@ -164,6 +166,9 @@ impl LayoutSearch<'_> {
         let bytes = |state| states.get(&state_key(state)).copied().unwrap_or_default();
         for division in &mut all {
             division.bytes = division.state.iter().map(bytes).collect();
+            let same = |of: &StateBytes| division.bytes.iter().position(|other| other.passes_as(of));
+            let alike = |of| division.state[same(of).expect("itself at the latest")];
+            division.alike = division.bytes.iter().map(alike).collect();
         }
         let (mut heap, mut found) = self.bounded::<D>(&all);
         let kept = KeptPrices::default();
@@ -202,11 +207,7 @@ impl LayoutSearch<'_> {
             return Seen::Bounded(self.tightened::<D>((&layout, division), of, kept));
         }
         let microbatches = self.microbatches(layout.size(TokenShards::SEQUENCES), of.power);
-        let stages = || kept.stages.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known = stages().pop().unwrap_or_default();
-        let step = known.step::<D>(&layout, self.job, (microbatches, self.memory), self.machine);
-        stages().push(known);
-        match step {
+        match kept.step::<D>(&layout, self.job, (microbatches, self.memory), self.machine) {
             Ok(step) if step.peak <= self.memory => {
                 Seen::Weighed(Box::new(Weighed { layout, microbatches, step }))
             }
@@ -238,15 +239,10 @@ impl LayoutSearch<'_> {
         let microbatches = self.microbatches(layout.size(TokenShards::SEQUENCES), of.power);
         let (sequences, blocks) =
             (self.job.batch_size.div_ceil(microbatches), self.job.design.parts(layout.size(Axis::Tp)));
-        let staged = if self.goal == Goal::Time { staged(layout).ok() } else { None };
-        let Some((staged, unlike)) = staged else { return Candidate { level: WEIGHED, ..of } };
-        let all = || kept.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all().get(&(staged, sequences)).cloned();
-        let cost = known.unwrap_or_else(|| {
-            let at = (&staged, unlike);
-            let cost = BlockCost::new::<D>(at, self.job, (sequences, true), self.machine);
-            all().entry((staged, sequences)).or_insert(Arc::new(cost.unwrap_or_default())).clone()
-        });
+        let alike = layout_with(division, &of, &division.alike[of.state as usize]);
+        let staged = alike.filter(|_| self.goal == Goal::Time).and_then(|layout| staged(&layout).ok());
+        let Some(staged) = staged else { return Candidate { level: WEIGHED, ..of } };
+        let cost = kept.block::<D>(staged, self.job, sequences, self.machine);
         let (pipeline, update) = (layout.pipeline(), division.bytes[of.state as usize].update);
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         let bound = if of.level == WEIGHED {
@@ -358,37 +354,15 @@ impl LayoutSearch<'_> {
     }
 }
 
-/// Returns the layout without stages, which do not change a block's state.
-fn state_key(layout: &Layout) -> Layout {
-    resized(layout, &[Axis::Pp])
-}
-
-/// Returns the layout without stages, and without data ranks if they share no experts.
-fn block_key(layout: &Layout) -> Layout {
-    resized(layout, if layout.shares_experts() { &[Axis::Pp] } else { &[Axis::Pp, TokenShards::SEQUENCES] })
-}
-
-/// Returns the layout with those choices alone that change what a head computes.
-fn head_key(layout: &Layout) -> Layout {
-    let base = Layout::new(&layout.axes()).expect("the same ranks");
-    let of_head =
-        layout.strategies().into_iter().filter(|about| about.choice == Choice::Layers && about.is_named());
-    of_head.fold(base, |layout, about| layout.with(about.word).unwrap_or(layout))
-}
-
-/// Returns the layout without these axes.
-fn resized(layout: &Layout, without: &[Axis]) -> Layout {
-    let sizes: Vec<_> = layout.axes().into_iter().filter(|(axis, _)| !without.contains(axis)).collect();
-    let base = Layout::new(&sizes).expect("fewer ranks");
-    layout.named().iter().fold(base, |layout, word| layout.with(word).unwrap_or(layout))
-}
-
 /// Returns a candidate's layout, if its choices go together.
 fn layout_of(division: &Division, of: &Candidate) -> Option<Layout> {
-    let [work, state, order] =
-        [(&division.work, of.work), (&division.state, of.state), (&division.order, of.order)]
-            .map(|(all, at)| all[at as usize]);
-    let named = |layout: &Layout| layout.named();
-    let words = named(&state).into_iter().chain(named(&order));
+    layout_with(division, of, &division.state[of.state as usize])
+}
+
+/// Returns a candidate's layout with another state.
+fn layout_with(division: &Division, of: &Candidate, state: &Layout) -> Option<Layout> {
+    let [work, order] =
+        [(&division.work, of.work), (&division.order, of.order)].map(|(all, at)| all[at as usize]);
+    let words = state.named().into_iter().chain(order.named());
     words.into_iter().try_fold(work, |layout, word| layout.with(&word).ok())
 }

@@ -95,3 +95,28 @@ pub fn powers(sequences: usize, data_ranks: usize) -> impl Iterator<Item = u8> {
 pub fn microbatches([sequences, data_ranks]: [usize; 2], power: u8) -> usize {
     sequences.div_ceil(data_ranks << power).min(sequences / data_ranks)
 }
+
+/// Returns the layout without stages, which do not change a block's state.
+pub(crate) fn state_key(layout: &Layout) -> Layout {
+    resized(layout, &[Axis::Pp])
+}
+
+/// Returns the layout without stages, and without data ranks if they share no experts.
+pub(crate) fn block_key(layout: &Layout) -> Layout {
+    resized(layout, if layout.shares_experts() { &[Axis::Pp] } else { &[Axis::Pp, TokenShards::SEQUENCES] })
+}
+
+/// Returns the layout with those choices alone that change what a head computes.
+pub(crate) fn head_key(layout: &Layout) -> Layout {
+    let base = Layout::new(&layout.axes()).expect("the same ranks");
+    let of_head =
+        layout.strategies().into_iter().filter(|about| about.choice == Choice::Layers && about.is_named());
+    of_head.fold(base, |layout, about| layout.with(about.word).unwrap_or(layout))
+}
+
+/// Returns the layout without these axes.
+fn resized(layout: &Layout, without: &[Axis]) -> Layout {
+    let sizes: Vec<_> = layout.axes().into_iter().filter(|(axis, _)| !without.contains(axis)).collect();
+    let base = Layout::new(&sizes).expect("fewer ranks");
+    layout.named().iter().fold(base, |layout, word| layout.with(word).unwrap_or(layout))
+}

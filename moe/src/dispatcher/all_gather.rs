@@ -10,7 +10,7 @@
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
 use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched};
-use crate::routing::{Routing, tally};
+use crate::routing::Routing;
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
@@ -50,13 +50,14 @@ impl<D: Kernels> TokenDispatcher<D> for AllGather {
         place: &D::Place,
     ) -> Dispatch<D::Place> {
         let here = experts.div_ceil(ep.size());
+        let own = ep.rank() * here..(ep.rank() + 1) * here;
         let together = Routing::together(all);
-        let taken = dispatched(&together, 0, ep.rank() * here..(ep.rank() + 1) * here);
-        let counts = tally(here, taken.iter().map(|c| c.expert % here));
-        let copies: Vec<_> = all.iter().map(|of| of.list.len()).collect();
-        let tokens = copies.iter().map(|copies| copies / together.chosen).collect();
-        let room = room.with(taken.len(), all, here);
-        Dispatch::new((ep, place), (&together, &taken, room), (counts, room), [tokens, copies])
+        let counts = together.counts(here * ep.size())[own.clone()].to_vec();
+        let taken: usize = counts.iter().sum();
+        let [tokens, copies] = [Routing::tokens, Routing::len].map(|of| all.iter().map(of).collect());
+        let room = room.with(taken, all, here);
+        let list = dispatched(&together, 0, own);
+        Dispatch::new((ep, place), (&together, (taken, &list[..]), room), (counts, room), [tokens, copies])
     }
     fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: RowKind) -> Result<Request<D>> {
         Ok(plan.ep.start_all_gather_v(x, &plan.rows[what as usize])?)

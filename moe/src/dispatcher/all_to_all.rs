@@ -8,7 +8,7 @@
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
 use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched, index, sorted};
-use crate::routing::{Routing, tally};
+use crate::routing::Routing;
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
@@ -52,22 +52,26 @@ impl<D: Kernels> TokenDispatcher<D> for AllToAll {
     ) -> Dispatch<D::Place> {
         let (me, here) = (ep.rank(), experts.div_ceil(ep.size()));
         let own = me * here..(me + 1) * here;
+        let of_ranks: Vec<_> = all.iter().map(|of| of.counts(here * ep.size())).collect();
+        let give: Vec<usize> = of_ranks[me].chunks(here).map(|of| of.iter().sum()).collect();
+        let take: Vec<usize> = of_ranks.iter().map(|of| of[own.clone()].iter().sum()).collect();
+        let counts: Vec<usize> = own.clone().map(|e| of_ranks.iter().map(|of| of[e]).sum()).collect();
+        let [sent, came] = [&give, &take].map(|rows| rows.iter().sum::<usize>());
+        let (room, most) = (room.with(came, all, here), all[me].len());
         let given = dispatched(&all[me], me, 0..experts);
-        let came: Vec<_> =
-            all.iter().enumerate().flat_map(|(rank, of)| dispatched(of, rank, own.clone())).collect();
-        let give = tally(ep.size(), given.iter().map(|c| c.expert / here));
-        let take = tally(ep.size(), came.iter().map(|c| c.rank));
-        let counts = tally(here, came.iter().map(|c| c.expert % here));
-        let (room, most) = (room.with(came.len(), all, here), all[me].list.len());
-        let plan = Dispatch::new((ep, place), (&all[me], &given, most), (counts, room), [give, take]);
+        let tokens = (&all[me], (sent, &given[..]), most);
+        let plan = Dispatch::new((ep, place), tokens, (counts, room), [give, take]);
         if ep.size() == 1 {
             return plan;
         }
-        let arrived: Vec<u32> = (0..came.len() as u32).collect();
-        let sort = sorted(&arrived, experts, |&at| came[at as usize].expert);
+        let rows: Vec<_> =
+            all.iter().enumerate().flat_map(|(rank, of)| dispatched(of, rank, own.clone())).collect();
+        let arrived: Vec<u32> = (0..rows.len() as u32).collect();
+        let sort = sorted(&arrived, experts, |&at| rows[at as usize].expert);
         let mut back = vec![0; sort.len()];
         sort.iter().zip(0..).for_each(|(&from, to)| back[from as usize] = to);
-        Dispatch { sorts: Some([sort, back].map(|numbers| index(place, numbers.into_iter(), room))), ..plan }
+        let sorts = [sort, back].map(|numbers| index(place, came, numbers.into_iter(), room));
+        Dispatch { sorts: Some(sorts), ..plan }
     }
     fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: RowKind) -> Result<Request<D>> {
         let [give, take] = &plan.rows;

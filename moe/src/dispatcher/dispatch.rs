@@ -58,7 +58,7 @@ impl RowCapacity {
     /// Makes room for `rows` rows of these tokens, for `experts` experts on this rank. Returns the number
     /// that there is room for.
     pub(super) fn with(&self, rows: usize, all: &[Routing], experts: usize) -> usize {
-        let tokens: usize = all.iter().map(|of| of.list.len() / of.chosen).sum();
+        let tokens: usize = all.iter().map(Routing::tokens).sum();
         let most = tokens * all[0].chosen.min(experts);
         self.0.set(self.rows().max(rows.next_multiple_of(most.div_ceil(16).max(1))));
         self.rows()
@@ -87,19 +87,21 @@ pub struct Dispatch<P: Place> {
 
 impl<P: Place> Dispatch<P> {
     /// Creates a plan in which these copies of tokens are the rows sent, or taken, in this order; there may
-    /// be `most` of them.
+    /// be `most` of them. If routings are stated by a rule, their number is all that is known of them.
     pub(super) fn new(
         (ep, place): (&Group<P>, &P),
-        (tokens, copies, most): (&Routing, &[Copy], usize),
+        (tokens, (sent, copies), most): (&Routing, (usize, &[Copy]), usize),
         (counts, room): (Vec<usize>, usize),
         rows: [Vec<usize>; 2],
     ) -> Self {
-        let k = tokens.chosen;
-        let mut at = vec![DROPPED; tokens.list.len()];
+        let (k, len) = (tokens.chosen, tokens.len());
+        let mut at = vec![DROPPED; if tokens.list().is_some() { len } else { 0 }];
         copies.iter().zip(0..).for_each(|(c, row)| at[c.at] = row);
-        let pick = |each: usize| index(place, copies.iter().map(|c| (c.at / each) as u32), most);
-        let home = |first: usize, each: usize| index(place, at.iter().skip(first).step_by(each).copied(), 0);
-        let homes = [(0..k).map(|j| home(j, k)).collect(), vec![home(0, 1)]];
+        let pick = |each: usize| index(place, sent, copies.iter().map(|c| (c.at / each) as u32), most);
+        let home = |first: usize, each: usize| {
+            index(place, (len - first).div_ceil(each), at.iter().skip(first).step_by(each).copied(), 0)
+        };
+        let homes = [(0..k).map(|j| home(j.min(len), k)).collect(), vec![home(0, 1)]];
         Self { counts, room, ep: ep.clone(), rows, picks: [k, 1].map(pick), homes, sorts: None }
     }
 }
@@ -118,10 +120,10 @@ pub(crate) struct Copy {
     pub(crate) at: usize, // index in the rank's list
 }
 
-/// Copies of one rank's tokens that are routed to these experts, in order.
+/// Copies of one rank's tokens that are routed to these experts, in order; none if a rule states them.
 pub(crate) fn dispatched(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
-    let dispatched =
-        of.list.iter().enumerate().filter(|(_, e)| **e != DROPPED && experts.contains(&(**e as usize)));
+    let list = of.list().unwrap_or_default().iter();
+    let dispatched = list.enumerate().filter(|(_, e)| **e != DROPPED && experts.contains(&(**e as usize)));
     let all: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
     sorted(&all, experts.end, |copy| copy.expert)
 }
@@ -142,13 +144,14 @@ pub(crate) fn sorted<T: std::marker::Copy>(all: &[T], end: usize, key: impl Fn(&
     sorted
 }
 
-/// Puts these numbers where kernels read them, with room for `room` numbers.
+/// Puts `len` numbers where kernels read them, with room for `room` numbers.
 pub(super) fn index<P: Place>(
     place: &P,
-    numbers: impl ExactSizeIterator<Item = u32>,
+    len: usize,
+    numbers: impl Iterator<Item = u32>,
     room: usize,
 ) -> Index<P> {
-    Index::with_room(place, [numbers.len(), room.max(numbers.len())], numbers)
+    Index::with_room(place, [len, room.max(len)], numbers)
 }
 
 /// Returns the sum of each token's rows.
