@@ -6,7 +6,8 @@ use crate::hold::{StateBytes, held};
 use crate::kept::KeptPrices;
 use crate::machine::Machine;
 use crate::space::{
-    ORDER, STATE, WORK, block_key, divisions, head_key, microbatches, powers, state_key, variants,
+    ORDER, STATE, WORK, block_key, divisions, few_data_ranks, head_key, microbatches, powers, state_key,
+    variants,
 };
 use crate::step::{StepTime, TrainingJob};
 use comm::Axis;
@@ -93,7 +94,7 @@ struct Candidate {
     state: u16,
     order: u16,
     power: u8, // of two: the sequences of a data rank in a microbatch
-    level: u8, // of its bound: any state, the layout's own blocks, and these in a simulated table
+    level: u8, // of its bound
 }
 
 impl Eq for Candidate {}
@@ -119,10 +120,13 @@ struct Division {
     alike: Vec<Layout>,     // by state: one with which blocks do the same
 }
 
-/// Level of a bound after which a layout is weighed.
-const WEIGHED: u8 = 2;
+/// Levels of a bound, each closer and dearer: blocks on an ideal machine, on the machine itself, with the
+/// layout's own state and slices, and these in a simulated table. After the last, a layout is weighed.
+const IDEAL: u8 = 0;
+const OF_WORK: u8 = 1;
+const WEIGHED: u8 = 3;
 /// Number of candidates that are looked at together, on all cores.
-const TOGETHER: usize = 4;
+const TOGETHER: usize = 32;
 
 /// Result of a look at a candidate.
 enum Seen {
@@ -237,21 +241,42 @@ impl LayoutSearch<'_> {
     ) -> Candidate {
         let of = Candidate { level: of.level + 1, ..of };
         let microbatches = self.microbatches(layout.size(TokenShards::SEQUENCES), of.power);
-        let (sequences, blocks) =
-            (self.job.batch_size.div_ceil(microbatches), self.job.design.parts(layout.size(Axis::Tp)));
-        let alike = layout_with(division, &of, &division.alike[of.state as usize]);
-        let staged = alike.filter(|_| self.goal == Goal::Time).and_then(|layout| staged(&layout).ok());
-        let Some(staged) = staged else { return Candidate { level: WEIGHED, ..of } };
+        let blocks = self.job.design.parts(layout.size(Axis::Tp));
+        let Some((staged, sequences)) = self.staged(division, &of, microbatches) else {
+            return Candidate { level: WEIGHED, ..of };
+        };
         let cost = kept.block::<D>(staged, self.job, sequences, self.machine);
-        let (pipeline, update) = (layout.pipeline(), division.bytes[of.state as usize].update);
+        let StateBytes { waits, update, .. } = division.bytes[of.state as usize];
+        let (pipeline, waits) = (layout.pipeline(), waits.map(|seconds| seconds * BYTES_BELOW));
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         let bound = if of.level == WEIGHED {
             cost.simulated(&pipeline, blocks, &plan, update).unwrap_or(0.0)
         } else {
             let ranks = StageWork::of_ranks(&pipeline, blocks, &plan);
-            cost.seconds(&ranks, &plan, (has_halves(layout), [0.0; 2], update))
+            cost.seconds(&ranks, &plan, (has_halves(layout), waits, update))
         };
         Candidate { bound: bound.max(of.bound), ..of }
+    }
+    /// Returns stages whose blocks bound those of a candidate, and the sequences of a microbatch on them:
+    /// stages of its work alone, or its own. Layouts whose blocks do the same share them.
+    fn staged(
+        &self,
+        division: &Division,
+        of: &Candidate,
+        microbatches: usize,
+    ) -> Option<((Layout, usize), usize)> {
+        let (work, sequences) = (division.work[of.work as usize], self.job.batch_size.div_ceil(microbatches));
+        let alike = &division.alike[of.state as usize];
+        let layout = if of.level == OF_WORK { Some(work) } else { layout_with(division, of, alike) };
+        let layout = layout.filter(|_| self.goal == Goal::Time)?;
+        if of.level > OF_WORK && *alike != division.state[0] {
+            return Some((staged(&layout).ok()?, sequences));
+        }
+        let few = few_data_ranks(&layout);
+        let [ranks, few_ranks] = [layout, few].map(|of| of.size(TokenShards::SEQUENCES));
+        // where ranks share experts, the tokens of all count
+        let each = if layout.shares_experts() { sequences / ranks } else { sequences.div_ceil(ranks) };
+        Some((staged(&few).ok()?, each * few_ranks))
     }
     fn score(&self, of: &Weighed) -> f64 {
         match self.goal {
@@ -334,7 +359,7 @@ impl LayoutSearch<'_> {
                                 state: s as u16,
                                 order: o as u16,
                                 power,
-                                level: 0,
+                                level: IDEAL,
                             });
                         }
                     }

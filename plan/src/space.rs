@@ -98,12 +98,26 @@ pub fn microbatches([sequences, data_ranks]: [usize; 2], power: u8) -> usize {
 
 /// Returns the layout without stages, which do not change a block's state.
 pub(crate) fn state_key(layout: &Layout) -> Layout {
-    resized(layout, &[Axis::Pp])
+    let sizes: Vec<_> = layout.axes().into_iter().filter(|(axis, _)| *axis != Axis::Pp).collect();
+    named_as(&sizes, layout)
 }
 
-/// Returns the layout without stages, and without data ranks if they share no experts.
+/// Returns the layout with as few data ranks as ranks that share experts need: what a block computes and
+/// sends in a pass does not depend on the others, unless parameters are gathered for it.
+pub(crate) fn few_data_ranks(layout: &Layout) -> Layout {
+    let data = TokenShards::SEQUENCES;
+    let inner = layout.size(TokenShards::CONTEXT) * layout.size(Axis::Tp);
+    let shared = if layout.shares_experts() { layout.size(Axis::Ep) * layout.size(Axis::Etp) } else { 1 };
+    let ranks = layout.size(data);
+    let is_enough = |few: &usize| ranks.is_multiple_of(*few) && (few * inner).is_multiple_of(shared);
+    let few = (1..=ranks).find(is_enough).expect("as many as there are");
+    let sizes = layout.axes().into_iter().map(|(axis, size)| (axis, if axis == data { few } else { size }));
+    named_as(&sizes.collect::<Vec<_>>(), layout)
+}
+
+/// Returns the layout without stages, and with few data ranks.
 pub(crate) fn block_key(layout: &Layout) -> Layout {
-    resized(layout, if layout.shares_experts() { &[Axis::Pp] } else { &[Axis::Pp, TokenShards::SEQUENCES] })
+    state_key(&few_data_ranks(layout))
 }
 
 /// Returns the layout with those choices alone that change what a head computes.
@@ -114,9 +128,8 @@ pub(crate) fn head_key(layout: &Layout) -> Layout {
     of_head.fold(base, |layout, about| layout.with(about.word).unwrap_or(layout))
 }
 
-/// Returns the layout without these axes.
-fn resized(layout: &Layout, without: &[Axis]) -> Layout {
-    let sizes: Vec<_> = layout.axes().into_iter().filter(|(axis, _)| !without.contains(axis)).collect();
-    let base = Layout::new(&sizes).expect("fewer ranks");
+/// Returns a layout of these sizes with the words of another, where they fit.
+fn named_as(sizes: &[(Axis, usize)], layout: &Layout) -> Layout {
+    let base = Layout::new(sizes).expect("fewer ranks");
     layout.named().iter().fold(base, |layout, word| layout.with(word).unwrap_or(layout))
 }
