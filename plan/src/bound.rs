@@ -7,6 +7,7 @@
 //! and M times the head for the rank that has it. A simulation of the table with these cells is a bound, too,
 //! and a closer one.
 use crate::clock::{Lap, Part, StepClock};
+use crate::hold::StateTimes;
 use crate::machine::Machine;
 use crate::step::TrainingJob;
 use comm::Axis;
@@ -146,14 +147,10 @@ impl BlockCost {
         whole as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 }
     }
     /// Lower bound of a step's seconds, under a schedule with backwards in `halves` or without, whose ranks
-    /// have this work. Data ranks wait for each other as long in the forward and the backward of a block, and
-    /// its update takes as long, as given.
-    pub fn seconds(
-        &self,
-        ranks: &[StageWork],
-        plan: &Plan,
-        (halves, waits, update): (bool, [f64; 2], f64),
-    ) -> f64 {
+    /// have this work and these times of their state. Gradients are summed beside and after the last
+    /// microbatch's backward.
+    pub fn seconds(&self, ranks: &[StageWork], plan: &Plan, halves: bool, state: &StateTimes) -> f64 {
+        let StateTimes { waits, update, sums, sums_of_ends } = *state;
         let Plan { slices, microbatches, .. } = *plan;
         let (microbatches, parts) = (microbatches as f64, slices as f64 / self.sliced() as f64);
         let [occupies, latency] = self.message.map(|seconds| if plan.ranks > 1 { seconds } else { 0.0 });
@@ -175,8 +172,13 @@ impl BlockCost {
             let hops = (occupies / parts + latency) * of.first as f64 * (1.0 + back);
             let head = if of.has_head { self.head } else { 0.0 };
             let works: f64 = of.chunks.iter().map(|n| work(*n)).sum();
-            let update = update * of.chunks.iter().sum::<usize>() as f64;
-            microbatches * (works + head) + passes + hops + update
+            let own = of.chunks.iter().sum::<usize>();
+            let cells = microbatches * (works + head) + passes + hops;
+            let ends = [of.first == 0, of.has_head].into_iter().zip(sums_of_ends);
+            let ends: f64 = ends.map(|(has, sums)| if has { sums } else { 0.0 }).sum();
+            let forwards = pass(0, of.before) + slices as f64 * pass(0, own);
+            let summed = (microbatches - 1.0) * (works + head) + forwards + sums * own as f64 + ends;
+            cells.max(summed) + update * own as f64
         };
         let of_link = microbatches * occupies * self.sliced() as f64;
         ranks.iter().map(of_rank).fold(of_link, f64::max) * BELOW

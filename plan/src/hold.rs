@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::step::TrainingJob;
 use kernels::Kernels;
 use layers::TokenShards;
-use parallel::step::{Action, Cell, PassKind, Plan};
+use parallel::step::{Action, ActionPhase, Cell, PassKind, Plan};
 use parallel::{Layout, Result, Schedule};
 use std::collections::BTreeSet;
 use std::iter::zip;
@@ -21,6 +21,19 @@ use std::sync::Arc;
 /// Bytes that rest between steps, and those of gradients from the first backward on.
 type HeldBytes = [usize; 2];
 
+/// Seconds that a layout's state of parameters takes, at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StateTimes {
+    /// Seconds that data ranks wait for each other in the forward and the backward of a block.
+    pub waits: [f64; 2],
+    /// Seconds of the kernels of a block's update.
+    pub update: f64,
+    /// Seconds of calls between data ranks once a step, for a block's gradients and parameters.
+    pub sums: f64,
+    /// Seconds of these calls for what the first and the last stage have beside their blocks.
+    pub sums_of_ends: [f64; 2],
+}
+
 /// Bytes of parameters' state.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StateBytes {
@@ -28,10 +41,8 @@ pub struct StateBytes {
     pub block: HeldBytes,
     /// Bytes of what the first and the last stage have beside their blocks.
     pub ends: [HeldBytes; 2],
-    /// Seconds that data ranks wait for each other in the forward and the backward of a block.
-    pub waits: [f64; 2],
-    /// Seconds of the kernels of a block's update.
-    pub update: f64,
+    /// Seconds that they take.
+    pub times: StateTimes,
     /// Seconds of a block's forward and backward, by use: of very short sequences, so that no call and no
     /// kernel that this state adds to them is hidden.
     passes: [[f64; PARTS]; 2],
@@ -40,6 +51,17 @@ pub struct StateBytes {
 /// Contents of a rank at some time of a table: chunks, or slices of them, that are saved, if the input
 /// half of a backward frees them; chunks with gradients; and the ends of the model on the rank.
 pub type HeldChunks = (usize, usize, [bool; 2]);
+
+/// State of a stage of one block.
+struct StageState {
+    held: HeldBytes,
+    passes: [[f64; PARTS]; 2],
+    update: f64,
+    sums: f64,
+}
+
+/// Fraction of measured calls once a step that other choices cannot go below.
+const BELOW: f64 = 0.9;
 
 impl StateBytes {
     /// Measures a layout's state of parameters, with sequences as short as may be.
@@ -50,7 +72,7 @@ impl StateBytes {
         let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
         let (staged, unlike) = staged(&layout.unscheduled())?;
         let sequences = layout.size(TokenShards::SEQUENCES);
-        let of_stage = |stage: usize| -> Result<(HeldBytes, [[f64; PARTS]; 2], f64)> {
+        let of_stage = |stage: usize| -> Result<StageState> {
             let costs = stage_of::<D>(&staged, &job, (stage, sequences, true), machine)?;
             let cost = |act, first| costs.cost(run(act, stage, 0), first);
             let adds = |first| cost(PassKind::B, first).map_or(0, |(change, _)| change.adds);
@@ -58,13 +80,27 @@ impl StateBytes {
             let held = [costs.rests(), (adds(true) - adds(false)).max(0) as usize];
             let update = costs.cost(Action::Update, true);
             let update = update.map_or(0.0, |(_, lap)| lap.parts[Part::Kernels as usize]);
-            Ok((held, [PassKind::F, PassKind::B].map(parts), update))
+            let passes = [PassKind::F, PassKind::B].map(parts);
+            let of_data = |parts: &[f64; PARTS]| parts[Part::Dp as usize];
+            let once = costs.all().map(|(at, lap)| match at {
+                ActionPhase::Begin(Action::Run { cell, last: true, .. }) if cell.act == PassKind::B => {
+                    of_data(&lap.parts) - of_data(&passes[1])
+                }
+                ActionPhase::Begin(Action::Run { .. }) => 0.0,
+                _ => of_data(&lap.parts),
+            });
+            Ok(StageState { held, passes, update, sums: once.sum::<f64>().max(0.0) })
         };
-        let [(first, ..), (block, passes, update), (last, ..)] =
-            [of_stage(0)?, of_stage(1)?, of_stage(unlike + 1)?];
-        let beside = |end: HeldBytes| [0, 1].map(|i| end[i].saturating_sub(block[i]));
-        let waits = passes.map(|parts| parts[Part::Dp as usize]);
-        Ok(Self { block, ends: [beside(first), beside(last)], waits, update, passes })
+        let [first, block, last] = [of_stage(0)?, of_stage(1)?, of_stage(unlike + 1)?];
+        let beside = |end: &StageState| [0, 1].map(|i| end.held[i].saturating_sub(block.held[i]));
+        let sums = |end: &StageState| (end.sums - block.sums).max(0.0) * BELOW;
+        let times = StateTimes {
+            waits: block.passes.map(|parts| parts[Part::Dp as usize]),
+            update: block.update,
+            sums: block.sums * BELOW,
+            sums_of_ends: [sums(&first), sums(&last)],
+        };
+        Ok(Self { block: block.held, ends: [beside(&first), beside(&last)], times, passes: block.passes })
     }
     /// Returns true if a block's forward and backward do the same as with the other state.
     pub(crate) fn passes_as(&self, other: &Self) -> bool {

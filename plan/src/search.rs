@@ -2,7 +2,7 @@
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
 use crate::bound::{CostLine, StageWork, has_halves, staged};
 use crate::cores::{each, measured};
-use crate::hold::{StateBytes, held};
+use crate::hold::{StateBytes, StateTimes, held};
 use crate::kept::KeptPrices;
 use crate::machine::Machine;
 use crate::space::{
@@ -246,14 +246,13 @@ impl LayoutSearch<'_> {
             return Candidate { level: WEIGHED, ..of };
         };
         let cost = kept.block::<D>(staged, self.job, sequences, self.machine);
-        let StateBytes { waits, update, .. } = division.bytes[of.state as usize];
-        let (pipeline, waits) = (layout.pipeline(), waits.map(|seconds| seconds * BYTES_BELOW));
+        let (pipeline, times) = (layout.pipeline(), least(&division.bytes[of.state as usize]));
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         let bound = if of.level == WEIGHED {
-            cost.simulated(&pipeline, blocks, &plan, update).unwrap_or(0.0)
+            cost.simulated(&pipeline, blocks, &plan, times.update).unwrap_or(0.0)
         } else {
             let ranks = StageWork::of_ranks(&pipeline, blocks, &plan);
-            cost.seconds(&ranks, &plan, (has_halves(layout), waits, update))
+            cost.seconds(&ranks, &plan, has_halves(layout), &times)
         };
         Candidate { bound: bound.max(of.bound), ..of }
     }
@@ -347,9 +346,8 @@ impl LayoutSearch<'_> {
                                 found.bounded += 1;
                                 continue;
                             }
-                            let waits = state.waits.map(|seconds| seconds * BYTES_BELOW);
                             let bound = match self.goal {
-                                Goal::Time => cost.seconds(ranks, &plan, (*halves, waits, state.update)),
+                                Goal::Time => cost.seconds(ranks, &plan, *halves, &least(state)),
                                 Goal::Memory => bytes as f64,
                             };
                             heap.push(Candidate {
@@ -377,6 +375,11 @@ impl LayoutSearch<'_> {
             self.all || of_stage as f64 * BYTES_BELOW <= self.memory as f64
         })
     }
+}
+
+/// Returns times of a state that other choices cannot go below.
+fn least(of: &StateBytes) -> StateTimes {
+    StateTimes { waits: of.times.waits.map(|seconds| seconds * BYTES_BELOW), ..of.times }
 }
 
 /// Returns a candidate's layout, if its choices go together.

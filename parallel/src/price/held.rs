@@ -131,6 +131,10 @@ impl<L: Clone + 'static> MoveCosts<L> {
     pub fn cost(&self, action: Action, first: bool) -> Option<&(MemoryChange, L)> {
         self.seen.get(&(kind(&self.own, ActionPhase::Begin(action)), first))
     }
+    /// Returns what each kind of move of the step costs, with the action that it begins or ends.
+    pub fn all(&self) -> impl Iterator<Item = (&ActionPhase, &L)> {
+        self.seen.iter().map(|((at, _), (_, lap))| (at, lap))
+    }
     /// Bytes held between steps.
     pub fn rests(&self) -> usize {
         self.rests

@@ -36,7 +36,7 @@ fn bounds_are_below_what_they_bound() {
                 let of = |most| cost.simulated_first(most, &pipeline, (blocks, 0.0), &plan).unwrap();
                 let (few, all) = (of(0), of(usize::MAX));
                 let works = StageWork::of_ranks(&pipeline, blocks, &plan);
-                let closed = cost.seconds(&works, &plan, (has_halves(&layout), [0.0; 2], 0.0));
+                let closed = cost.seconds(&works, &plan, has_halves(&layout), &StateTimes::default());
                 assert!(few <= all * (1.0 + 1e-9), "{layout}, {blocks} blocks: {few} is above {all}");
                 assert!(closed <= all * (1.0 + 1e-9), "{layout}, {blocks} blocks: {closed} is above {all}");
                 close += usize::from(few > 0.97 * all && closed > 0.8 * all);
@@ -44,4 +44,26 @@ fn bounds_are_below_what_they_bound() {
         }
     }
     assert!(close > 50, "{close} bounds are close");
+}
+
+/// Works a step out by hand: a forward of 1 s and a backward of 2 s a block, three microbatches. Kills: sums
+/// of gradients that hide behind more than the last backward, or behind nothing; those of another end of the
+/// model; an update that is counted beside sums.
+#[test]
+fn sums_of_gradients_begin_with_the_last_backward() {
+    let block = BlockTime { acts: vec![[1.0, 2.0, 0.0, 0.0]], ..BlockTime::default() };
+    let cost = BlockCost { blocks: vec![block], head: 0.5, message: [0.0; 2] };
+    let rank = |has_head, first| StageWork { chunks: vec![4], has_head, before: 0, first };
+    let of = |rank: &StageWork, sums, sums_of_ends, update| {
+        let state = StateTimes { update, sums, sums_of_ends, ..StateTimes::default() };
+        let seconds = cost.seconds(std::slice::from_ref(rank), &Plan::whole(1, 3), false, &state);
+        (seconds / BELOW * 1e6).round() / 1e6
+    };
+    let inner = rank(false, 1);
+    assert_eq!(of(&inner, 0.0, [0.0; 2], 0.0), 36.0);
+    assert_eq!(of(&inner, 2.0, [9.0; 2], 0.0), 36.0, "as long as the last backward");
+    assert_eq!(of(&inner, 3.5, [9.0; 2], 0.0), 42.0);
+    assert_eq!(of(&inner, 3.5, [9.0; 2], 0.25), 43.0);
+    assert_eq!(of(&rank(false, 0), 3.5, [9.0, 100.0], 0.0), 51.0);
+    assert_eq!(of(&rank(true, 1), 3.5, [100.0, 9.0], 0.0), 42.0 + 9.0 + 2.0 * 0.5);
 }

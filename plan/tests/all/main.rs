@@ -4,9 +4,11 @@ mod texts;
 
 use comm::Axis;
 use kernels::Heads;
-use layers::{Design, OptimizerKind, Shape};
+use layers::{Balance, Design, Experts, OptimizerKind, Shape};
 use parallel::Layout;
+use plan::bound::{BlockCost, StageWork, has_halves, staged};
 use plan::clock::{Part, StepClock};
+use plan::hold::{StateBytes, StateTimes};
 use plan::search::{Goal, LayoutSearch, SearchResult};
 use plan::step::{KnownPrices, StepTime, TrainingJob};
 use plan::{Machine, advice, morphing};
@@ -145,9 +147,42 @@ fn small() -> TrainingJob {
 }
 
 fn found(ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
-    let (job, machine) = (small(), Arc::new(machine()));
-    LayoutSearch { job: &job, machine: &machine, memory, ranks, microbatches: None, goal, all }
-        .find::<Cpu<Bf16>>()
+    found_for(&small(), ranks, memory, goal, all)
+}
+
+fn found_for(job: &TrainingJob, ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
+    let machine = Arc::new(machine());
+    LayoutSearch { job, machine: &machine, memory, ranks, microbatches: None, goal, all }.find::<Cpu<Bf16>>()
+}
+
+/// Links are slow, so that a step is mostly sums of gradients. Kills: sums that are counted twice, in another
+/// state than they are made, of one end alone, or not at all.
+#[test]
+fn bounds_with_slow_sums_of_gradients_are_below_the_step_and_close() {
+    let mut machine = machine();
+    for level in &mut machine.levels {
+        let links = level.operations.values_mut().chain([&mut level.bandwidth]);
+        links.for_each(|link| link.value /= 100.0);
+    }
+    let (machine, job) = (Arc::new(machine), small());
+    for (layout, microbatches) in
+        [("dp=4", 1), ("dp=4:zero1", 1), ("dp=2,pp=2", 2), ("dp=2:zero1,pp=2:gpipe", 2)]
+    {
+        let layout: Layout = layout.parse().unwrap();
+        let (stages, unlike) = staged(&layout).unwrap();
+        let sequences = (job.batch_size / microbatches, true);
+        let cost = BlockCost::new::<Cpu<Bf16>>((&stages, unlike), &job, sequences, &machine).unwrap();
+        let state = StateBytes::new::<Cpu<Bf16>>(&layout, &job, &machine).unwrap();
+        let (pipeline, halves) = (layout.pipeline(), has_halves(&layout));
+        let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
+        let bound = cost.seconds(&StageWork::of_ranks(&pipeline, 4, &plan), &plan, halves, &state.times);
+        let limits = (microbatches, usize::MAX);
+        let step = KnownPrices::default().step::<Cpu<Bf16>>(&layout, &job, limits, &machine).unwrap().seconds;
+        let of_blocks = StateTimes { sums: 0.0, sums_of_ends: [0.0; 2], ..state.times };
+        let without = cost.seconds(&StageWork::of_ranks(&pipeline, 4, &plan), &plan, halves, &of_blocks);
+        assert!((0.82..=1.0).contains(&(bound / step)), "{layout}: {bound} of {step}");
+        assert!(without < 0.5 * step, "{layout}: {without} of {step} are no sums");
+    }
 }
 
 /// The best ten layouts of two ranks are those of weighing every layout, for either goal and in memory that
@@ -174,6 +209,27 @@ fn the_search_finds_what_weighing_everything_finds() {
             .iter()
             .all(|of| { of.layout.offload().is_some() || of.layout.rests().tiles > 1 })
     );
+}
+
+/// Three models with experts, on four ranks: few wide experts, many narrow ones with a balance of sequences,
+/// and some that drop copies. Kills: blocks of fewer data ranks that are not alike, a
+/// state that is taken for another, sums of gradients that hide behind more than a backward.
+#[test]
+fn the_search_finds_what_weighing_everything_finds_for_experts() {
+    let few = Experts { count: 4, chosen: 2, hidden: 1024, ..Experts::MIXTRAL };
+    let balance = Balance { sequence: 0.01, ..few.balance };
+    let many = Experts { count: 16, chosen: 4, hidden: 128, balance, ..few };
+    let some = Experts { count: 6, capacity: Some(1.25), ..few };
+    for experts in [few, many, some] {
+        let design = Design::Transformer(Shape { blocks: 2, experts: Some(experts), ..SHAPE });
+        let job = TrainingJob { design, seq: 64, batch_size: 2, ..job() };
+        let [all, some] = [true, false].map(|all| found_for(&job, 4, usize::MAX, Goal::Time, all));
+        let words = |found: &SearchResult| -> Vec<_> {
+            found.best.iter().map(|of| (of.layout.to_string(), of.microbatches, of.step.seconds)).collect()
+        };
+        assert_eq!(words(&some), words(&all), "{experts:?}");
+        assert!(some.weighed * 2 < all.weighed, "{} of {} were weighed", some.weighed, all.weighed);
+    }
 }
 
 /// A run's number of microbatches is part of its mathematics. A search tries two for four sequences anyway;
