@@ -130,12 +130,16 @@ mod tests {
         }
         assert_eq!(seen, noted.len(), "the manifest names files that are not there");
         for module in &MODULES {
-            let target = if module.least == (9, 0) { ".target sm_90" } else { ".target sm_80" };
+            let source = fs::read_to_string(home.join(format!("kernels/{}.cu", module.name))).unwrap();
+            let stated =
+                source.lines().find_map(|line| line.split_once("ARCH: sm_")).map_or("80", |(_, to)| to);
+            let (major, minor) = module.least;
+            assert_eq!(stated.trim_end_matches('a'), format!("{major}{minor}"), "{}", module.name);
+            let target = format!(".target sm_{stated}");
             assert!(
-                module.ptx().contains(target),
-                "{} is not for cards from {:?} on",
-                module.name,
-                module.least
+                module.ptx().lines().any(|line| line.trim_end() == target),
+                "{} is not {target}",
+                module.name
             );
             assert!(noted.contains_key(&*format!("kernels/{}.cu", module.name)));
         }

@@ -247,13 +247,14 @@ impl Card {
     ) -> CardLaunch {
         let Kernel { sizes, .. } =
             self.kernels.get(&kernel).unwrap_or_else(|| panic!("kernel {kernel:?} is not loaded"));
-        let fit = arguments.iter().map(|argument| argument.bytes(&mut ArgumentSpace::default()).1);
-        assert!(fit.eq(sizes.iter().copied()), "kernel {kernel:?} must get arguments of {sizes:?} bytes");
+        let fits = |fit: bool| assert!(fit, "kernel {kernel:?} must get arguments of {sizes:?} bytes");
+        fits(arguments.len() == sizes.len());
         let all = sizes.iter().map(|bytes| bytes.div_ceil(size_of::<ArgumentLine>())).sum();
         let (mut lines, mut touched) = (vec![ArgumentLine([0; 64]); all], Some(Vec::new()));
-        for (line, argument) in CardLaunch::starts(sizes).zip(arguments) {
+        for ((line, size), argument) in CardLaunch::starts(sizes).zip(sizes).zip(arguments) {
             let mut room = ArgumentSpace::default();
             let (from, bytes) = argument.bytes(&mut room);
+            fits(bytes == *size);
             // SAFETY: an argument has these bytes, and the lines from its own on have room for them.
             unsafe { lines[line..].as_mut_ptr().cast::<u8>().copy_from(from.cast(), bytes) };
             match argument.touched() {

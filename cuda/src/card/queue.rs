@@ -5,36 +5,31 @@ use crate::driver::CudaError;
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Rules of how a kernel's launch goes with those around it.
+/// Rules of how a kernel's launch goes with those around it. Without others, it begins after the one before
+/// it has ended, and does its own work alone.
 pub(crate) trait LaunchRules: Sync {
     /// Returns true if the next launch might do the work of this one, too, or this one that of the next.
-    fn may_merge(&self, card: &Card, launch: &CardLaunch) -> bool;
-    /// Returns one launch that does the work of two, with the same bits, if there is one.
-    fn merged(&self, card: &Card, held: &CardLaunch, next: &CardLaunch) -> Option<CardLaunch>;
-    /// Returns true if the kernel waits itself for the kernels before it, so that it may begin earlier.
-    fn begins_early(&self, launch: &CardLaunch) -> bool;
-    /// Lets a kernel that begins early read before it waits, unless a kernel that may still run uses that
-    /// memory.
-    fn reading_early(&self, card: &Card, launch: CardLaunch, in_use: &[Range<u64>]) -> CardLaunch;
-}
-
-/// Rules of a kernel that begins after the one before it has ended, and does its own work alone.
-pub(super) struct NoRules;
-
-impl LaunchRules for NoRules {
-    fn may_merge(&self, _: &Card, _: &CardLaunch) -> bool {
+    fn may_merge(&self, _card: &Card, _launch: &CardLaunch) -> bool {
         false
     }
-    fn merged(&self, _: &Card, _: &CardLaunch, _: &CardLaunch) -> Option<CardLaunch> {
+    /// Returns one launch that does the work of two, with the same bits, if there is one.
+    fn merged(&self, _card: &Card, _held: &CardLaunch, _next: &CardLaunch) -> Option<CardLaunch> {
         None
     }
-    fn begins_early(&self, _: &CardLaunch) -> bool {
+    /// Returns true if the kernel waits itself for the kernels before it, so that it may begin earlier.
+    fn begins_early(&self, _launch: &CardLaunch) -> bool {
         false
     }
-    fn reading_early(&self, _: &Card, launch: CardLaunch, _: &[Range<u64>]) -> CardLaunch {
+    /// Lets a kernel that begins early read before it waits, unless a kernel that may still run uses that
+    /// memory.
+    fn reading_early(&self, _card: &Card, launch: CardLaunch, _in_use: &[Range<u64>]) -> CardLaunch {
         launch
     }
 }
+
+/// No rules beyond these.
+pub(super) struct NoRules;
+impl LaunchRules for NoRules {}
 
 /// Launches of a card that are held, or that may still run.
 pub(super) struct LaunchQueue {

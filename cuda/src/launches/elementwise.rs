@@ -29,7 +29,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     /// Launches a kernel over the elements of a matrix: each thread has several, at least 16 bytes of them if
     /// the layout of rows allows.
     fn map(&self, kernel: &'static str, over: impl Into<MatrixView>, arguments: &[&dyn Argument]) {
-        self.launch(kernel, each(self.0, over.into().len().div_ceil(4)), arguments);
+        self.launch(kernel, self.over(over), arguments);
+    }
+    fn over(&self, x: impl Into<MatrixView>) -> LaunchConfig {
+        each(self.0, x.into().len().div_ceil(4))
     }
 
     pub(crate) fn fill(&self, y: MatrixOut<S>, value: S) {
@@ -94,8 +97,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
 
     pub(crate) fn swiglu(&self, h: MatrixOut<S>, gate: MatrixIn<S>, up: MatrixIn<S>) {
-        let shape = each(self.0, MatrixView::from(&h).len().div_ceil(4));
-        self.launch_under(&RowRules, "swiglu", shape, &[&h, &gate, &up]);
+        self.launch_under(&RowRules, "swiglu", self.over(&h), &[&h, &gate, &up]);
     }
 
     pub(crate) fn swiglu_backward(
