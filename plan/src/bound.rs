@@ -43,6 +43,9 @@ pub struct BlockTime {
     pub attention: [f64; 4],
     /// Bytes that forward saves for backward, for the whole.
     pub saved: usize,
+    /// Bytes that a backward needs beside them while it lasts, at least: whole, and whole or the input half.
+    /// 0 for slices, and for halves that were not priced.
+    pub needs: [usize; 2],
 }
 
 impl BlockTime {
@@ -118,7 +121,9 @@ impl BlockCost {
             let whole = staged.unscheduled(); // some schedules have both
             for (stage, block) in (1..=unlike).zip(&mut blocks) {
                 let costs = stage_of::<D>(&whole, job, (stage, sequences, false), machine)?;
-                block.acts[0][1] = block_time(&costs, stage, 1).acts[0][1];
+                let BlockTime { acts, needs, .. } = block_time(&costs, stage, 1);
+                block.acts[0][1] = acts[0][1];
+                block.needs = [needs[0], block.needs[1].min(needs[0])];
             }
         }
         blocks.rotate_right(1 % unlike); // the first stage's block, number 0, is like the last one here
@@ -297,10 +302,12 @@ fn block_time(costs: &MoveCosts<Lap>, stage: usize, slices: usize) -> BlockTime 
     let seconds = |slice| ACTS.map(|act| of(act, slice).map_or(0.0, |lap| lap.seconds));
     let attention = |act| of(act, 0).map_or(0.0, |lap| lap.parts[Part::Attention as usize]);
     let saved = |slice| costs.cost(run(PassKind::F, stage, slice), false).map_or(0, |(adds, _)| adds.adds);
+    let needs = |act| costs.cost(run(act, stage, 0), false).map_or(0, |(adds, _)| adds.needs);
     BlockTime {
         acts: (0..slices).map(seconds).collect(),
         attention: if slices > 1 { [0.0; 4] } else { ACTS.map(attention) },
         saved: (0..slices).map(saved).sum::<isize>().max(0) as usize,
+        needs: if slices > 1 { [0; 2] } else { [needs(PassKind::B), needs(PassKind::I)] },
     }
 }
 
@@ -363,11 +370,13 @@ impl CostLine {
         let Self([one, two]) = self;
         let more = sequences.saturating_sub(1);
         let time = |a: f64, b: f64| (a + more as f64 * (b - a)).max(0.0);
+        let bytes = |a: usize, b: usize| a + more * b.saturating_sub(a);
         let acts = |a: &[f64; 4], b: &[f64; 4]| std::array::from_fn(|act| time(a[act], b[act]));
         let block = |(a, b): (&BlockTime, &BlockTime)| BlockTime {
             acts: zip(&a.acts, &b.acts).map(|(a, b)| acts(a, b)).collect(),
             attention: a.attention,
-            saved: a.saved + more * b.saved.saturating_sub(a.saved),
+            saved: bytes(a.saved, b.saved),
+            needs: std::array::from_fn(|of| bytes(a.needs[of], b.needs[of])),
         };
         BlockCost {
             blocks: zip(&one.blocks, &two.blocks).map(block).collect(),

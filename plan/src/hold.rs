@@ -5,6 +5,7 @@
 //! bytes ≥ state of ⌊blocks/K⌋ blocks and of the ends on the rank
 //!         + what ⌊blocks/KV⌋ blocks save · chunks saved at once
 //!         + gradients of chunks that have had a backward
+//!         + what the backward of one block needs while it lasts
 //! ```
 use crate::bound::{BlockCost, run, stage_of, staged};
 use crate::clock::{PARTS, Part};
@@ -110,10 +111,18 @@ impl StateBytes {
 }
 
 impl BlockCost {
-    /// Lower bound of the peak bytes of the fullest rank, which has these chunks at once.
-    pub fn bytes(&self, state: &StateBytes, blocks: usize, plan: &Plan, held: &[HeldChunks]) -> usize {
+    /// Lower bound of the peak bytes of the fullest rank, which has these chunks at once, under a schedule with
+    /// backwards in `halves` or without.
+    pub fn bytes(
+        &self,
+        state: &StateBytes,
+        blocks: usize,
+        (plan, halves): (&Plan, bool),
+        held: &[HeldChunks],
+    ) -> usize {
         let of_chunk = blocks / (plan.ranks * plan.chunks);
         let saved = self.least(of_chunk, |block| block.saved as f64) as usize / plan.slices;
+        let needs = self.least(of_chunk.min(1), |block| block.needs[usize::from(halves)] as f64) as usize;
         let rests = state.block[0] * (blocks / plan.ranks);
         let most = held.iter().map(|(chunks, begun, has)| {
             // both ends on one rank may share their parameters
@@ -121,7 +130,9 @@ impl BlockCost {
                 .map(|of| (0..2).filter(|end| has[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0));
             let gradients =
                 state.block[1] * of_chunk * begun + if *begun == plan.chunks { ends[1] } else { 0 };
-            rests + ends[0] + saved * chunks + gradients
+            // what is saved is so until a backward begins
+            let needs = if *chunks > 0 && plan.slices == 1 { needs } else { 0 };
+            rests + ends[0] + saved * chunks + gradients + needs
         });
         most.max().unwrap_or(0)
     }

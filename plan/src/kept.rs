@@ -1,11 +1,13 @@
 //! Prices that a search keeps: of blocks and heads, by the layout of their stages and the sequences of a
-//! microbatch, and of the stages of steps, by core.
+//! microbatch, and of the stages of steps, by core; and what ranks of tables have at once.
 use crate::bound::BlockCost;
+use crate::hold::{HeldChunks, held};
 use crate::machine::Machine;
 use crate::space::head_key;
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use kernels::Kernels;
-use parallel::{Layout, Result};
+use parallel::step::Plan;
+use parallel::{Layout, Result, Schedule};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +18,7 @@ pub(crate) struct KeptPrices {
     blocks: Mutex<HashMap<(Layout, usize), Arc<BlockCost>>>,
     heads: Mutex<HashMap<(Layout, usize), f64>>,
     stages: Mutex<Vec<KnownPrices>>,
+    held: Mutex<HashMap<(&'static str, Plan), Arc<Vec<HeldChunks>>>>,
 }
 
 /// Returns what is kept under a key, or else makes it, which other threads do not wait for.
@@ -45,6 +48,10 @@ impl KeptPrices {
             let head = kept(&self.heads, (head_key(&staged), sequences), |(of, _)| price(of, true).head);
             Arc::new(BlockCost { head, ..price(&staged, false) })
         })
+    }
+    /// Returns what ranks have at once, as [`held`].
+    pub(crate) fn held(&self, schedule: &dyn Schedule, plan: &Plan) -> Arc<Vec<HeldChunks>> {
+        kept(&self.held, (schedule.about().word, *plan), |_| held(schedule, plan).into())
     }
     /// Returns the time of a step, as [`KnownPrices::step`].
     ///

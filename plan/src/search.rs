@@ -2,7 +2,7 @@
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
 use crate::bound::{CostLine, StageWork, has_halves, staged};
 use crate::cores::{each, measured};
-use crate::hold::{StateBytes, StateTimes, held};
+use crate::hold::{StateBytes, StateTimes};
 use crate::kept::KeptPrices;
 use crate::machine::Machine;
 use crate::space::{
@@ -15,7 +15,7 @@ use kernels::Kernels;
 use layers::TokenShards;
 use parallel::Layout;
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 /// Number of layouts that a search returns at most.
@@ -132,8 +132,8 @@ const TOGETHER: usize = 32;
 enum Seen {
     /// Its choices do not go together, or it does not fit.
     Refused { weighed: bool },
-    /// A tighter bound.
-    Bounded(Candidate),
+    /// A tighter bound; none if it surely does not fit into memory.
+    Bounded(Option<Candidate>),
     /// Its step.
     Weighed(Box<Weighed>),
 }
@@ -174,8 +174,8 @@ impl LayoutSearch<'_> {
             let alike = |of| division.state[same(of).expect("itself at the latest")];
             division.alike = division.bytes.iter().map(alike).collect();
         }
-        let (mut heap, mut found) = self.bounded::<D>(&all);
         let kept = KeptPrices::default();
+        let (mut heap, mut found) = self.bounded::<D>(&all, &kept);
         loop {
             let last = found.best.get(BEST - 1).map_or(f64::INFINITY, |last| self.score(last));
             let can_be = |next: &Candidate| self.all || next.bound < last || last.is_infinite();
@@ -189,7 +189,8 @@ impl LayoutSearch<'_> {
             }
             for seen in each(next, |next| self.look::<D>(&all[next.division as usize], *next, &kept)) {
                 match seen {
-                    Seen::Bounded(tighter) => heap.push(tighter),
+                    Seen::Bounded(Some(tighter)) => heap.push(tighter),
+                    Seen::Bounded(None) => found.bounded += 1,
                     Seen::Refused { weighed } => {
                         found.refused += 1;
                         found.weighed += usize::from(weighed);
@@ -232,29 +233,36 @@ impl LayoutSearch<'_> {
             None => powers(self.job.batch_size, data_ranks).collect(),
         }
     }
-    /// Returns a candidate with a tighter bound.
+    /// Returns a candidate with a tighter bound, or none if it surely does not fit into memory.
     fn tightened<D: Kernels>(
         &self,
         (layout, division): (&Layout, &Division),
         of: Candidate,
         kept: &KeptPrices,
-    ) -> Candidate {
+    ) -> Option<Candidate> {
         let of = Candidate { level: of.level + 1, ..of };
         let microbatches = self.microbatches(layout.size(TokenShards::SEQUENCES), of.power);
         let blocks = self.job.design.parts(layout.size(Axis::Tp));
         let Some((staged, sequences)) = self.staged(division, &of, microbatches) else {
-            return Candidate { level: WEIGHED, ..of };
+            return Some(Candidate { level: WEIGHED, ..of });
         };
         let cost = kept.block::<D>(staged, self.job, sequences, self.machine);
-        let (pipeline, times) = (layout.pipeline(), least(&division.bytes[of.state as usize]));
+        let (pipeline, state) = (layout.pipeline(), &division.bytes[of.state as usize]);
+        let (times, halves) = (least(state), has_halves(layout));
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
+        if of.level > OF_WORK && !cost.blocks.is_empty() {
+            let bytes = cost.bytes(state, blocks, (&plan, halves), &kept.held(pipeline.schedule, &plan));
+            if bytes as f64 * BYTES_BELOW > self.memory as f64 {
+                return None;
+            }
+        }
         let bound = if of.level == WEIGHED {
             cost.simulated(&pipeline, blocks, &plan, times.update).unwrap_or(0.0)
         } else {
             let ranks = StageWork::of_ranks(&pipeline, blocks, &plan);
-            cost.seconds(&ranks, &plan, has_halves(layout), &times)
+            cost.seconds(&ranks, &plan, halves, &times)
         };
-        Candidate { bound: bound.max(of.bound), ..of }
+        Some(Candidate { bound: bound.max(of.bound), ..of })
     }
     /// Returns stages whose blocks bound those of a candidate, and the sequences of a microbatch on them:
     /// stages of its work alone, or its own. Layouts whose blocks do the same share them.
@@ -292,7 +300,11 @@ impl LayoutSearch<'_> {
         numbers.then_with(|| text(a).cmp(&text(b)))
     }
     /// Returns all candidates that may fit, and the counts so far.
-    fn bounded<D: Kernels>(&self, all: &[Division]) -> (BinaryHeap<Candidate>, SearchResult) {
+    fn bounded<D: Kernels>(
+        &self,
+        all: &[Division],
+        kept: &KeptPrices,
+    ) -> (BinaryHeap<Candidate>, SearchResult) {
         let (job, blocks) = (self.job, self.job.design.parts(1));
         let keys: BTreeSet<_> =
             self.roomy(all).flat_map(|division| division.work.iter().map(block_key)).collect();
@@ -301,7 +313,6 @@ impl LayoutSearch<'_> {
         let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, false, &ideal));
         let heads = measured(heads, |layout| CostLine::new::<D>(layout, job, true, &ideal));
         let (mut heap, mut found) = (Vec::new(), SearchResult::default());
-        let mut rows = HashMap::new(); // by schedule and sizes
         for (number, division) in all.iter().enumerate() {
             let dp = division.work[0].size(TokenShards::SEQUENCES);
             let pp = division.work[0].size(Axis::Pp);
@@ -332,16 +343,15 @@ impl LayoutSearch<'_> {
                 let costs: Vec<_> = lines.iter().map(|line| line.at(most)).collect();
                 for (o, (pipeline, halves, ranks)) in orders.iter().enumerate() {
                     let plan = pipeline.plan(pp, microbatches);
-                    let key = (pipeline.schedule.about().word, plan);
-                    let held: &Vec<_> = rows.entry(key).or_insert_with(|| held(pipeline.schedule, &plan));
+                    let held = kept.held(pipeline.schedule, &plan);
                     if held.is_empty() {
                         found.refused += lines.len() * division.bytes.len();
                         continue;
                     }
                     for (w, cost) in costs.iter().enumerate() {
                         for (s, state) in division.bytes.iter().enumerate() {
-                            let bytes =
-                                (cost.bytes(state, blocks, &plan, held) as f64 * BYTES_BELOW) as usize;
+                            let bytes = cost.bytes(state, blocks, (&plan, *halves), &held);
+                            let bytes = (bytes as f64 * BYTES_BELOW) as usize;
                             if bytes > self.memory && !self.all {
                                 found.bounded += 1;
                                 continue;
