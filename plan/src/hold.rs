@@ -2,19 +2,19 @@
 //! table has saved at once.
 //!
 //! ```text
-//! bytes ≥ state of ⌊blocks/K⌋ blocks and of the ends on the rank
-//!         + what ⌊blocks/KV⌋ blocks save · chunks saved at once
+//! bytes ≥ state of the rank's blocks and of the ends on it
+//!         + what the blocks of saved chunks have saved, and those halfway through their backward
 //!         + gradients of chunks that have had a backward
 //!         + what the backward of one block needs while it lasts
 //! ```
-use crate::bound::{BlockCost, run, stage_of, staged};
+use crate::block::{BlockCost, BlockTime, run, stage_of, staged};
 use crate::clock::{PARTS, Part};
 use crate::machine::Machine;
 use crate::step::TrainingJob;
 use kernels::Kernels;
 use layers::TokenShards;
 use parallel::step::{Action, ActionPhase, Cell, PassKind, Plan};
-use parallel::{Layout, Result, Schedule};
+use parallel::{Layout, Pipeline, Result};
 use std::collections::BTreeSet;
 use std::iter::zip;
 use std::sync::Arc;
@@ -49,9 +49,34 @@ pub struct StateBytes {
     passes: [[f64; PARTS]; 2],
 }
 
-/// Contents of a rank at some time of a table: chunks, or slices of them, that are saved, if the input
-/// half of a backward frees them; chunks with gradients; and the ends of the model on the rank.
-pub type HeldChunks = (usize, usize, [bool; 2]);
+/// Contents of a rank at some time of a table. Chunks are counted by size: those of `⌊blocks/KV⌋` blocks, and
+/// those with one more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldChunks {
+    /// Blocks of the rank.
+    pub blocks: usize,
+    /// Ends of the model on the rank.
+    pub ends: [bool; 2],
+    /// Chunks, or slices of them, that a forward has saved and no backward, or input half, has freed.
+    pub saved: [usize; 2],
+    /// Chunks, or slices of them, between both halves of their backward.
+    pub halfway: [usize; 2],
+    /// Chunks that have had a backward, and so have gradients.
+    pub begun: [usize; 2],
+    /// True if a backward or its input half begins now.
+    pub begins: bool,
+}
+
+impl HeldChunks {
+    /// True if another time has as much of everything.
+    fn is_within(&self, other: &Self) -> bool {
+        let flags = |of: &Self| [of.ends[0], of.ends[1], of.begins];
+        let counts = |of: &Self| [of.saved, of.halfway, of.begun];
+        self.blocks <= other.blocks
+            && zip(flags(self), flags(other)).all(|(a, b)| a <= b)
+            && zip(counts(self).as_flattened(), counts(other).as_flattened()).all(|(a, b)| a <= b)
+    }
+}
 
 /// State of a stage of one block.
 struct StageState {
@@ -111,8 +136,8 @@ impl StateBytes {
 }
 
 impl BlockCost {
-    /// Lower bound of the peak bytes of the fullest rank, which has these chunks at once, under a schedule with
-    /// backwards in `halves` or without.
+    /// Lower bound of the peak bytes of the fullest rank, which has these chunks at once, under a schedule
+    /// with backwards in `halves` or without.
     pub fn bytes(
         &self,
         state: &StateBytes,
@@ -120,49 +145,65 @@ impl BlockCost {
         (plan, halves): (&Plan, bool),
         held: &[HeldChunks],
     ) -> usize {
-        let of_chunk = blocks / (plan.ranks * plan.chunks);
-        let saved = self.least(of_chunk, |block| block.saved as f64) as usize / plan.slices;
-        let needs = self.least(of_chunk.min(1), |block| block.needs[usize::from(halves)] as f64) as usize;
-        let rests = state.block[0] * (blocks / plan.ranks);
-        let most = held.iter().map(|(chunks, begun, has)| {
+        let few = blocks / plan.all_chunks(); // of a chunk
+        let all = |counts: [usize; 2], of: &dyn Fn(&BlockTime) -> usize| -> usize {
+            let least = |n| self.least(n, |block| of(block) as f64) as usize;
+            zip(counts, [few, few + 1]).map(|(chunks, n)| chunks * least(n)).sum()
+        };
+        let needs = self.least(1, |block| block.needs[usize::from(halves)] as f64) as usize;
+        let most = held.iter().map(|at| {
             // both ends on one rank may share their parameters
-            let ends = [0, 1]
-                .map(|of| (0..2).filter(|end| has[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0));
-            let gradients =
-                state.block[1] * of_chunk * begun + if *begun == plan.chunks { ends[1] } else { 0 };
-            // what is saved is so until a backward begins
-            let needs = if *chunks > 0 && plan.slices == 1 { needs } else { 0 };
-            rests + ends[0] + saved * chunks + gradients + needs
+            let ends = [0, 1].map(|of| {
+                (0..2).filter(|end| at.ends[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0)
+            });
+            let begun = few * at.begun[0] + (few + 1) * at.begun[1];
+            let gradients = state.block[1] * begun + if begun == at.blocks { ends[1] } else { 0 };
+            let saved = all(at.saved, &|block| block.saved) + all(at.halfway, &|block| block.halfway);
+            let needs = if at.begins && plan.slices == 1 { needs } else { 0 };
+            state.block[0] * at.blocks + ends[0] + gradients + saved / plan.slices + needs
         });
         most.max().unwrap_or(0)
     }
 }
 
-/// Returns what ranks have at once: of each rank with an end of the model, and of the one with most, the
-/// times at which it has most. None if there is no such table.
-pub fn held(schedule: &dyn Schedule, plan: &Plan) -> Vec<HeldChunks> {
-    let all = plan.all_chunks();
+/// Returns what the ranks of a pipeline over this number of blocks have at once: of each rank the times at
+/// which it has most. None if there is no such table.
+pub fn held(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<HeldChunks> {
+    let (schedule, all) = (pipeline.schedule, plan.all_chunks());
     if schedule.fits(plan).is_err() {
         return Vec::new();
     }
-    let mut found = BTreeSet::new();
-    for rank in 0..plan.ranks {
-        let has = [0, all - 1].map(|end| schedule.rank_of(end, plan) == rank);
-        let (mut now, mut begun, mut most) = (0usize, BTreeSet::new(), vec![None; plan.chunks + 1]);
-        for Cell { act, of } in schedule.row(rank, plan) {
-            now = if act == PassKind::F { now + 1 } else { now - usize::from(act != PassKind::W) };
-            if act.adds() {
-                begun.insert(of.chunk);
-            }
-            most[begun.len()] = most[begun.len()].max(Some(now));
+    let sizes: Vec<usize> = (0..all).map(|chunk| pipeline.blocks(blocks, chunk, all).len()).collect();
+    let mut most: Vec<HeldChunks> = Vec::new();
+    let mut see = |at: &HeldChunks| {
+        if !most.iter().any(|other| at.is_within(other)) {
+            most.retain(|other| !other.is_within(at));
+            most.push(*at);
         }
-        let times = most.iter().enumerate().filter_map(|(begun, most)| Some(((*most)?, begun, has)));
-        found.extend(times);
-    }
-    let all: Vec<HeldChunks> = found.iter().copied().collect();
-    let less = |(a, b, has): &HeldChunks, (c, d, more): &HeldChunks| {
-        a <= c && b <= d && has[0] <= more[0] && has[1] <= more[1] && (a, b, has) != (c, d, more)
     };
-    found.retain(|one| !all.iter().any(|other| less(one, other)));
-    found.into_iter().collect()
+    for rank in 0..plan.ranks {
+        let own = schedule.chunks_of(rank, plan);
+        let ends = [0, all - 1].map(|end| own.contains(&end));
+        let of_rank = own.iter().map(|chunk| sizes[*chunk]).sum();
+        let mut now = HeldChunks { blocks: of_rank, ends, ..HeldChunks::default() };
+        let mut begun = BTreeSet::new();
+        for Cell { act, of } in schedule.row(rank, plan) {
+            let size = usize::from(sizes[usize::from(of.chunk)] > blocks / all);
+            if matches!(act, PassKind::B | PassKind::I) {
+                see(&HeldChunks { begins: true, ..now });
+                now.saved[size] -= 1;
+            }
+            match act {
+                PassKind::F => now.saved[size] += 1,
+                PassKind::I => now.halfway[size] += 1,
+                PassKind::W => now.halfway[size] -= 1,
+                PassKind::B | PassKind::U => {}
+            }
+            if act.adds() && begun.insert(of.chunk) {
+                now.begun[size] += 1;
+            }
+            see(&now);
+        }
+    }
+    most
 }

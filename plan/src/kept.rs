@@ -1,13 +1,13 @@
 //! Prices that a search keeps: of blocks and heads, by the layout of their stages and the sequences of a
 //! microbatch, and of the stages of steps, by core; and what ranks of tables have at once.
-use crate::bound::BlockCost;
+use crate::block::BlockCost;
 use crate::hold::{HeldChunks, held};
 use crate::machine::Machine;
 use crate::space::head_key;
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use kernels::Kernels;
 use parallel::step::Plan;
-use parallel::{Layout, Result, Schedule};
+use parallel::{Layout, Pipeline, Result};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) struct KeptPrices {
     blocks: Mutex<HashMap<(Layout, usize), Arc<BlockCost>>>,
     heads: Mutex<HashMap<(Layout, usize), f64>>,
     stages: Mutex<Vec<KnownPrices>>,
-    held: Mutex<HashMap<(&'static str, Plan), Arc<Vec<HeldChunks>>>>,
+    held: Mutex<HashMap<(&'static str, usize, Plan), Arc<Vec<HeldChunks>>>>,
 }
 
 /// Returns what is kept under a key, or else makes it, which other threads do not wait for.
@@ -32,7 +32,7 @@ fn kept<K: Eq + Hash, T: Clone>(all: &Mutex<HashMap<K, T>>, key: K, make: impl F
 }
 
 impl KeptPrices {
-    /// Prices the unlike blocks and the head of such [stages](crate::bound::staged); nothing if the layout
+    /// Prices the unlike blocks and the head of such [stages](crate::block::staged); nothing if the layout
     /// does not fit.
     pub(crate) fn block<D: Kernels>(
         &self,
@@ -50,8 +50,9 @@ impl KeptPrices {
         })
     }
     /// Returns what ranks have at once, as [`held`].
-    pub(crate) fn held(&self, schedule: &dyn Schedule, plan: &Plan) -> Arc<Vec<HeldChunks>> {
-        kept(&self.held, (schedule.about().word, *plan), |_| held(schedule, plan).into())
+    pub(crate) fn held(&self, pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Arc<Vec<HeldChunks>> {
+        let key = (pipeline.schedule.about().word, blocks, *plan);
+        kept(&self.held, key, |_| held(pipeline, blocks, plan).into())
     }
     /// Returns the time of a step, as [`KnownPrices::step`].
     ///

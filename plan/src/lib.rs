@@ -5,16 +5,18 @@
 //! | `machine.rs`, `machines/*.json` | machines as data: speeds of kernels, memory and links, with sources |
 //! | `clock.rs` | the clock of a shape-only rank: the time of its kernels and calls |
 //! | `step.rs` | the time of a step: the clocks of all stages, combined by the simulation of the schedule |
-//! | `space.rs`, `search.rs` | layouts to try; the best ones first |
+//! | `space.rs`, `candidate.rs`, `search.rs` | layouts to try; the best ones first |
+//! | `block.rs` | the costs of a block between two others |
 //! | `bound.rs`, `hold.rs` | lower bounds of a layout's time and of its memory |
-//! | `cores.rs` | work for all cores |
-//! | `kept.rs` | prices that a search keeps |
+//! | `cores.rs`, `kept.rs` | work for all cores; prices that a search keeps |
 //! | `generation.rs` | the time of generating texts, and the search for its best layout |
 //! | `morphing.rs` | the best layout of as many devices as are left |
 //! | `partition.rs` | `PipeDream`'s stages, by measured times of a model's parts |
 //! | `advice.rs` | the usual decision trees, with this job's figures |
 pub mod advice;
+pub mod block;
 pub mod bound;
+mod candidate;
 pub mod clock;
 mod cores;
 pub mod generation;

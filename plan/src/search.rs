@@ -1,14 +1,13 @@
 //! The search for the best layout: every layout of the [space](crate::space) is bounded, and those with the
 //! lowest bounds are weighed first, until no bound is below the last of the best ten.
-use crate::bound::{CostLine, StageWork, has_halves, staged};
+use crate::block::{CostLine, has_halves, staged};
+use crate::bound::StageWork;
+use crate::candidate::{Candidate, Division};
 use crate::cores::{each, measured};
 use crate::hold::{StateBytes, StateTimes};
 use crate::kept::KeptPrices;
 use crate::machine::Machine;
-use crate::space::{
-    ORDER, STATE, WORK, block_key, divisions, few_data_ranks, head_key, microbatches, powers, state_key,
-    variants,
-};
+use crate::space::{block_key, divisions, few_data_ranks, head_key, microbatches, powers, state_key};
 use crate::step::{StepTime, TrainingJob};
 use comm::Axis;
 use kernels::Kernels;
@@ -85,41 +84,6 @@ impl SearchResult {
     }
 }
 
-/// A layout of the space with its bound.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Candidate {
-    bound: f64,
-    division: u32,
-    work: u16,
-    state: u16,
-    order: u16,
-    power: u8, // of two: the sequences of a data rank in a microbatch
-    level: u8, // of its bound
-}
-
-impl Eq for Candidate {}
-impl Ord for Candidate {
-    /// The lowest bound is the greatest, for the heap.
-    fn cmp(&self, other: &Self) -> Ordering {
-        let rest = |c: &Self| (c.division, c.work, c.state, c.order, c.power, c.level);
-        other.bound.total_cmp(&self.bound).then_with(|| rest(other).cmp(&rest(self)))
-    }
-}
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Numbers of ranks along the axes, with the variants of each kind of choice.
-struct Division {
-    work: Vec<Layout>,
-    state: Vec<Layout>,
-    order: Vec<Layout>,
-    bytes: Vec<StateBytes>, // by state
-    alike: Vec<Layout>,     // by state: one with which blocks do the same
-}
-
 /// Levels of a bound, each closer and dearer: blocks on an ideal machine, on the machine itself, with the
 /// layout's own state and slices, and these in a simulated table. After the last, a layout is weighed.
 const IDEAL: u8 = 0;
@@ -151,28 +115,16 @@ impl LayoutSearch<'_> {
     }
     fn among<D: Kernels>(&self, needed: bool) -> SearchResult {
         let design = &self.job.design;
-        let with = |layout: &Layout| {
-            let of = |choices| variants(*layout, choices, design, needed);
-            Ok(Division {
-                work: of(WORK),
-                state: of(STATE),
-                order: of(ORDER),
-                bytes: Vec::new(),
-                alike: Vec::new(),
-            })
-        };
+        let with = |layout: &Layout| Ok(Division::new(*layout, design, needed));
         let divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
         let mut all: Vec<_> = measured(divided, with).into_iter().collect();
         all.sort_unstable_by_key(|(layout, _)| *layout);
         let mut all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
         let states = measured(states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
-        let bytes = |state| states.get(&state_key(state)).copied().unwrap_or_default();
+        let bytes = |state: &Layout| states.get(&state_key(state)).copied().unwrap_or_default();
         for division in &mut all {
-            division.bytes = division.state.iter().map(bytes).collect();
-            let same = |of: &StateBytes| division.bytes.iter().position(|other| other.passes_as(of));
-            let alike = |of| division.state[same(of).expect("itself at the latest")];
-            division.alike = division.bytes.iter().map(alike).collect();
+            division.set_bytes(bytes);
         }
         let kept = KeptPrices::default();
         let (mut heap, mut found) = self.bounded::<D>(&all, &kept);
@@ -207,7 +159,7 @@ impl LayoutSearch<'_> {
     }
     /// Bounds a candidate tighter; if it is, weighs it.
     fn look<D: Kernels>(&self, division: &Division, of: Candidate, kept: &KeptPrices) -> Seen {
-        let Some(layout) = layout_of(division, &of) else { return Seen::Refused { weighed: false } };
+        let Some(layout) = division.layout(&of) else { return Seen::Refused { weighed: false } };
         if of.level < WEIGHED && !self.all {
             return Seen::Bounded(self.tightened::<D>((&layout, division), of, kept));
         }
@@ -251,7 +203,7 @@ impl LayoutSearch<'_> {
         let (times, halves) = (least(state), has_halves(layout));
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         if of.level > OF_WORK && !cost.blocks.is_empty() {
-            let bytes = cost.bytes(state, blocks, (&plan, halves), &kept.held(pipeline.schedule, &plan));
+            let bytes = cost.bytes(state, blocks, (&plan, halves), &kept.held(&pipeline, blocks, &plan));
             if bytes as f64 * BYTES_BELOW > self.memory as f64 {
                 return None;
             }
@@ -274,7 +226,7 @@ impl LayoutSearch<'_> {
     ) -> Option<((Layout, usize), usize)> {
         let (work, sequences) = (division.work[of.work as usize], self.job.batch_size.div_ceil(microbatches));
         let alike = &division.alike[of.state as usize];
-        let layout = if of.level == OF_WORK { Some(work) } else { layout_with(division, of, alike) };
+        let layout = if of.level == OF_WORK { Some(work) } else { division.layout_with(of, alike) };
         let layout = layout.filter(|_| self.goal == Goal::Time)?;
         if of.level > OF_WORK && *alike != division.state[0] {
             return Some((staged(&layout).ok()?, sequences));
@@ -343,7 +295,7 @@ impl LayoutSearch<'_> {
                 let costs: Vec<_> = lines.iter().map(|line| line.at(most)).collect();
                 for (o, (pipeline, halves, ranks)) in orders.iter().enumerate() {
                     let plan = pipeline.plan(pp, microbatches);
-                    let held = kept.held(pipeline.schedule, &plan);
+                    let held = kept.held(pipeline, blocks, &plan);
                     if held.is_empty() {
                         found.refused += lines.len() * division.bytes.len();
                         continue;
@@ -390,17 +342,4 @@ impl LayoutSearch<'_> {
 /// Returns times of a state that other choices cannot go below.
 fn least(of: &StateBytes) -> StateTimes {
     StateTimes { waits: of.times.waits.map(|seconds| seconds * BYTES_BELOW), ..of.times }
-}
-
-/// Returns a candidate's layout, if its choices go together.
-fn layout_of(division: &Division, of: &Candidate) -> Option<Layout> {
-    layout_with(division, of, &division.state[of.state as usize])
-}
-
-/// Returns a candidate's layout with another state.
-fn layout_with(division: &Division, of: &Candidate, state: &Layout) -> Option<Layout> {
-    let [work, order] =
-        [(&division.work, of.work), (&division.order, of.order)].map(|(all, at)| all[at as usize]);
-    let words = state.named().into_iter().chain(order.named());
-    words.into_iter().try_fold(work, |layout, word| layout.with(&word).ok())
 }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::block::has_halves;
+use parallel::{Layout, pipeline};
 
 fn cost(random: &mut impl FnMut() -> f64, halves: bool, slices: usize) -> BlockCost {
     let mut block = || {

@@ -4,7 +4,7 @@ use kernels::Heads;
 use layers::{Design, OptimizerKind, Rates, Shape};
 use parallel::Layout;
 use plan::Machine;
-use plan::bound::{BlockCost, staged};
+use plan::block::{BlockCost, staged};
 use plan::step::TrainingJob;
 use std::sync::Arc;
 use tensor::{Bf16, Cpu};
