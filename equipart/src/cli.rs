@@ -5,6 +5,7 @@ pub(crate) mod out;
 pub(crate) mod pictures;
 pub(crate) mod processes;
 pub(crate) mod requests;
+pub(crate) mod searching;
 pub(crate) mod show;
 pub(crate) mod watch;
 

@@ -8,7 +8,7 @@
 //! | `space.rs`, `candidate.rs`, `search.rs` | layouts to try; the best ones first |
 //! | `block.rs` | the costs of a block between two others |
 //! | `bound.rs`, `hold.rs` | lower bounds of a layout's time and of its memory |
-//! | `cores.rs`, `kept.rs` | work for all cores; prices that a search keeps |
+//! | `cores.rs`, `kept.rs`, `watch.rs` | work for all cores; prices that a search keeps; its progress |
 //! | `generation.rs` | the time of generating texts, and the search for its best layout |
 //! | `morphing.rs` | the best layout of as many devices as are left |
 //! | `partition.rs` | `PipeDream`'s stages, by measured times of a model's parts |
@@ -28,6 +28,7 @@ pub mod partition;
 pub mod search;
 pub mod space;
 pub mod step;
+pub mod watch;
 
 pub use clock::{Lap, Part, StepClock};
 pub use machine::Machine;

@@ -27,7 +27,7 @@ pub fn find<D: Kernels>(search: &LayoutSearch) -> SearchResult {
     for ranks in numbers {
         let best = all.best.first().map_or(f64::INFINITY, |best| best.step.seconds);
         let is_enough = alone / ranks as f64 >= best || search.goal == Goal::Memory;
-        if is_enough && !all.best.is_empty() {
+        if all.cut || is_enough && !all.best.is_empty() {
             break;
         }
         let more = LayoutSearch { ranks, ..*search }.find::<D>();

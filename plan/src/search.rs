@@ -3,12 +3,13 @@
 use crate::block::{CostLine, has_halves, staged};
 use crate::bound::StageWork;
 use crate::candidate::{Candidate, Division};
-use crate::cores::{each, measured};
+use crate::cores::each;
 use crate::hold::{StateBytes, StateTimes};
 use crate::kept::KeptPrices;
 use crate::machine::Machine;
 use crate::space::{block_key, divisions, few_data_ranks, head_key, microbatches, powers, state_key};
 use crate::step::{StepTime, TrainingJob};
+use crate::watch::{SearchEvent, SearchWatch, watched};
 use comm::Axis;
 use kernels::Kernels;
 use layers::TokenShards;
@@ -47,6 +48,8 @@ pub struct LayoutSearch<'a> {
     pub goal: Goal,
     /// True to bound nothing and weigh everything.
     pub all: bool,
+    /// Receiver of the search's events.
+    pub watch: SearchWatch<'a>,
 }
 
 /// A layout that was weighed, in microbatches.
@@ -73,6 +76,8 @@ pub struct SearchResult {
     pub refused: usize,
     /// True if entries were tried that only save memory.
     pub needed: bool,
+    /// True if the search was cut: better layouts may exist.
+    pub cut: bool,
 }
 
 impl SearchResult {
@@ -81,6 +86,7 @@ impl SearchResult {
         self.weighed += other.weighed;
         self.bounded += other.bounded;
         self.refused += other.refused;
+        self.cut |= other.cut;
     }
 }
 
@@ -106,7 +112,7 @@ impl LayoutSearch<'_> {
     /// Searches; entries that only save memory are tried if nothing else fits.
     pub fn find<D: Kernels>(&self) -> SearchResult {
         let found = self.among::<D>(false);
-        if !found.best.is_empty() {
+        if !found.best.is_empty() || found.cut {
             return found;
         }
         let mut more = SearchResult { needed: true, ..self.among::<D>(true) };
@@ -117,17 +123,20 @@ impl LayoutSearch<'_> {
         let design = &self.job.design;
         let with = |layout: &Layout| Ok(Division::new(*layout, design, needed));
         let divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
-        let mut all: Vec<_> = measured(divided, with).into_iter().collect();
+        let mut all: Vec<_> = watched(self.watch, divided, with).into_iter().collect();
         all.sort_unstable_by_key(|(layout, _)| *layout);
         let mut all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
-        let states = measured(states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
+        let states =
+            watched(self.watch, states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
         let bytes = |state: &Layout| states.get(&state_key(state)).copied().unwrap_or_default();
         for division in &mut all {
             division.set_bytes(bytes);
         }
         let kept = KeptPrices::default();
-        let (mut heap, mut found) = self.bounded::<D>(&all, &kept);
+        let Some((mut heap, mut found)) = self.bounded::<D>(&all, &kept) else {
+            return SearchResult { cut: true, ..SearchResult::default() };
+        };
         loop {
             let last = found.best.get(BEST - 1).map_or(f64::INFINITY, |last| self.score(last));
             let can_be = |next: &Candidate| self.all || next.bound < last || last.is_infinite();
@@ -135,8 +144,11 @@ impl LayoutSearch<'_> {
             while next.len() < TOGETHER && heap.peek().is_some_and(can_be) {
                 next.extend(heap.pop());
             }
-            if next.is_empty() {
-                found.bounded += heap.len();
+            let left = || next.len() + heap.iter().filter(|next| can_be(next)).count();
+            let goes_on = (self.watch)(&SearchEvent::Weighing { found: &found, left: &left });
+            if next.is_empty() || !goes_on {
+                found.bounded += next.len() + heap.len();
+                found.cut = !next.is_empty();
                 return found;
             }
             for seen in each(next, |next| self.look::<D>(&all[next.division as usize], *next, &kept)) {
@@ -251,19 +263,22 @@ impl LayoutSearch<'_> {
         let numbers = self.score(a).total_cmp(&self.score(b)).then(other(a).total_cmp(&other(b)));
         numbers.then_with(|| text(a).cmp(&text(b)))
     }
-    /// Returns all candidates that may fit, and the counts so far.
+    /// Returns all candidates that may fit, and the counts so far; none if the search is cut.
     fn bounded<D: Kernels>(
         &self,
         all: &[Division],
         kept: &KeptPrices,
-    ) -> (BinaryHeap<Candidate>, SearchResult) {
+    ) -> Option<(BinaryHeap<Candidate>, SearchResult)> {
         let (job, blocks) = (self.job, self.job.design.parts(1));
         let keys: BTreeSet<_> =
             self.roomy(all).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
         let heads: BTreeSet<_> = keys.iter().map(head_key).collect();
-        let costs = measured(keys, |layout| CostLine::new::<D>(layout, job, false, &ideal));
-        let heads = measured(heads, |layout| CostLine::new::<D>(layout, job, true, &ideal));
+        let costs = watched(self.watch, keys, |layout| CostLine::new::<D>(layout, job, false, &ideal));
+        let heads = watched(self.watch, heads, |layout| CostLine::new::<D>(layout, job, true, &ideal));
+        if !(self.watch)(&SearchEvent::Pricing { left: 0 }) {
+            return None;
+        }
         let (mut heap, mut found) = (Vec::new(), SearchResult::default());
         for (number, division) in all.iter().enumerate() {
             let dp = division.work[0].size(TokenShards::SEQUENCES);
@@ -326,7 +341,7 @@ impl LayoutSearch<'_> {
                 }
             }
         }
-        (heap.into(), found)
+        Some((heap.into(), found))
     }
     /// Divisions under which the state of a stage's blocks alone may fit.
     fn roomy<'a>(&self, all: &'a [Division]) -> impl Iterator<Item = &'a Division> {

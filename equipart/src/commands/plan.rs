@@ -6,6 +6,7 @@ use super::Run;
 use super::price::seconds::MachineTime;
 use crate::cli::args::{dtype, size};
 use crate::cli::out::line;
+use crate::cli::searching::SearchNotes;
 use crate::cli::{config, show};
 use crate::commands::train::settings::at_least_1;
 use clap::Args;
@@ -19,6 +20,7 @@ use plan::advice::{self, DecisionStep};
 use plan::clock::time;
 use plan::search::{Goal, LayoutSearch, SearchResult, Weighed};
 use plan::step::{TrainingJob, model_flops};
+use plan::watch::SearchEvent;
 use plan::{Machine, Part, morphing};
 use prove::Verdict;
 use serde_json::{Value, json};
@@ -26,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Help on JSON.
-const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank, and sent_bytes of the one that sends most; parts: seconds\nby use, of the rank that ends last. The last object has steps: questions of the decision trees and their answers;\nand with --prove the proof. With --generate: texts at once; first_token_seconds, seconds of a whole text,\ntokens_per_second of all texts, peak_bytes and parts.";
+const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank, and sent_bytes of the one that sends most; parts: seconds\nby use, of the rank that ends last. The last object has steps: questions of the decision trees and their answers;\nwith --prove the proof, and cut: true if Ctrl-C ended the search. With --generate: texts at once; first_token_seconds, seconds of a whole text,\ntokens_per_second of all texts, peak_bytes and parts.";
 
 /// Find the best layout of a model on a machine: which ranks along which axis, with which strategies
 #[derive(Args, Debug)]
@@ -125,6 +127,8 @@ impl Run for PlanArgs {
         let job = self.job(&config)?;
         let (machine, memory) = self.machine()?;
         let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
+        let notes = SearchNotes::until_interrupted()?;
+        let watch = &|event: &SearchEvent| notes.watch(event);
         let search = LayoutSearch {
             job: &job,
             machine: &machine,
@@ -133,6 +137,7 @@ impl Run for PlanArgs {
             microbatches: None,
             goal,
             all: false,
+            watch,
         };
         if self.all_devices {
             indivisible(self.devices, &job.design, [job.batch_size, job.seq])?;
@@ -140,8 +145,13 @@ impl Run for PlanArgs {
         let all = self.all_devices;
         let find = |of: &LayoutSearch| with_dtype!(self.dtype, D => if all { of.find::<D>() } else { morphing::find::<D>(of) });
         let found = find(&search);
+        let is_empty = found.best.is_empty() && !found.cut;
+        let why = is_empty.then(|| with_dtype!(self.dtype, D => nothing_fits::<D>(&search)));
+        let why = why.filter(|_| !notes.is_cut());
+        notes.done();
         let Some(best) = found.best.first() else {
-            return Err(with_dtype!(self.dtype, D => nothing_fits::<D>(&search)));
+            let cut = || Error::new("the search was cut before it weighed a layout that fits");
+            return Err(why.unwrap_or_else(cut));
         };
         let proof = self.prove.then(|| proof::of(job.design.shape(), &best.layout)).transpose()?;
         let (flops, steps) = with_dtype!(self.dtype, D =>
@@ -150,7 +160,7 @@ impl Run for PlanArgs {
         let plans: Vec<_> = found.best.iter().map(|of| (of, time(of))).collect();
         if json {
             plans.iter().map(object).for_each(|plan| show::json(&plan));
-            show::json(&json!({ "steps": steps, "proof": proof }));
+            show::json(&json!({ "steps": steps, "proof": proof, "cut": found.cut }));
         } else {
             report(&search, &plans, &found);
             decided(&steps, proof.as_ref());
@@ -255,6 +265,9 @@ fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
         show::amount(best.tokens_per_second),
         best.spent()
     ));
+    if found.cut {
+        line("The search was cut: layouts that were not weighed may be better.");
+    }
     if found.needed {
         line("Nothing fits without strategies that only save memory, so they were tried, too.");
     }

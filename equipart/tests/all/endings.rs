@@ -149,3 +149,25 @@ fn a_save_that_fails_leaves_nothing_and_the_next_one_works() {
         std::fs::remove_dir_all(&left).unwrap();
     }
 }
+
+/// A search with millions of layouts, in a memory that many do not fit into, is cut once it says what it
+/// does. Kills: a search that nobody sees or can end, one that goes on after its cut, or tells nothing of it.
+#[test]
+fn a_search_shows_its_progress_and_can_be_cut() {
+    let (dir, ..) = small();
+    let config = r#"{"model_type":"qwen3_moe","hidden_size":4096,"intermediate_size":12288,"num_hidden_layers":94,
+        "num_attention_heads":64,"num_key_value_heads":4,"head_dim":128,"vocab_size":151936,"num_experts":128,
+        "num_experts_per_tok":8,"moe_intermediate_size":1536,"max_position_embeddings":40960,
+        "norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[]}"#;
+    std::fs::write(dir.path().join("large.json"), config).unwrap();
+    let args = ["plan", "--config", &path(&dir, "large.json"), "--devices", "64"];
+    let mut child = Watched::start(binary().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut said = BufReader::new(child.process.stderr.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    assert!(first.starts_with("pricing blocks and states: ") && first.ends_with(" left"), "{first}");
+    let number = child.process.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &number]).status().unwrap().success());
+    let cut = "error: the search was cut before it weighed a layout that fits";
+    assert_eq!(said.last().unwrap().unwrap(), cut);
+    assert_eq!(child.output().status.code(), Some(2));
+}

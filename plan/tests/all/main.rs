@@ -1,5 +1,6 @@
 //! The time of a step, and the search for the best, on models small enough to weigh every layout.
 mod activations;
+mod machines;
 mod texts;
 
 use comm::Axis;
@@ -12,7 +13,7 @@ use plan::clock::{Part, StepClock};
 use plan::hold::{StateBytes, StateTimes};
 use plan::search::{Goal, LayoutSearch, SearchResult};
 use plan::step::{KnownPrices, StepTime, TrainingJob};
-use plan::{Machine, advice, morphing};
+use plan::{Machine, advice};
 use std::sync::Arc;
 use tensor::{Bf16, Clock, Cpu, KernelKind, KernelWork, StoreKind};
 
@@ -153,7 +154,8 @@ fn found(ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
 
 fn found_for(job: &TrainingJob, ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
     let machine = Arc::new(machine());
-    LayoutSearch { job, machine: &machine, memory, ranks, microbatches: None, goal, all }.find::<Cpu<Bf16>>()
+    LayoutSearch { job, machine: &machine, memory, ranks, microbatches: None, goal, all, watch: &|_| true }
+        .find::<Cpu<Bf16>>()
 }
 
 /// Links are slow, so that a step is mostly sums of gradients. Kills: sums that are counted twice, in another
@@ -243,7 +245,16 @@ fn a_given_number_of_microbatches_is_kept() {
     let (job, machine) = (TrainingJob { design, ..small() }, Arc::new(machine()));
     let of = |microbatches, all| {
         let (memory, goal) = (usize::MAX, Goal::Time);
-        let search = LayoutSearch { job: &job, machine: &machine, memory, ranks: 2, microbatches, goal, all };
+        let search = LayoutSearch {
+            job: &job,
+            machine: &machine,
+            memory,
+            ranks: 2,
+            microbatches,
+            goal,
+            all,
+            watch: &|_| true,
+        };
         let best = search.find::<Cpu<Bf16>>().best.into_iter();
         best.map(|of| (of.layout.to_string(), of.microbatches)).collect::<Vec<_>>()
     };
@@ -312,31 +323,6 @@ fn calls_cross_the_level_of_their_ranks() {
     assert!(far > 1.3 * near, "every second rank is on the other node: {near} {far}");
 }
 
-/// Five ranks divide neither 4 sequences nor 4 blocks nor 16 heads; three divide 4 sequences unevenly. Kills:
-/// a layout of fewer ranks that is not found, or is kept where more ranks are faster; the best of several
-/// numbers of ranks one number after the other, and not by their times.
-#[test]
-fn fewer_devices_are_tried_where_more_do_not_divide() {
-    let (job, machine) = (small(), Arc::new(machine()));
-    let of = |ranks| {
-        let (memory, goal) = (usize::MAX, Goal::Time);
-        LayoutSearch { job: &job, machine: &machine, memory, ranks, microbatches: None, goal, all: false }
-    };
-    let words = |found: &SearchResult| found.best[0].layout.to_string();
-    assert!(of(5).find::<Cpu<Bf16>>().best.is_empty());
-    assert_eq!(morphing::divisible(5, &job.design, [job.batch_size, job.seq]), Some(4));
-    let four = of(4).find::<Cpu<Bf16>>();
-    assert_eq!(words(&morphing::find::<Cpu<Bf16>>(&of(5))), words(&four));
-    let [three, two] = [3, 2].map(|ranks| of(ranks).find::<Cpu<Bf16>>().best[0].step.seconds);
-    assert_eq!(morphing::find::<Cpu<Bf16>>(&of(3)).best[0].step.seconds, three.min(two));
-    // of one sequence, layouts of three ranks and of two are among the best
-    let job = TrainingJob { batch_size: 1, ..small() };
-    let best = morphing::find::<Cpu<Bf16>>(&LayoutSearch { job: &job, ..of(3) }).best;
-    let plans: Vec<_> = best.iter().map(|plan| (plan.step.seconds, plan.layout.ranks())).collect();
-    assert!(plans.iter().any(|plan| plan.1 == 2) && plans.iter().any(|plan| plan.1 == 3), "{plans:?}");
-    assert!(plans.is_sorted_by(|a, b| a.0 <= b.0), "{plans:?}");
-}
-
 /// The same job in more and less memory, on one node and two. Kills: a branch of a tree that is taken for
 /// another, a figure that is not the price's.
 #[test]
@@ -345,8 +331,16 @@ fn decision_trees_follow_memory_and_nodes() {
     let best = found(2, usize::MAX, Goal::Time, false).best.swap_remove(0);
     let said = |ranks: usize, memory: usize| {
         let goal = Goal::Time;
-        let search =
-            LayoutSearch { job: &job, machine: &fast, memory, ranks, microbatches: None, goal, all: false };
+        let search = LayoutSearch {
+            job: &job,
+            machine: &fast,
+            memory,
+            ranks,
+            microbatches: None,
+            goal,
+            all: false,
+            watch: &|_| true,
+        };
         advice::steps::<Cpu<Bf16>>(&search, &best).unwrap()
     };
     let questions = |steps: &[advice::DecisionStep]| -> Vec<_> {

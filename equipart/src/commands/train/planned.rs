@@ -7,6 +7,7 @@ use super::settings::Settings;
 use super::state::State;
 use crate::cli::out;
 use crate::cli::processes;
+use crate::cli::searching::SearchNotes;
 use layers::counted;
 use models::TrainableModel;
 use parallel::dtype::DtypeName;
@@ -14,6 +15,7 @@ use parallel::{Batch, Error, Layout, Result, bail, with_dtype};
 use plan::Machine;
 use plan::search::{Goal, LayoutSearch};
 use plan::step::TrainingJob;
+use plan::watch::SearchEvent;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -61,8 +63,12 @@ impl LayoutPlanner {
         let Self { job, machine, memory, .. } = self;
         let microbatches = Some(self.batch.microbatches().len());
         let goal = Goal::Time;
-        let search = LayoutSearch { job, machine, memory: *memory, ranks, microbatches, goal, all: false };
+        let notes = SearchNotes::new();
+        let watch = &|event: &SearchEvent| notes.watch(event);
+        let memory = *memory;
+        let search = LayoutSearch { job, machine, memory, ranks, microbatches, goal, all: false, watch };
         let found = with_dtype!(self.dtype, D => search.find::<D>());
+        notes.done();
         let mut best = found.best.into_iter().map(|of| of.layout);
         best.find(|layout| self.batch.deals(&layout.tokens()).is_ok()) // sequences may be of any length
     }

@@ -1,0 +1,74 @@
+//! Progress of a search for layouts on standard error, and its cut by Ctrl-C.
+use super::watch::ProgressWatch;
+use parallel::{Error, Result};
+use plan::clock::time;
+use plan::watch::SearchEvent;
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time without a line: at the beginning, and between two lines.
+const QUIET: Duration = Duration::from_secs(2);
+/// Exit code after a second Ctrl-C, as of shells: 128 and the number of the signal.
+const INTERRUPTED: i32 = 128 + SIGINT;
+
+/// Watch of a search.
+pub(crate) struct SearchNotes {
+    cut: Arc<AtomicBool>,
+    last: Mutex<Instant>, // the beginning, or the time of the last line
+    shown: Mutex<Option<ProgressWatch>>,
+}
+
+impl SearchNotes {
+    /// Returns a watch that shows progress.
+    pub(crate) fn new() -> Self {
+        Self { cut: Arc::default(), last: Instant::now().into(), shown: Mutex::new(None) }
+    }
+    /// Returns a watch that Ctrl-C cuts; a second Ctrl-C ends the process.
+    ///
+    /// # Errors
+    /// If the system refuses to announce the signal.
+    pub(crate) fn until_interrupted() -> Result<Self> {
+        let notes = Self::new();
+        let heard = flag::register_conditional_shutdown(SIGINT, INTERRUPTED, notes.cut.clone())
+            .and_then(|_| flag::register(SIGINT, notes.cut.clone()));
+        heard.map_err(|why| Error::new(format!("Ctrl-C cannot be heard: {why}")))?;
+        Ok(notes)
+    }
+    /// Shows an event, if the last line is old enough. Returns false if the search is to be cut.
+    pub(crate) fn watch(&self, event: &SearchEvent) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() >= QUIET {
+            let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            shown.get_or_insert_with(ProgressWatch::spinner).say(&said(event));
+            *last = Instant::now();
+        }
+        !self.is_cut()
+    }
+    /// Returns true if Ctrl-C cut the search.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Relaxed)
+    }
+    /// Ends the watch: the next Ctrl-C ends the process.
+    pub(crate) fn done(&self) {
+        self.cut.store(true, Relaxed);
+        if let Some(shown) = self.shown.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            shown.done();
+        }
+    }
+}
+
+/// Describes an event in a line.
+fn said(event: &SearchEvent) -> String {
+    match event {
+        SearchEvent::Pricing { left } => format!("pricing blocks and states: {left} left"),
+        SearchEvent::Weighing { found, left } => {
+            let best = found.best.first().map_or_else(String::new, |best| {
+                format!("; the best so far, {}, takes {}", best.layout, time(best.step.seconds))
+            });
+            format!("weighing layouts: {} are done, at most {} are left{best}", found.weighed, left())
+        }
+    }
+}

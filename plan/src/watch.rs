@@ -1,0 +1,43 @@
+//! Events of a search, for whoever waits for it: progress to show, and a way to cut the search.
+use crate::cores::measured;
+use crate::search::SearchResult;
+use parallel::{Result, bail};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// An event of a search.
+pub enum SearchEvent<'a> {
+    /// Prices blocks and states, from several threads.
+    Pricing {
+        /// Number of prices of this kind that are left.
+        left: usize,
+    },
+    /// Weighs some layouts.
+    Weighing {
+        /// Best layouts and numbers so far.
+        found: &'a SearchResult,
+        /// Counts the layouts whose bounds are below the last of the best, which takes a moment.
+        left: &'a dyn Fn() -> usize,
+    },
+}
+
+/// Receiver of the events of a search. Returns false, and from then on always, to cut the search, which then
+/// returns the best so far.
+pub type SearchWatch<'a> = &'a (dyn Fn(&SearchEvent) -> bool + Sync);
+
+/// Measures every key, on all cores, unless the search is cut. Keys that do not fit are left out.
+pub(crate) fn watched<K: Clone + Eq + Hash + Send + Sync, T: Send>(
+    watch: SearchWatch,
+    keys: impl IntoIterator<Item = K>,
+    measure: impl Fn(&K) -> Result<T> + Sync,
+) -> HashMap<K, T> {
+    let keys: Vec<K> = keys.into_iter().collect();
+    let left = AtomicUsize::new(keys.len());
+    measured(keys, |key| {
+        if !watch(&SearchEvent::Pricing { left: left.fetch_sub(1, Relaxed) }) {
+            bail!("the search was cut");
+        }
+        measure(key)
+    })
+}
