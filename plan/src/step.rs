@@ -372,3 +372,6 @@ fn shared(mut edges: Vec<(f64, bool)>, slower: impl Fn(usize) -> f64) -> f64 {
     }
     more
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,8 +28,9 @@ Tasks:
                      skipped steps and the reasons
   release            runs `ci`, all of `museum`, `mutants`, `sanitize` and `edit`: before a release
   edit               edits one layer, and prints what its proof takes then, with the build
-  mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts;
-                     prints a table of the calls that were noticed; fails if one was not
+  mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts,
+                     and the planner's tests with each bug of plan/mutants.txt; prints a table of what was
+                     noticed; fails if something was not
   paths [--only T]   runs every command with every layout, kind of model, dtype and optimizer; takes most of an
                      hour; prints a table of what ran and what was refused; fails if a result is wrong
                      (`cargo test` draws a part). With T, runs only cases with T in their name, such as

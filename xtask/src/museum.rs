@@ -7,7 +7,7 @@ mod header;
 mod loss;
 mod passed;
 mod run;
-mod scratch;
+pub(crate) mod scratch;
 
 use crate::{TaskResult, root};
 use build::ExhibitPrograms;
@@ -154,7 +154,7 @@ fn read<L: DeserializeOwned>(files: &BTreeMap<PathBuf, Vec<u8>>, folder: &str) -
 }
 
 /// Returns cargo's target folder, from `cargo metadata`.
-fn target() -> Result<PathBuf, String> {
+pub(crate) fn target() -> Result<PathBuf, String> {
     let output = crate::cargo().args(["metadata", "--no-deps", "--format-version=1", "--offline"]).output();
     let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
     let metadata: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();

@@ -1,5 +1,8 @@
-//! `cargo xtask mutants`: runs the proofs under mutants of communication, and prints a table of the results.
+//! `cargo xtask mutants`: runs the proofs under mutants of communication, and the planner's tests under bugs
+//! of the planner, and prints a table of the results.
 //! The tests print a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
+mod planner;
+
 use crate::{TaskResult, cargo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,6 +38,7 @@ pub(crate) fn run() -> TaskResult {
             return Err(format!("{errors}{text}\nmutants: the tests failed, {}.", output.status));
         }
     }
+    table.read(&planner::tried()?)?;
     println!("{table}{}", table.verdict());
     Ok(if table.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

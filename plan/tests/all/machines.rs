@@ -53,7 +53,7 @@ fn searched(job: &TrainingJob, machine: &Machine, memory: usize, all: bool) -> S
 }
 
 /// Small jobs with a large head or none to speak of, on machines with drawn speeds, in memory that some of
-/// the layouts fit into, on cores of their own or shared ones: the best layouts are those of weighing everything,
+/// the layouts fit into, on cores of their own or shared ones: the best layouts are those of weighing all,
 /// and more memory or a faster part never makes the best one slower. Kills: a bound that cuts too much where
 /// the head, memory or cores decide; a speed that counts the wrong way.
 #[test]

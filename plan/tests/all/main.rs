@@ -1,5 +1,6 @@
 //! The time of a step, and the search for the best, on models small enough to weigh every layout.
 mod activations;
+mod calls;
 mod machines;
 mod texts;
 

@@ -35,7 +35,7 @@ macro_rules! exhibit {
 /// # Errors
 /// One sentence for the terminal. It names every patch that does not apply alone, or the first that does not
 /// apply after the others.
-pub(super) fn make(
+pub(crate) fn make(
     mut files: BTreeMap<PathBuf, Vec<u8>>,
     folder: &Path,
     patches: &[PathBuf],
@@ -86,7 +86,7 @@ fn say(what: &str, path: &Path, why: &std::io::Error) -> String {
 }
 
 /// Reads every file that git tracks or would track.
-pub(super) fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+pub(crate) fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
     let output = Command::new("git").args(list).current_dir(root).output();
     let output = output.map_err(|why| format!("git cannot be started ({why})"))?;
