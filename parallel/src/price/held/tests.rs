@@ -169,3 +169,12 @@ fn versions_of_a_full_pipeline_are_priced_to_the_byte() {
         assert_eq!(few, measured(&layout, &SHAPE.into(), &equal(11)), "{layout}");
     }
 }
+
+/// Kills: a peak while the model is built that does not count.
+#[test]
+fn a_peak_is_that_of_building_or_of_the_fullest_move() {
+    let held =
+        MoveCosts::<()> { stage: 0, own: vec![0], built: 100, rests: 10, whole: None, seen: HashMap::new() };
+    let peak = |needs| held.peak_over([MemoryChange { adds: 5, needs: 20 }, MemoryChange { adds: 0, needs }]);
+    assert_eq!([peak(10), peak(90)], [100, 105]);
+}
