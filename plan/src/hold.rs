@@ -87,7 +87,7 @@ struct StageState {
 }
 
 /// Fraction of measured calls once a step that other choices cannot go below.
-const BELOW: f64 = 0.9;
+const OF_ONCE_BELOW: f64 = 0.9;
 
 impl StateBytes {
     /// Measures a layout's state of parameters, with sequences as short as may be.
@@ -119,11 +119,11 @@ impl StateBytes {
         };
         let [first, block, last] = [of_stage(0)?, of_stage(1)?, of_stage(unlike + 1)?];
         let beside = |end: &StageState| [0, 1].map(|i| end.held[i].saturating_sub(block.held[i]));
-        let sums = |end: &StageState| (end.sums - block.sums).max(0.0) * BELOW;
+        let sums = |end: &StageState| (end.sums - block.sums).max(0.0) * OF_ONCE_BELOW;
         let times = StateTimes {
             waits: block.passes.map(|parts| parts[Part::Dp as usize]),
             update: block.update,
-            sums: block.sums * BELOW,
+            sums: block.sums * OF_ONCE_BELOW,
             sums_of_ends: [sums(&first), sums(&last)],
         };
         Ok(Self { block: block.held, ends: [beside(&first), beside(&last)], times, passes: block.passes })
