@@ -1,18 +1,6 @@
 //! Work for all cores.
-use parallel::Result;
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
-
-/// Measures every key, on all cores. Keys that do not fit are left out.
-pub(crate) fn measured<K: Clone + Eq + Hash + Send + Sync, T: Send>(
-    keys: impl IntoIterator<Item = K>,
-    measure: impl Fn(&K) -> Result<T> + Sync,
-) -> HashMap<K, T> {
-    let known = each(keys, |key| measure(key).ok().map(|cost| (key.clone(), cost)));
-    known.into_iter().flatten().collect()
-}
 
 /// Does the same with every one of `all`, on all cores. Returns the results in the same order.
 pub(crate) fn each<K: Sync + Send, T: Send>(

@@ -146,19 +146,20 @@ impl BlockCost {
         held: &[HeldChunks],
     ) -> usize {
         let few = blocks / plan.all_chunks(); // of a chunk
-        let all = |counts: [usize; 2], of: &dyn Fn(&BlockTime) -> usize| -> usize {
-            let least = |n| self.least(n, |block| of(block) as f64) as usize;
-            zip(counts, [few, few + 1]).map(|(chunks, n)| chunks * least(n)).sum()
+        let of_chunks = |of: fn(&BlockTime) -> usize| {
+            [few, few + 1].map(|n| self.least(n, |block| of(block) as f64) as usize)
         };
+        let [saved, halfway] = [of_chunks(|block| block.saved), of_chunks(|block| block.halfway)];
+        let all = |chunks: [usize; 2], bytes: [usize; 2]| chunks[0] * bytes[0] + chunks[1] * bytes[1];
         let needs = self.least(1, |block| block.needs[usize::from(halves)] as f64) as usize;
         let most = held.iter().map(|at| {
             // both ends on one rank may share their parameters
             let ends = [0, 1].map(|of| {
                 (0..2).filter(|end| at.ends[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0)
             });
-            let begun = few * at.begun[0] + (few + 1) * at.begun[1];
+            let begun = all(at.begun, [few, few + 1]);
             let gradients = state.block[1] * begun + if begun == at.blocks { ends[1] } else { 0 };
-            let saved = all(at.saved, &|block| block.saved) + all(at.halfway, &|block| block.halfway);
+            let saved = all(at.saved, saved) + all(at.halfway, halfway);
             let needs = if at.begins && plan.slices == 1 { needs } else { 0 };
             state.block[0] * at.blocks + ends[0] + gradients + saved / plan.slices + needs
         });
@@ -166,8 +167,8 @@ impl BlockCost {
     }
 }
 
-/// Returns what the ranks of a pipeline over this number of blocks have at once: of each rank the times at
-/// which it has most. None if there is no such table.
+/// Returns what the ranks of a pipeline over this number of blocks have at once, at the times at which one
+/// has most. None if there is no such table.
 pub fn held(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<HeldChunks> {
     let (schedule, all) = (pipeline.schedule, plan.all_chunks());
     if schedule.fits(plan).is_err() {

@@ -9,7 +9,7 @@ use crate::kept::KeptPrices;
 use crate::machine::Machine;
 use crate::space::{block_key, divisions, few_data_ranks, head_key, microbatches, powers, state_key};
 use crate::step::{StepTime, TrainingJob};
-use crate::watch::{SearchEvent, SearchWatch, watched};
+use crate::watch::{SearchEvent, SearchWatch, measured};
 use comm::Axis;
 use kernels::Kernels;
 use layers::TokenShards;
@@ -94,6 +94,7 @@ impl SearchResult {
 /// layout's own state and slices, and these in a simulated table. After the last, a layout is weighed.
 const IDEAL: u8 = 0;
 const OF_WORK: u8 = 1;
+const OWN: u8 = 2;
 const WEIGHED: u8 = 3;
 /// Number of candidates that are looked at together, on all cores.
 const TOGETHER: usize = 32;
@@ -121,14 +122,12 @@ impl LayoutSearch<'_> {
     }
     fn among<D: Kernels>(&self, needed: bool) -> SearchResult {
         let design = &self.job.design;
-        let with = |layout: &Layout| Ok(Division::new(*layout, design, needed));
-        let divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
-        let mut all: Vec<_> = watched(self.watch, divided, with).into_iter().collect();
-        all.sort_unstable_by_key(|(layout, _)| *layout);
-        let mut all: Vec<_> = all.into_iter().map(|(_, division)| division).collect();
+        let mut divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
+        divided.sort_unstable();
+        let mut all = each(divided, |layout| Division::new(*layout, design, needed));
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
         let states =
-            watched(self.watch, states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
+            measured(self.watch, states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
         let bytes = |state: &Layout| states.get(&state_key(state)).copied().unwrap_or_default();
         for division in &mut all {
             division.set_bytes(bytes);
@@ -214,7 +213,7 @@ impl LayoutSearch<'_> {
         let (pipeline, state) = (layout.pipeline(), &division.bytes[of.state as usize]);
         let (times, halves) = (least(state), has_halves(layout));
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
-        if of.level > OF_WORK && !cost.blocks.is_empty() {
+        if of.level == OWN {
             let bytes = cost.bytes(state, blocks, (&plan, halves), &kept.held(&pipeline, blocks, &plan));
             if bytes as f64 * BYTES_BELOW > self.memory as f64 {
                 return None;
@@ -244,10 +243,7 @@ impl LayoutSearch<'_> {
             return Some((staged(&layout).ok()?, sequences));
         }
         let few = few_data_ranks(&layout);
-        let [ranks, few_ranks] = [layout, few].map(|of| of.size(TokenShards::SEQUENCES));
-        // where ranks share experts, the tokens of all count
-        let each = if layout.shares_experts() { sequences / ranks } else { sequences.div_ceil(ranks) };
-        Some((staged(&few).ok()?, each * few_ranks))
+        Some((staged(&few).ok()?, rank_sequences(&layout, sequences) * few.size(TokenShards::SEQUENCES)))
     }
     fn score(&self, of: &Weighed) -> f64 {
         match self.goal {
@@ -274,8 +270,8 @@ impl LayoutSearch<'_> {
             self.roomy(all).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
         let heads: BTreeSet<_> = keys.iter().map(head_key).collect();
-        let costs = watched(self.watch, keys, |layout| CostLine::new::<D>(layout, job, false, &ideal));
-        let heads = watched(self.watch, heads, |layout| CostLine::new::<D>(layout, job, true, &ideal));
+        let costs = measured(self.watch, keys, |layout| CostLine::new::<D>(layout, job, false, &ideal));
+        let heads = measured(self.watch, heads, |layout| CostLine::new::<D>(layout, job, true, &ideal));
         if !(self.watch)(&SearchEvent::Pricing { left: 0 }) {
             return None;
         }
@@ -304,9 +300,7 @@ impl LayoutSearch<'_> {
             for power in self.powers(dp) {
                 let microbatches = self.microbatches(dp, power);
                 let sequences = job.batch_size.div_ceil(microbatches);
-                // where ranks share experts, the tokens of all count
-                let shared = division.work[0].shares_experts();
-                let most = if shared { sequences / dp } else { sequences.div_ceil(dp) };
+                let most = rank_sequences(&division.work[0], sequences);
                 let costs: Vec<_> = lines.iter().map(|line| line.at(most)).collect();
                 for (o, (pipeline, halves, ranks)) in orders.iter().enumerate() {
                     let plan = pipeline.plan(pp, microbatches);
@@ -352,6 +346,13 @@ impl LayoutSearch<'_> {
             self.all || of_stage as f64 * BYTES_BELOW <= self.memory as f64
         })
     }
+}
+
+/// Returns the sequences of a microbatch that bound what a data rank computes: the most that one has, or the
+/// mean where ranks share experts, as the tokens of all count then.
+fn rank_sequences(layout: &Layout, sequences: usize) -> usize {
+    let ranks = layout.size(TokenShards::SEQUENCES);
+    if layout.shares_experts() { sequences / ranks } else { sequences.div_ceil(ranks) }
 }
 
 /// Returns times of a state that other choices cannot go below.

@@ -1,8 +1,8 @@
 //! Events of a search, for whoever waits for it: progress to show, and a way to cut the search.
-use crate::cores::measured;
+use crate::cores::each;
 use crate::search::SearchResult;
-use parallel::{Result, bail};
-use std::collections::HashMap;
+use parallel::Result;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -27,17 +27,16 @@ pub enum SearchEvent<'a> {
 pub type SearchWatch<'a> = &'a (dyn Fn(&SearchEvent) -> bool + Sync);
 
 /// Measures every key, on all cores, unless the search is cut. Keys that do not fit are left out.
-pub(crate) fn watched<K: Clone + Eq + Hash + Send + Sync, T: Send>(
+pub(crate) fn measured<K: Clone + Eq + Hash + Send + Sync, T: Send>(
     watch: SearchWatch,
-    keys: impl IntoIterator<Item = K>,
+    keys: BTreeSet<K>,
     measure: impl Fn(&K) -> Result<T> + Sync,
 ) -> HashMap<K, T> {
-    let keys: Vec<K> = keys.into_iter().collect();
     let left = AtomicUsize::new(keys.len());
-    measured(keys, |key| {
-        if !watch(&SearchEvent::Pricing { left: left.fetch_sub(1, Relaxed) }) {
-            bail!("the search was cut");
-        }
-        measure(key)
-    })
+    let known = each(keys, |key| {
+        let goes_on = watch(&SearchEvent::Pricing { left: left.fetch_sub(1, Relaxed) });
+        let cost = goes_on.then(|| measure(key).ok()).flatten()?;
+        Some((key.clone(), cost))
+    });
+    known.into_iter().flatten().collect()
 }

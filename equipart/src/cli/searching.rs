@@ -17,14 +17,13 @@ const INTERRUPTED: i32 = 128 + SIGINT;
 /// Watch of a search.
 pub(crate) struct SearchNotes {
     cut: Arc<AtomicBool>,
-    last: Mutex<Instant>, // the beginning, or the time of the last line
-    shown: Mutex<Option<ProgressWatch>>,
+    shown: Mutex<(Instant, Option<ProgressWatch>)>, // time of the last line, or the beginning
 }
 
 impl SearchNotes {
     /// Returns a watch that shows progress.
     pub(crate) fn new() -> Self {
-        Self { cut: Arc::default(), last: Instant::now().into(), shown: Mutex::new(None) }
+        Self { cut: Arc::default(), shown: Mutex::new((Instant::now(), None)) }
     }
     /// Returns a watch that Ctrl-C cuts; a second Ctrl-C ends the process.
     ///
@@ -39,9 +38,8 @@ impl SearchNotes {
     }
     /// Shows an event, if the last line is old enough. Returns false if the search is to be cut.
     pub(crate) fn watch(&self, event: &SearchEvent) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, shown) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= QUIET {
-            let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
             shown.get_or_insert_with(ProgressWatch::spinner).say(&said(event));
             *last = Instant::now();
         }
@@ -54,7 +52,7 @@ impl SearchNotes {
     /// Ends the watch: the next Ctrl-C ends the process.
     pub(crate) fn done(&self) {
         self.cut.store(true, Relaxed);
-        if let Some(shown) = self.shown.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(shown) = self.shown.lock().unwrap_or_else(PoisonError::into_inner).1.take() {
             shown.done();
         }
     }

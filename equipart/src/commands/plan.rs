@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Help on JSON.
-const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank, and sent_bytes of the one that sends most; parts: seconds\nby use, of the rank that ends last. The last object has steps: questions of the decision trees and their answers;\nwith --prove the proof, and cut: true if Ctrl-C ended the search. With --generate: texts at once; first_token_seconds, seconds of a whole text,\ntokens_per_second of all texts, peak_bytes and parts.";
+const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank, and sent_bytes of the one that sends most; parts: seconds\nby use, of the rank that ends last. The last object has steps: questions of the decision trees and their answers;\nwith --prove the proof, and cut: true if Ctrl-C ended the search. With --generate: texts at once;\nfirst_token_seconds, seconds of a whole text, tokens_per_second of all texts, peak_bytes and parts.";
 
 /// Find the best layout of a model on a machine: which ranks along which axis, with which strategies
 #[derive(Args, Debug)]

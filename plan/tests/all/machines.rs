@@ -1,7 +1,7 @@
 //! Searches on drawn machines, on odd numbers of devices, and searches that are cut.
-use crate::{SHAPE, job, machine, small};
+use crate::{SHAPE, job, machine, search, small, words};
 use layers::{Design, Shape};
-use plan::search::{Goal, LayoutSearch, SearchResult};
+use plan::search::{LayoutSearch, SearchResult};
 use plan::step::TrainingJob;
 use plan::watch::SearchEvent;
 use plan::{Machine, morphing};
@@ -26,17 +26,22 @@ impl Draws {
 /// Parts of a machine whose speed is drawn.
 const PARTS: usize = 6;
 
+/// The part that is the rates of all kernels.
+pub(crate) const KERNELS: usize = 0;
+/// The part that is the bandwidth of all links.
+pub(crate) const LINKS: usize = 3;
+
 /// Multiplies the speed of a part.
-fn faster(machine: &mut Machine, part: usize, by: f64) {
+pub(crate) fn faster(machine: &mut Machine, part: usize, by: f64) {
     match part {
-        0 => {
+        KERNELS => {
             let all = machine.kernels.values_mut();
             let rows = all.flat_map(|rates| rates.operations.iter_mut().chain(&mut rates.bytes));
             rows.for_each(|row| row[1] *= by);
         }
         1 => machine.launch.value /= by,
         2 => machine.levels.iter_mut().for_each(|level| level.latency.value /= by),
-        3 => machine.levels.iter_mut().for_each(|level| {
+        LINKS => machine.levels.iter_mut().for_each(|level| {
             let links = level.operations.values_mut().chain([&mut level.bandwidth]);
             links.for_each(|link| link.value *= by);
         }),
@@ -46,10 +51,8 @@ fn faster(machine: &mut Machine, part: usize, by: f64) {
 }
 
 fn searched(job: &TrainingJob, machine: &Machine, memory: usize, all: bool) -> SearchResult {
-    let machine = &Arc::new(machine.clone());
-    let (goal, watch) = (Goal::Time, &|_: &SearchEvent| true);
-    let search = LayoutSearch { job, machine, memory, ranks: 2, microbatches: None, goal, all, watch };
-    search.find::<Cpu<Bf16>>()
+    let machine = Arc::new(machine.clone());
+    LayoutSearch { memory, all, ..search(job, &machine, 2) }.find::<Cpu<Bf16>>()
 }
 
 /// Small jobs with a large head or none to speak of, on machines with drawn speeds, in memory that some of
@@ -72,9 +75,6 @@ fn the_best_of_a_drawn_machine_is_that_of_weighing_everything_and_no_slower_on_a
         let peaks = || wide.best.iter().map(|of| of.step.peak);
         let [least, most] = [peaks().min().unwrap(), peaks().max().unwrap()];
         let narrow = least + (most - least) / 2;
-        let words = |found: &SearchResult| -> Vec<_> {
-            found.best.iter().map(|of| (of.layout.to_string(), of.microbatches, of.step.seconds)).collect()
-        };
         let of = |machine: &Machine, memory| searched(&job, machine, memory, false);
         let first = |found: &SearchResult| found.best[0].step.seconds;
         assert_eq!(words(&of(&machine, usize::MAX)), words(&wide), "case {case}");
@@ -107,18 +107,7 @@ fn a_cut_search_returns_the_best_so_far() {
                 priced.load(Relaxed) < prices && (found.weighed < steps || left() == 0)
             }
         };
-        let (memory, goal) = (usize::MAX, Goal::Time);
-        let search = LayoutSearch {
-            job: &job,
-            machine: &machine,
-            memory,
-            ranks: 2,
-            microbatches: None,
-            goal,
-            all: false,
-            watch,
-        };
-        search.find::<Cpu<Bf16>>()
+        LayoutSearch { watch, ..search(&job, &machine, 2) }.find::<Cpu<Bf16>>()
     };
     let whole = cut_after(usize::MAX, usize::MAX);
     assert!(!whole.cut && whole.best.len() == 10);
@@ -136,24 +125,12 @@ fn a_cut_search_returns_the_best_so_far() {
 #[test]
 fn fewer_devices_are_tried_where_more_do_not_divide() {
     let (job, machine) = (small(), Arc::new(machine()));
-    let of = |ranks| {
-        let (memory, goal) = (usize::MAX, Goal::Time);
-        LayoutSearch {
-            job: &job,
-            machine: &machine,
-            memory,
-            ranks,
-            microbatches: None,
-            goal,
-            all: false,
-            watch: &|_| true,
-        }
-    };
-    let words = |found: &SearchResult| found.best[0].layout.to_string();
+    let of = |ranks| search(&job, &machine, ranks);
+    let first = |found: &SearchResult| found.best[0].layout.to_string();
     assert!(of(5).find::<Cpu<Bf16>>().best.is_empty());
     assert_eq!(morphing::divisible(5, &job.design, [job.batch_size, job.seq]), Some(4));
     let four = of(4).find::<Cpu<Bf16>>();
-    assert_eq!(words(&morphing::find::<Cpu<Bf16>>(&of(5))), words(&four));
+    assert_eq!(first(&morphing::find::<Cpu<Bf16>>(&of(5))), first(&four));
     let [three, two] = [3, 2].map(|ranks| of(ranks).find::<Cpu<Bf16>>().best[0].step.seconds);
     assert_eq!(morphing::find::<Cpu<Bf16>>(&of(3)).best[0].step.seconds, three.min(two));
     // of one sequence, layouts of three ranks and of two are among the best

@@ -7,6 +7,7 @@ mod texts;
 use comm::Axis;
 use kernels::Heads;
 use layers::{Balance, Design, Experts, OptimizerKind, Shape};
+use machines::{KERNELS, LINKS, faster};
 use parallel::Layout;
 use plan::block::{BlockCost, has_halves, staged};
 use plan::bound::StageWork;
@@ -73,13 +74,8 @@ fn time_is_monotone_in_speeds_and_adds_up() {
         change(&mut slow);
         slow
     };
-    let rates = |m: &mut Machine, by: f64| {
-        let all = m.kernels.values_mut();
-        all.flat_map(|rates| rates.operations.iter_mut().chain(&mut rates.bytes))
-            .for_each(|row| row[1] *= by);
-    };
     let slow = [
-        change(&|m| rates(m, 0.5)),
+        change(&|m| faster(m, KERNELS, 0.5)),
         change(&|m| m.launch.value *= 2.0),
         change(&|m| m.levels.iter_mut().for_each(|level| level.latency.value *= 2.0)),
         change(&|m| m.levels.iter_mut().for_each(|level| level.bandwidth.value *= 0.5)),
@@ -105,7 +101,7 @@ fn time_is_monotone_in_speeds_and_adds_up() {
         }
     }
     let both = |m: &Machine| step("none", 2, m).seconds;
-    let double = both(&change(&|m| (rates(m, 0.5), m.launch.value *= 2.0).0));
+    let double = both(&change(&|m| (faster(m, KERNELS, 0.5), m.launch.value *= 2.0).0));
     assert!((double / both(&fast) - 2.0).abs() < 1e-9, "all of a rank alone is kernels");
 }
 
@@ -154,9 +150,17 @@ fn found(ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
 }
 
 fn found_for(job: &TrainingJob, ranks: usize, memory: usize, goal: Goal, all: bool) -> SearchResult {
-    let machine = Arc::new(machine());
-    LayoutSearch { job, machine: &machine, memory, ranks, microbatches: None, goal, all, watch: &|_| true }
-        .find::<Cpu<Bf16>>()
+    LayoutSearch { memory, goal, all, ..search(job, &Arc::new(machine()), ranks) }.find::<Cpu<Bf16>>()
+}
+
+/// A search for the fastest layouts in any memory.
+fn search<'a>(job: &'a TrainingJob, machine: &'a Arc<Machine>, ranks: usize) -> LayoutSearch<'a> {
+    let (memory, goal) = (usize::MAX, Goal::Time);
+    LayoutSearch { job, machine, memory, ranks, microbatches: None, goal, all: false, watch: &|_| true }
+}
+
+fn words(found: &SearchResult) -> Vec<(String, usize, f64)> {
+    found.best.iter().map(|of| (of.layout.to_string(), of.microbatches, of.step.seconds)).collect()
 }
 
 /// Links are slow, so that a step is mostly sums of gradients. Kills: sums that are counted twice, in another
@@ -164,10 +168,7 @@ fn found_for(job: &TrainingJob, ranks: usize, memory: usize, goal: Goal, all: bo
 #[test]
 fn bounds_with_slow_sums_of_gradients_are_below_the_step_and_close() {
     let mut machine = machine();
-    for level in &mut machine.levels {
-        let links = level.operations.values_mut().chain([&mut level.bandwidth]);
-        links.for_each(|link| link.value /= 100.0);
-    }
+    faster(&mut machine, LINKS, 0.01);
     let (machine, job) = (Arc::new(machine), small());
     for (layout, microbatches) in
         [("dp=4", 1), ("dp=4:zero1", 1), ("dp=2,pp=2", 2), ("dp=2:zero1,pp=2:gpipe", 2)]
@@ -194,9 +195,6 @@ fn bounds_with_slow_sums_of_gradients_are_below_the_step_and_close() {
 /// another order, a layout that does not fit among the best.
 #[test]
 fn the_search_finds_what_weighing_everything_finds() {
-    let words = |found: &SearchResult| -> Vec<_> {
-        found.best.iter().map(|of| (of.layout.to_string(), of.microbatches, of.step.seconds)).collect()
-    };
     let wide = found(2, usize::MAX, Goal::Time, true);
     assert_eq!((wide.best.len(), wide.bounded), (10, 0));
     let least = found(2, usize::MAX, Goal::Memory, true);
@@ -228,9 +226,6 @@ fn the_search_finds_what_weighing_everything_finds_for_experts() {
         let design = Design::Transformer(Shape { blocks: 2, experts: Some(experts), ..SHAPE });
         let job = TrainingJob { design, seq: 64, batch_size: 2, ..job() };
         let [all, some] = [true, false].map(|all| found_for(&job, 4, usize::MAX, Goal::Time, all));
-        let words = |found: &SearchResult| -> Vec<_> {
-            found.best.iter().map(|of| (of.layout.to_string(), of.microbatches, of.step.seconds)).collect()
-        };
         assert_eq!(words(&some), words(&all), "{experts:?}");
         assert!(some.weighed * 2 < all.weighed, "{} of {} were weighed", some.weighed, all.weighed);
     }
@@ -245,17 +240,7 @@ fn a_given_number_of_microbatches_is_kept() {
     let design = Design::Transformer(Shape { blocks: 1, ..SHAPE }); // no stages
     let (job, machine) = (TrainingJob { design, ..small() }, Arc::new(machine()));
     let of = |microbatches, all| {
-        let (memory, goal) = (usize::MAX, Goal::Time);
-        let search = LayoutSearch {
-            job: &job,
-            machine: &machine,
-            memory,
-            ranks: 2,
-            microbatches,
-            goal,
-            all,
-            watch: &|_| true,
-        };
+        let search = LayoutSearch { microbatches, all, ..search(&job, &machine, 2) };
         let best = search.find::<Cpu<Bf16>>().best.into_iter();
         best.map(|of| (of.layout.to_string(), of.microbatches)).collect::<Vec<_>>()
     };
@@ -331,17 +316,7 @@ fn decision_trees_follow_memory_and_nodes() {
     let (job, fast) = (job(), Arc::new(machine()));
     let best = found(2, usize::MAX, Goal::Time, false).best.swap_remove(0);
     let said = |ranks: usize, memory: usize| {
-        let goal = Goal::Time;
-        let search = LayoutSearch {
-            job: &job,
-            machine: &fast,
-            memory,
-            ranks,
-            microbatches: None,
-            goal,
-            all: false,
-            watch: &|_| true,
-        };
+        let search = LayoutSearch { memory, ..search(&job, &fast, ranks) };
         advice::steps::<Cpu<Bf16>>(&search, &best).unwrap()
     };
     let questions = |steps: &[advice::DecisionStep]| -> Vec<_> {
