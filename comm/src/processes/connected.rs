@@ -1,12 +1,10 @@
 //! Processes that have met: this one, which is one rank, and its connections with those of all other ranks.
 use super::asked::{MeetingError, RunInputs};
+use super::carriers::{self, CARRIERS};
 use super::connection::{Carrier, Connection, Connections, Incoming, Met, gave_up};
 use super::forms::{ArrivedForms, SentForms};
 use super::frame::{FailedEnd, ProcessReport, encoded, receive_head, send_frame};
 use super::launch::Launch;
-use super::meeting;
-#[cfg(feature = "mpi")]
-use super::mpi;
 use super::order::CallMessage;
 use super::shares::Shares;
 use crate::{FlightRecorder, RankRecord};
@@ -53,6 +51,13 @@ impl fmt::Debug for Processes {
 }
 
 impl Processes {
+    /// Reads the rank of this process from its launcher's variables; `None` if no launcher started several.
+    ///
+    /// # Errors
+    /// In one sentence: a variable is missing, is not a valid number, or contradicts another launcher's.
+    pub fn launch() -> Result<Option<Launch>, String> {
+        Launch::of_process(|variable| carriers::of(variable).needs_address)
+    }
     /// Waits until the processes of all ranks have met. All must have the same arguments and have read the
     /// same files.
     ///
@@ -60,12 +65,8 @@ impl Processes {
     /// In one sentence: rank 0 cannot listen; some ranks did not arrive in time, exited or stopped; ranks
     /// disagree, or do not know the secret. All ranks that arrived return the same error.
     pub fn meet(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Arc<Self>, MeetingError> {
-        #[cfg(feature = "mpi")]
-        let met =
-            if launch.mpi { mpi::meets(launch, asked, limit) } else { meeting::meets(launch, asked, limit) };
-        #[cfg(not(feature = "mpi"))]
-        let met = meeting::meets(launch, asked, limit);
-        let joined = Self::joined(launch.rank, met?);
+        let met = (carriers::of(launch.variables[0]).meets)(launch, asked, limit)?;
+        let joined = Self::joined(launch.rank, met);
         let fails = |why| format!("the connections of rank {} fail: {why}", launch.rank).into();
         joined.map(Arc::new).map_err(fails)
     }
@@ -91,11 +92,12 @@ impl Processes {
         let (left, calls) = (AtomicBool::new(false), Mutex::default());
         Ok(Self { rank, here, number, carrier, others, orders, shares, sent, left, calls })
     }
-    /// Ends MPI, if it carries what ranks send, once all processes have come this far. Call this after the
-    /// last output: MPI's launcher may end a process as soon as another one has failed.
+    /// Ends the carriers, MPI once all processes have come this far. Call this after the last output: MPI's
+    /// launcher may end a process as soon as another one has failed.
     pub fn finalize() {
-        #[cfg(feature = "mpi")]
-        mpi::finalize();
+        for carrier in CARRIERS {
+            (carrier.finalize)();
+        }
     }
     /// This process' rank.
     pub fn rank(&self) -> usize {

@@ -1,6 +1,8 @@
-//! Connections between two processes, as a carrier makes them: TCP, or MPI (`mpi.rs`).
+//! Carriers of what processes send, and the connections between two processes that they make.
+use super::asked::{MeetingError, RunInputs};
+use super::launch::Launch;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,10 +32,17 @@ pub(super) trait Carrier: Send + Sync {
     fn leave(&self) {}
 }
 
-/// TCP as the carrier.
-pub(super) struct Tcp;
-
-impl Carrier for Tcp {}
+/// How processes meet over a carrier.
+pub(super) struct CarrierInfo {
+    /// True if it carries what ranks send whose launcher sets this variable to their rank.
+    pub(super) carries: fn(&str) -> bool,
+    /// True if ranks need the address of rank 0 to meet.
+    pub(super) needs_address: bool,
+    /// Waits, as long as the limit, until the processes of all ranks have met.
+    pub(super) meets: fn(&Launch, &RunInputs, Duration) -> Result<Met, MeetingError>,
+    /// Ends the carrier in this process, after the last output.
+    pub(super) finalize: fn(),
+}
 
 /// Connections by rank.
 pub(super) type Connections = std::collections::BTreeMap<usize, Arc<dyn Connection>>;
@@ -52,22 +61,6 @@ pub(super) struct Met {
 /// Returns true if a send or a receive ended because it waited too long.
 pub(super) fn gave_up(why: &io::Error) -> bool {
     matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-}
-
-impl Connection for TcpStream {
-    fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        (&mut &*self).write_all(bytes)
-    }
-    fn receive(&self, to: &mut [u8]) -> io::Result<usize> {
-        (&mut &*self).read(to)
-    }
-    fn limit(&self, [sends, receives]: [Option<Duration>; 2]) -> io::Result<()> {
-        self.set_write_timeout(sends)?;
-        self.set_read_timeout(receives)
-    }
-    fn close(&self, how: Shutdown) {
-        let _ = self.shutdown(how); // it may be closed
-    }
 }
 
 impl Write for &dyn Connection {

@@ -8,9 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Longest head of calls that is read, in bytes; a longer one is an error.
 pub(super) const LONGEST: usize = 1 << 26;
@@ -133,39 +131,6 @@ pub(super) fn read_bytes(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>
     let mut bytes = Vec::with_capacity(len.min(SMALL));
     let arrived = from.take(len as u64).read_to_end(&mut bytes)?;
     if arrived < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
-}
-
-/// A connection on which all reads and writes must end by a moment, however slow they are.
-pub(super) struct TimedConnection<'a> {
-    stream: &'a TcpStream,
-    until: Instant,
-}
-
-impl<'a> TimedConnection<'a> {
-    pub(super) fn new(stream: &'a TcpStream, until: Instant) -> Self {
-        Self { stream, until }
-    }
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-}
-
-impl Read for TimedConnection<'_> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        (&mut &*self.stream).read(to)
-    }
-}
-
-impl Write for TimedConnection<'_> {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        (&mut &*self.stream).write(from)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Error for bytes that are not a valid frame.

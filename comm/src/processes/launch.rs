@@ -15,12 +15,9 @@ pub struct Launch {
     pub ranks: usize,
     /// Rank on its machine, which picks its GPU, such as `LOCAL_RANK`; or the rank.
     pub local: usize,
-    /// True if MPI, which started the ranks, carries what they send; host and port are empty then.
-    pub mpi: bool,
-    /// Host on which rank 0 listens: `MASTER_ADDR`.
-    pub host: String,
-    /// Port on which rank 0 listens: `MASTER_PORT`, or the next one if torchrun's own store listens there.
-    pub port: u16,
+    /// Host and port at which rank 0 listens: `MASTER_ADDR`, and `MASTER_PORT` or the next one if torchrun's
+    /// own store listens there. `None` if what carries the ranks' messages needs no address.
+    pub address: Option<(String, u16)>,
     /// Number of ranks on this machine, such as `LOCAL_WORLD_SIZE`; `None`: those that have its address.
     pub here: Option<usize>,
     /// Secret that only the processes of this run know: `EQUIPART_SECRET`.
@@ -107,12 +104,16 @@ impl Launch {
     /// Variable with the id of the `equipart launch` that started this process.
     pub const LAUNCHER: &str = "EQUIPART_LAUNCHER";
 
-    /// Reads the variables of this process; `None` if no launcher started several.
-    ///
-    /// # Errors
-    /// In one sentence: a variable is missing, is not a valid number, or contradicts another launcher's.
-    pub fn of_process() -> Result<Option<Self>, String> {
-        Self::by(&of_process, cfg!(feature = "mpi"))
+    /// Returns a rank on this machine that meets the others at a port of the loopback address.
+    #[must_use]
+    pub fn nearby(rank: usize, ranks: usize, port: u16) -> Self {
+        let [name, size, ..] = LAUNCHERS[0];
+        let (address, secret) = (Some(("127.0.0.1".to_owned(), port)), Secret::default());
+        Self { variables: [name, size], rank, ranks, local: rank, address, here: None, secret }
+    }
+    /// Reads the variables of this process; `needs_address` is asked for the one with its rank.
+    pub(super) fn of_process(needs_address: impl Fn(&str) -> bool) -> Result<Option<Self>, String> {
+        Self::by(&of_process, needs_address)
     }
     /// Returns the name and the value of the variable with the rank of this process; `None` if no launcher
     /// started several.
@@ -121,29 +122,32 @@ impl Launch {
         let [name, ..] = launcher(&of_process)?;
         of_process(name).map(|rank| (name, rank))
     }
-    /// Reads the variables of a process. With `mpi`, the processes of MPI's launchers need no address.
-    fn by(get: &dyn Fn(&str) -> Option<String>, mpi: bool) -> Result<Option<Self>, String> {
+    fn by(
+        get: &dyn Fn(&str) -> Option<String>,
+        needs_address: impl Fn(&str) -> bool,
+    ) -> Result<Option<Self>, String> {
         let Some([rank_name, ranks_name, local_name, here_name]) = launcher(get) else {
             return half_set(get).map_or(Ok(None), Err);
         };
         let rank = get(rank_name).expect("it is how the launcher was found");
         let is_torchrun = rank_name == LAUNCHERS[0][0];
-        let mpi = mpi && !is_torchrun;
         let or = if is_torchrun { "" } else { ", or build equipart with --features mpi" };
         let wanted = |name: &str, what: &str| {
             get(name).ok_or_else(|| format!("{rank_name} is {rank}, and {name} is not set; set it to {what}"))
         };
         let ranks = number(ranks_name, &wanted(ranks_name, "the number of ranks")?)?;
-        let (mut host, mut port) = (String::new(), 0);
-        if !mpi {
-            host = wanted("MASTER_ADDR", &format!("the host of rank 0, where ranks meet{or}"))?;
+        let address = || {
+            let host = wanted("MASTER_ADDR", &format!("the host of rank 0, where ranks meet{or}"))?;
             let at = wanted("MASTER_PORT", &format!("a free port of rank 0's host, where ranks meet{or}"))?;
             // torchrun's store listens on MASTER_PORT
             let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
             let free = at.trim().parse::<u16>().ok().filter(|&port| port > 0);
             let free = free.and_then(|port| port.checked_add(store.into()));
-            port = free.ok_or_else(|| format!("MASTER_PORT is {at:?}; it must be a port from 1 to 65535"))?;
-        }
+            let port =
+                free.ok_or_else(|| format!("MASTER_PORT is {at:?}; it must be a port from 1 to 65535"))?;
+            Ok::<_, String>((host, port))
+        };
+        let address = needs_address(rank_name).then(address).transpose()?;
         let rank = number(rank_name, &rank)?;
         if let Some(why) = contradiction(get).filter(|_| rank_name == LAUNCHERS[0][0]) {
             return Err(why);
@@ -163,7 +167,7 @@ impl Launch {
         let secret = get("EQUIPART_SECRET").map(|secret| Secret::new(secret.as_bytes(), "EQUIPART_SECRET"));
         let secret = secret.transpose()?.unwrap_or_default();
         let variables = [rank_name, ranks_name];
-        Ok(Some(Self { variables, rank, ranks, local, mpi, host, port, here, secret }))
+        Ok(Some(Self { variables, rank, ranks, local, address, here, secret }))
     }
 }
 
@@ -177,7 +181,7 @@ mod tests {
 
     fn by(variables: &[(&str, &str)]) -> Result<Option<Launch>, String> {
         let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
-        Launch::by(&get, false)
+        Launch::by(&get, |_| true)
     }
 
     /// Kills: a variable taken for another, one that is missing or no number and goes unnoticed, a rank too
@@ -185,19 +189,8 @@ mod tests {
     #[test]
     fn variables_are_read_or_named() {
         let all = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
-        let (host, secret) = ("a".into(), Secret::default());
-        let variables = ["RANK", "WORLD_SIZE"];
-        let launch = Launch {
-            variables,
-            rank: 3,
-            ranks: 4,
-            local: 3,
-            mpi: false,
-            host,
-            port: 29500,
-            here: None,
-            secret,
-        };
+        let at = |port| Some(("a".to_owned(), port));
+        let launch = Launch { address: at(29500), ..Launch::nearby(3, 4, 0) };
         assert_eq!(by(&[]), Ok(None));
         assert_eq!(by(&all), Ok(Some(launch.clone())));
         let more = |name, value| by(&[&[(name, value)], &all[..]].concat());
@@ -205,7 +198,7 @@ mod tests {
         assert_eq!(more("LOCAL_WORLD_SIZE", "2"), Ok(Some(Launch { here: Some(2), ..launch.clone() })));
         assert_eq!(
             more("TORCHELASTIC_USE_AGENT_STORE", "True"),
-            Ok(Some(Launch { port: 29501, ..launch.clone() }))
+            Ok(Some(Launch { address: at(29501), ..launch.clone() }))
         );
         let secret = Secret::new(b"sixteen letters!", "").unwrap();
         assert_eq!(more("EQUIPART_SECRET", " sixteen letters!\n"), Ok(Some(Launch { secret, ..launch })));
@@ -258,8 +251,8 @@ mod tests {
             assert_eq!(launch.variables, [rank, ranks]);
             let missing = format!("{rank} is 1, and MASTER_ADDR is not set; set it to");
             let get = |name: &str| all.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
-            let carried = Launch::by(&get, true).map(|launch| launch.unwrap().mpi);
-            assert_eq!(carried.is_ok_and(|mpi| mpi), rank != "RANK", "MPI needs no address, {rank}");
+            let needs_none = Launch::by(&get, |variable| variable != rank).unwrap().unwrap();
+            assert_eq!((needs_none.rank, needs_none.address), (1, None), "{rank}");
             assert!(by(&all).unwrap_err().starts_with(&missing), "{rank}");
             let one = by(&[(rank, "0"), (ranks, "1")]);
             assert_eq!(one.is_err(), rank == "RANK", "{rank}: {one:?}");

@@ -1,4 +1,4 @@
-//! Ranks as processes, one rank each, joined by TCP.
+//! Ranks as processes, one rank each, joined by a carrier: TCP, or MPI.
 //!
 //! Each process holds the whole world, as in a run of threads: its own rank, which runs the program, and a
 //! stand-in for every other rank. A stand-in is a thread that makes the calls its rank reports, in that
@@ -13,22 +13,20 @@
 //! wait in the connection. That wait ends: the rank that sent these frames has left that call, so all the
 //! call's other ranks have reported it.
 mod asked;
+mod carriers;
 mod check;
 mod connected;
 mod connection;
-mod door;
 mod forms;
 mod frame;
-mod greeting;
-mod guest;
 mod launch;
-mod meeting;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod order;
 mod secret;
 mod shares;
 mod stand_in;
+mod tcp;
 mod telling;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -4,12 +4,10 @@
 //! One thread looks for messages. It finds the tag of each, and whoever waits for it receives it into its own
 //! memory: MPI's matched probes pass a message from one thread to another. The thread looks all the time
 //! while this process' rank waits, and rests in between, as the rank has work to do then.
-use super::asked::{MeetingError, RunInputs};
-use super::connection::{Carrier, Connection, Connections, Incoming, Met};
+use super::asked::{MeetingError, RunInputs, drawn};
+use super::connection::{Carrier, CarrierInfo, Connection, Connections, Incoming, Met};
 use super::frame::{LONGEST, receive, send};
-use super::greeting::MeetingReply;
 use super::launch::Launch;
-use super::meeting::drawn;
 use mpi::Threading;
 use mpi::environment::{Universe, library_version};
 use mpi::ffi;
@@ -21,10 +19,15 @@ use std::io::{self, ErrorKind};
 use std::mem::{ManuallyDrop, MaybeUninit, forget};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{JoinHandle, Thread, park_timeout, sleep, spawn, yield_now};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread, current, park_timeout, sleep, spawn, yield_now};
 use std::time::{Duration, Instant};
 use tensor::quoted::sentence;
+
+/// MPI among the carriers: it carries what the ranks of its own launchers send.
+pub(super) const INFO: CarrierInfo =
+    CarrierInfo { carries: |variable| variable != "RANK", needs_address: false, meets, finalize };
 
 /// Kinds of connections, which are tags: calls, their order, shares.
 const KINDS: usize = 3;
@@ -39,7 +42,7 @@ struct Mpi {
     world: ManuallyDrop<SimpleCommunicator>, // MPI frees it when it ends
     queues: Vec<[Queue; KINDS]>,             // by rank
     waiting: AtomicUsize,                    // waits of this process' rank
-    looks: OnceLock<Thread>,                 // the thread that looks for messages
+    looks: Thread,                           // the thread that looks for messages
     ended: AtomicBool,                       // no call of MPI is made any more
     left: AtomicBool,                        // others may not come to an orderly end
 }
@@ -56,8 +59,8 @@ struct Queue {
     changed: Condvar,
 }
 
-/// MPI, this process' part in it, and the thread that looks for messages.
-type OpenMpi = (Universe, Arc<Mpi>, JoinHandle<()>);
+/// MPI in this process, and the thread that looks for messages.
+type OpenMpi = (Arc<Mpi>, JoinHandle<()>);
 
 /// Ended by [`finalize`].
 static OPEN: Mutex<Option<OpenMpi>> = Mutex::new(None);
@@ -66,68 +69,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends MPI in this process, if it was started. If a process may have stopped, MPI is left as it is, for the
-/// launcher to end all.
-pub(super) fn finalize() {
-    let Some((universe, mpi, looks)) = lock(&OPEN).take() else { return };
+/// Ends MPI in this process, if it was started.
+fn finalize() {
+    let Some((mpi, looks)) = lock(&OPEN).take() else { return };
     mpi.ended.store(true, SeqCst);
     looks.thread().unpark();
     let _ = looks.join();
-    if mpi.left.load(SeqCst) {
-        forget(universe);
-    } // else it ends here, when all processes have come this far
 }
 
 /// Starts MPI, and waits until all its processes have the same arguments and files.
-pub(super) fn meets(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Met, MeetingError> {
-    let Launch { rank, ranks, variables: [_, name], .. } = *launch;
-    let started = mpi::initialize_with_threading(Threading::Multiple);
-    let (universe, level) =
-        started.ok_or_else(|| "MPI has been started before in this process".to_owned())?;
-    let library = library_version().unwrap_or_default();
-    let library = sentence(library.split([',', '\n']).next().unwrap_or_default());
-    let world = universe.world();
-    let [own, there] = [world.rank() as usize, world.size() as usize];
-    let refused = if level != Threading::Multiple {
-        Some(format!("{library} gives threads the level {level:?}; ranks need MPI_THREAD_MULTIPLE"))
-    } else if [own, there] != [rank, ranks] {
-        Some(format!(
-            "{name} is {ranks}, and {library} sees rank {own} of {there}, not rank {rank} of {ranks}; start the processes by the \
-             launcher of this library"
-        ))
-    } else {
-        None
-    };
-    if let Some(why) = refused {
-        forget(universe); // others may not come to an end
-        return Err(why.into());
-    }
-    let here = launch.here.unwrap_or_else(|| world.split_shared(rank as i32).size() as usize);
-    let world = ManuallyDrop::new(world.duplicate());
-    // SAFETY: the communicator is our own.
-    let handled = well(unsafe { ffi::MPI_Comm_set_errhandler(world.as_raw(), ffi::RSMPI_ERRORS_RETURN) });
-    handled.map_err(|why| why.to_string())?;
-    let queues = (0..ranks).map(|_| Default::default()).collect();
-    let mpi = Arc::new(Mpi {
-        world,
-        queues,
-        waiting: AtomicUsize::new(1), // this process meets others
-        looks: OnceLock::new(),
-        ended: AtomicBool::new(false),
-        left: AtomicBool::new(false),
-    });
+fn meets(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Met, MeetingError> {
+    const LATER: Duration = Duration::from_secs(1); // so that rank 0 tells what all ranks notice
+    let (rank, (to, started)) = (launch.rank, channel());
     let looking = spawn({
-        let mpi = mpi.clone();
-        move || mpi.look()
+        let launch = launch.clone();
+        move || runs(&launch, &to)
     });
-    let _ = mpi.looks.set(looking.thread().clone());
-    *lock(&OPEN) = Some((universe, mpi.clone(), looking));
+    let patience = if rank == 0 { limit } else { limit + LATER };
+    let begun = started.recv_timeout(patience).map_err(|_| {
+        format!("rank {rank} started MPI and waited {limit:?}, but other ranks have not started it")
+    });
+    let (mpi, here) = begun??;
+    *lock(&OPEN) = Some((mpi.clone(), looking));
     let of_kind = |kind| {
-        let others = (0..ranks).filter(|other| *other != rank);
+        let others = (0..launch.ranks).filter(|other| *other != rank);
         let with = |rank| {
             let (limits, rest) = (Mutex::new([Some(limit); 2]), Mutex::default());
             let mpi = mpi.clone();
-            let with = MpiConnection { mpi, rank, kind, limits, rest, closed: AtomicBool::new(false) };
+            let with = MpiConnection { mpi, rank, kind, limits, rest, closed: Default::default() };
             (rank, Arc::new(with) as Arc<dyn Connection>)
         };
         others.map(with).collect()
@@ -136,6 +105,62 @@ pub(super) fn meets(launch: &Launch, asked: &RunInputs, limit: Duration) -> Resu
     let number = agree(rank, &connections[0], asked)?;
     mpi.waits(false);
     Ok(Met { carrier: Box::new(mpi), connections, here, number })
+}
+
+/// Starts MPI, passes it on with the number of ranks on this machine, and looks for messages until it ends.
+/// MPI is started and ended by one thread, as it demands.
+fn runs(launch: &Launch, to: &Sender<Result<(Arc<Mpi>, usize), String>>) {
+    let begun = mpi::initialize_with_threading(Threading::Multiple)
+        .ok_or_else(|| "MPI has been started before in this process".to_owned());
+    let begun = begun.and_then(|(universe, level)| match opened(launch, &universe, level) {
+        Ok(open) => Ok((universe, open)),
+        Err(why) => {
+            forget(universe); // others may not come to an end
+            Err(why)
+        }
+    });
+    match begun {
+        Err(why) => drop(to.send(Err(why))),
+        Ok((universe, (mpi, here))) => {
+            let _ = to.send(Ok((mpi.clone(), here))); // if nobody waits any more, the process is about to end
+            mpi.look();
+            if mpi.left.load(SeqCst) {
+                forget(universe); // a process may have stopped: the launcher ends all
+            } // else it ends here, when all processes have come this far
+        }
+    }
+}
+
+/// Opens a communicator for ranks; returns it with the number of ranks on this machine.
+fn opened(launch: &Launch, universe: &Universe, level: Threading) -> Result<(Arc<Mpi>, usize), String> {
+    let Launch { rank, ranks, variables: [_, name], .. } = *launch;
+    let library = library_version().unwrap_or_default();
+    let library = sentence(library.split([',', '\n']).next().unwrap_or_default());
+    let world = universe.world();
+    let [own, there] = [world.rank() as usize, world.size() as usize];
+    if level != Threading::Multiple {
+        return Err(format!("{library} gives threads the level {level:?}; ranks need MPI_THREAD_MULTIPLE"));
+    }
+    if [own, there] != [rank, ranks] {
+        return Err(format!(
+            "{name} is {ranks}, and {library} sees rank {own} of {there}, not rank {rank} of {ranks}; start the processes by the \
+             launcher of this library"
+        ));
+    }
+    let here = launch.here.unwrap_or_else(|| world.split_shared(rank as i32).size() as usize);
+    let world = ManuallyDrop::new(world.duplicate());
+    // SAFETY: the communicator is our own.
+    let handled = well(unsafe { ffi::MPI_Comm_set_errhandler(world.as_raw(), ffi::RSMPI_ERRORS_RETURN) });
+    handled.map_err(|why| why.to_string())?;
+    let mpi = Mpi {
+        world,
+        queues: (0..ranks).map(|_| Default::default()).collect(),
+        waiting: AtomicUsize::new(1), // this process meets others
+        looks: current(),
+        ended: AtomicBool::new(false),
+        left: AtomicBool::new(false),
+    };
+    Ok((Arc::new(mpi), here))
 }
 
 /// Compares what ranks have; returns a number that rank 0 has drawn.
@@ -147,17 +172,17 @@ fn agree(rank: usize, others: &Connections, asked: &RunInputs) -> Result<u64, Me
             send(&*others[&0], asked)?;
             receive(&mut Incoming(others[&0].clone()), LONGEST)
         };
-        let MeetingReply { why, meeting, .. } = zero().map_err(lost(0))?;
-        return why.map_or(Ok(meeting), |why| Err(MeetingError::answered(&why)));
+        let number: Result<u64, String> = zero().map_err(lost(0))?;
+        return number.map_err(|why| MeetingError::answered(&why));
     }
-    let (mut why, meeting) = (asked.refused.clone(), drawn()?);
+    let mut why = asked.refused.clone();
     for (rank, other) in others {
         let theirs = receive(&mut Incoming(other.clone()), LONGEST).map_err(lost(*rank))?;
         why = why.or_else(|| asked.differs(&theirs, *rank));
     }
-    let reply = MeetingReply { why, meeting, at: Vec::new() };
-    others.iter().try_for_each(|(rank, other)| send(&**other, &reply).map(drop).map_err(lost(*rank)))?;
-    reply.why.map_or(Ok(meeting), |why| Err(why.into()))
+    let number = why.map_or_else(drawn, Err);
+    others.iter().try_for_each(|(rank, other)| send(&**other, &number).map(drop).map_err(lost(*rank)))?;
+    Ok(number?)
 }
 
 /// Returns the error of an MPI call that returned `code`.
@@ -201,7 +226,7 @@ impl Mpi {
                 any.0,
                 any.1,
                 world,
-                &mut flag,
+                &raw mut flag,
                 message.as_mut_ptr(),
                 status.as_mut_ptr(),
             ))?;
@@ -209,7 +234,7 @@ impl Mpi {
                 return Ok(None);
             }
             let status = status.assume_init();
-            well(ffi::MPI_Get_count(&status, ffi::RSMPI_UINT8_T, &mut len))?;
+            well(ffi::MPI_Get_count(&raw const status, ffi::RSMPI_UINT8_T, &raw mut len))?;
             Ok(Some((
                 status.MPI_SOURCE as usize,
                 status.MPI_TAG as usize,
@@ -224,7 +249,7 @@ impl Carrier for Arc<Mpi> {
     fn waits(&self, waits: bool) {
         if waits {
             self.waiting.fetch_add(1, SeqCst);
-            self.looks.get().inspect(|thread| thread.unpark());
+            self.looks.unpark();
         } else {
             self.waiting.fetch_sub(1, SeqCst);
         }
@@ -241,7 +266,7 @@ struct MpiConnection {
     kind: usize,
     limits: Mutex<[Option<Duration>; 2]>,
     rest: Mutex<(Vec<u8>, usize)>, // a message that was received, and the number of its bytes that were read
-    closed: AtomicBool,
+    closed: [AtomicBool; 2],       // for sends, for receives
 }
 
 impl MpiConnection {
@@ -256,7 +281,7 @@ impl MpiConnection {
             if let Some(message) = found.pop_front() {
                 return Ok(Some(message));
             }
-            if self.closed.load(SeqCst) {
+            if self.closed[1].load(SeqCst) {
                 return Ok(None);
             }
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
@@ -265,7 +290,7 @@ impl MpiConnection {
             }
             found = queue
                 .changed
-                .wait_timeout(found, left.min(Duration::from_secs(60)))
+                .wait_timeout(found, left.min(Duration::from_mins(1)))
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
@@ -287,7 +312,7 @@ impl MpiConnection {
                 request.as_mut_ptr(),
             ))?;
             loop {
-                well(ffi::MPI_Test(request.as_mut_ptr(), &mut flag, ffi::RSMPI_STATUS_IGNORE))?;
+                well(ffi::MPI_Test(request.as_mut_ptr(), &raw mut flag, ffi::RSMPI_STATUS_IGNORE))?;
                 let waited = begun.elapsed();
                 match limit {
                     _ if flag != 0 => return Ok(()),
@@ -307,7 +332,7 @@ impl MpiConnection {
 impl Connection for MpiConnection {
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
         for bytes in bytes.chunks(LONGEST_MESSAGE) {
-            if self.closed.load(SeqCst) || self.mpi.ended.load(SeqCst) {
+            if self.closed[0].load(SeqCst) || self.mpi.ended.load(SeqCst) {
                 return Err(ErrorKind::BrokenPipe.into());
             }
             self.send_message(bytes)?;
@@ -329,7 +354,7 @@ impl Connection for MpiConnection {
                     into.cast(),
                     len as c_int,
                     ffi::RSMPI_UINT8_T,
-                    &mut message,
+                    &raw mut message,
                     ffi::RSMPI_STATUS_IGNORE,
                 )
             })?;
@@ -347,8 +372,9 @@ impl Connection for MpiConnection {
         *lock(&self.limits) = waits;
         Ok(())
     }
-    fn close(&self, _: Shutdown) {
-        self.closed.store(true, SeqCst);
+    fn close(&self, how: Shutdown) {
+        let closes = [how != Shutdown::Read, how != Shutdown::Write];
+        self.closed.iter().zip(closes).for_each(|(closed, closes)| _ = closed.fetch_or(closes, SeqCst));
         self.mpi.queues[self.rank][self.kind].changed.notify_all();
     }
 }

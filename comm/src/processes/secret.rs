@@ -10,14 +10,15 @@
 //! So neither end reveals anything to a stranger, and a recording of another connection proves nothing. Later
 //! bytes are neither encrypted nor signed: the network between the machines must be trusted, or tunnelled.
 //! Source: Krawczyk, Bellare, Canetti, "HMAC: Keyed-Hashing for Message Authentication", RFC 2104.
-use super::door::STRANGER;
-use super::frame::TimedConnection;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use tensor::quoted::counted;
+
+/// Error kind of a connection with another program; the error's text is what it sent first.
+pub(super) const STRANGER: io::ErrorKind = io::ErrorKind::Unsupported;
 
 /// The first bytes that each end of a connection sends.
 const MAGIC: &[u8; 8] = b"equipart";
@@ -39,6 +40,14 @@ impl fmt::Debug for Secret {
 pub(super) enum ConnectionEnd {
     Connects,
     Listens,
+}
+
+/// Reads the first bytes that the other end sends.
+fn greeted(by: &mut impl Read) -> io::Result<()> {
+    let mut magic = [0; MAGIC.len()];
+    by.read_exact(&mut magic)?;
+    let first = String::from_utf8_lossy(&magic).into_owned();
+    if magic == *MAGIC { Ok(()) } else { Err(io::Error::new(STRANGER, first)) }
 }
 
 impl Secret {
@@ -89,20 +98,14 @@ impl Secret {
     /// # Errors
     /// Errors of the connection; [`io::ErrorKind::PermissionDenied`] if the other end does not know the
     /// secret; [`STRANGER`] if it is another program.
-    pub(super) fn displayed(&self, on: &mut TimedConnection, by: ConnectionEnd) -> io::Result<()> {
+    pub(super) fn displayed(&self, on: &mut (impl Read + Write), by: ConnectionEnd) -> io::Result<()> {
         let (mut own, mut theirs, mut proof) = ([0; LEN], [0; LEN], [0; LEN]);
         getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("cannot draw a nonce: {why}")))?;
         let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the secret");
-        let greets = |on: &mut TimedConnection| {
-            let mut magic = [0; MAGIC.len()];
-            on.read_exact(&mut magic)?;
-            let first = String::from_utf8_lossy(&magic).into_owned();
-            if magic == *MAGIC { Ok(()) } else { Err(io::Error::new(STRANGER, first)) }
-        };
         match by {
             ConnectionEnd::Connects => {
                 on.write_all(&[&MAGIC[..], &own].concat())?;
-                greets(on)?;
+                greeted(on)?;
                 on.read_exact(&mut theirs)?;
                 on.read_exact(&mut proof)?;
                 let nonces = [&own, &theirs];
@@ -110,7 +113,7 @@ impl Secret {
                 on.write_all(&self.proof(by, nonces).finalize().into_bytes())
             }
             ConnectionEnd::Listens => {
-                greets(on)?;
+                greeted(on)?;
                 on.read_exact(&mut theirs)?;
                 let nonces = [&theirs, &own];
                 let answer = [&MAGIC[..], &own, &self.proof(by, nonces).finalize().into_bytes()].concat();

@@ -23,9 +23,7 @@ fn port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 fn launch(rank: usize, ranks: usize, port: u16) -> Launch {
-    let (host, secret) = ("127.0.0.1".into(), Secret::default());
-    let variables = ["RANK", "WORLD_SIZE"];
-    Launch { variables, rank, ranks, local: rank, mpi: false, host, port, here: None, secret }
+    Launch::nearby(rank, ranks, port)
 }
 fn asked(words: &str) -> RunInputs {
     RunInputs { words: words.into(), ..RunInputs::default() }

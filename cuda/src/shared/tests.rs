@@ -2,7 +2,7 @@
 use super::*;
 use crate::nccl::tests::{PLACED, placed};
 use crate::{Cuda, twin};
-use comm::{Axis, CommError, InPlace, Launch, Mesh, Op, Processes, RunInputs, Secret, Tag, World};
+use comm::{Axis, CommError, InPlace, Launch, Mesh, Op, Processes, RunInputs, Tag, World};
 use std::net::TcpListener;
 use tensor::{Bf16, Category, Cpu, Device, Scalar, Tensor};
 
@@ -78,18 +78,7 @@ fn processes<T: Send>(sizes: &[(Axis, usize)], process: impl Fn(World) -> T + Sy
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let one = |rank: usize| {
         PLACED.set(Some(nccl));
-        let (ranks, host, secret) = (world.size(), "127.0.0.1".into(), Secret::default());
-        let launch = Launch {
-            variables: ["RANK", "WORLD_SIZE"],
-            rank,
-            ranks,
-            local: rank,
-            mpi: false,
-            host,
-            port,
-            here: None,
-            secret,
-        };
+        let launch = Launch::nearby(rank, world.size(), port);
         let met = Processes::meet(&launch, &RunInputs::default(), Duration::from_secs(20)).unwrap();
         process(world.clone().over(&met).unwrap())
     };

@@ -40,7 +40,7 @@ can set it, too; all have the same arguments:
   LOCAL_WORLD_SIZE          number of ranks on this machine [default: of those with its address]
   EQUIPART_SECRET           the secret of these processes, 16 bytes or more; or --secret FILE
 torchrun sets all but the last. The ranks of mpirun (OMPI_COMM_WORLD_*, PMI_*) and srun (SLURM_*) are read as well; there, set
-the address, the port and the secret.
+the address, the port and the secret. A program with the feature `mpi` needs none of these under mpirun: MPI joins its ranks.
 Ranks compare their arguments, the program, and the bytes that they read of files. With a secret, both ends of each connection
 prove that they know it, and a rank that does is trusted; traffic is neither encrypted nor signed, so the network must be your own,
 or a tunnel. Without a secret, rank 0 listens only on this machine's loopback address, where any user can join.";
@@ -84,16 +84,22 @@ fn end_with_launcher() {
 
 /// Returns the rank of this process, if a launcher started several.
 pub(crate) fn launch() -> Result<Option<Launch>> {
-    Launch::of_process().map_err(Error::new)
+    Processes::launch().map_err(Error::new)
 }
 
 /// True once this process has met others, or tried to.
 static MET: AtomicBool = AtomicBool::new(false);
 
 /// Calls `tell`, which prints an error, in one process: if a launcher started several that have not met, they
-/// meet now to know of the error, and rank 0's process prints it.
+/// meet now to know of the error, and rank 0's process prints it. If they cannot meet, rank 0 prints it
+/// first: then most launchers end the others.
 pub(crate) fn tell_once(why: &str, tell: impl FnOnce()) {
-    match launch().ok().flatten().filter(|_| !MET.load(Relaxed)) {
+    const LATER: Duration = Duration::from_secs(2);
+    let launch = launch();
+    if launch.is_err() && Launch::rank_variable().is_some_and(|(_, rank)| rank.trim() != "0") {
+        sleep(LATER);
+    }
+    match launch.ok().flatten().filter(|_| !MET.load(Relaxed)) {
         Some(launch) if launch.rank > 0 => {
             if !Processes::refuse(&launch, why) {
                 tell();
@@ -176,7 +182,7 @@ impl ProcessesArgs {
             launch.secret =
                 Secret::new(&files::read(file)?, &file.display().to_string()).map_err(Error::new)?;
         }
-        if launch.rank == 0 && launch.secret.is_none() && !launch.mpi {
+        if launch.rank == 0 && launch.secret.is_none() && launch.address.is_some() {
             out::note(
                 "note: there is no secret, so any user of this machine can join; EQUIPART_SECRET or --secret keeps others out",
             );

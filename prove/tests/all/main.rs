@@ -7,6 +7,7 @@ mod divergence;
 mod layouts;
 mod metamorphic;
 mod mutants;
+mod processes;
 mod small_primes;
 mod strategies;
 mod tables;

@@ -1,6 +1,6 @@
 //! The secret that all processes of a run know.
-use super::super::frame::TimedConnection;
 use super::super::secret::ConnectionEnd;
+use super::super::tcp::timed::TimedConnection;
 use super::strangers::{knowing, secret};
 use super::*;
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ fn the_secret_is_shown_by_both_sides() {
         assert_eq!(zero, says);
     }
     for rank in [0, 1] {
-        let there = Launch { host: "192.0.2.7".into(), ..launch(rank, 2, 29_500) };
+        let there = Launch { address: Some(("192.0.2.7".into(), 29_500)), ..launch(rank, 2, 0) };
         let refused = met(&there, "", LIMIT).unwrap_err();
         assert!(refused.starts_with("MASTER_ADDR is 192.0.2.7"), "{refused}");
         assert!(refused.contains("there is no secret; set EQUIPART_SECRET or --secret"), "{refused}");

@@ -1,7 +1,7 @@
 //! Others that connect: strangers, ranks that go or stop, and ranks that tell what none would.
-use super::super::door::reached;
 use super::super::frame::{LONGEST, ProcessReport, encoded, receive, send, send_frame};
-use super::super::greeting::{Greeting, MeetingReply, VERSION};
+use super::super::tcp::door::reached;
+use super::super::tcp::greeting::{Greeting, MeetingReply, VERSION};
 use super::*;
 use crate::flight::LastCalls;
 use std::io::{Read, Write};

@@ -1,9 +1,11 @@
 //! The meeting, on every rank but 0.
-use super::asked::{MeetingError, RunInputs};
-use super::door::{Door, FAR, PROMPT, STRANGER, reached, resolved, settling};
-use super::frame::{LONGEST, TimedConnection, receive, send};
+use super::super::asked::{MeetingError, RunInputs};
+use super::super::frame::{LONGEST, receive, send};
+use super::super::launch::Launch;
+use super::super::secret::STRANGER;
+use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
 use super::greeting::{Greeting, MeetingEvent, MeetingReply, Missing, Streams, VERSION, next};
-use super::launch::Launch;
+use super::timed::TimedConnection;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,6 +17,7 @@ use tensor::quoted::quoted;
 /// A rank other than 0 in the meeting.
 pub(super) struct Guest<'a> {
     pub(super) launch: &'a Launch,
+    pub(super) address: &'a (String, u16),
     pub(super) limit: Duration,
 }
 
@@ -26,7 +29,7 @@ impl Guest<'_> {
         asked: &RunInputs,
         until: Instant,
     ) -> Result<([Streams; 3], u64), MeetingError> {
-        let Launch { rank, ranks, host, port, secret, .. } = self.launch;
+        let (Launch { rank, ranks, secret, .. }, (host, port)) = (self.launch, self.address);
         let (limit, settling) = (self.limit, settling(self.limit));
         let zero =
             reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {

@@ -1,25 +1,15 @@
-//! Meeting of processes. Rank 0 listens. All others connect to it, send their rank, arguments and listening
-//! address, and receive the addresses of the others. Then each pair of ranks is joined by one connection for
-//! calls and one for shares of all-reduces, and rank 0 with each other rank by one more, for the order of
-//! their calls. Rank 0 reports that all are joined, or the failure: so all ranks go on, or all end with the
-//! same sentence.
-//!
-//! Everything that the meeting waits for arrives as an event, from a thread that waits for nothing else. So
-//! no late, slow or exited process and no stranger keeps the others from being heard.
-use super::asked::{MeetingError, RunInputs};
-use super::connection::{Connection, Connections, Met, Tcp};
+//! The meeting, on rank 0, which listens and decides.
+use super::super::asked::{RunInputs, drawn};
+use super::super::frame::{LONGEST, receive, send};
+use super::super::launch::Launch;
 use super::door::{Door, FAR, PROMPT, resolved, settling};
-use super::frame::{LONGEST, TimedConnection, receive, send};
 use super::greeting::{
     Greeting, MeetingEvent, MeetingReply, MeetingVerdict, Missing, Streams, VERSION, next,
 };
-use super::guest::Guest;
-use super::launch::Launch;
+use super::timed::TimedConnection;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
@@ -28,46 +18,24 @@ use tensor::quoted::sentence;
 /// Time that ranks have to connect once the run is known to fail, so that they are told why.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Waits until the processes of all ranks have met over TCP.
-pub(super) fn meets(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Met, MeetingError> {
-    let until = Instant::now() + limit;
-    let (streams, number) = match launch.rank {
-        0 => MeetingHost { launch, asked, limit }.meets(until)?,
-        _ => Guest { launch, limit }.meets(asked, until)?,
-    };
-    let is_here = |stream: &&TcpStream| {
-        let ends = stream.peer_addr().and_then(|peer| Ok((peer.ip(), stream.local_addr()?.ip())));
-        ends.is_ok_and(|(theirs, own)| theirs == own)
-    };
-    let here = launch.here.unwrap_or_else(|| 1 + streams[0].values().filter(is_here).count());
-    let connection = |(rank, stream): (usize, TcpStream)| {
-        let at_once = stream.set_nodelay(true);
-        at_once.map(|()| (rank, Arc::new(stream) as Arc<dyn Connection>))
-    };
-    let connections = streams.map(|all| all.into_iter().map(connection).collect::<io::Result<Connections>>());
-    let [calls, orders, shares] = connections;
-    let all = || Ok([calls?, orders?, shares?]);
-    let fails = |why: io::Error| format!("the connections of rank {} fail: {why}", launch.rank);
-    Ok(Met { carrier: Box::new(Tcp), connections: all().map_err(fails)?, here, number })
-}
-
 fn plural(ranks: &[usize]) -> String {
     let all: Vec<_> = ranks.iter().map(usize::to_string).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, all.join(", "))
 }
 
 /// Rank 0 in the meeting.
-struct MeetingHost<'a> {
-    launch: &'a Launch,
-    asked: &'a RunInputs,
-    limit: Duration,
+pub(super) struct MeetingHost<'a> {
+    pub(super) launch: &'a Launch,
+    pub(super) address: &'a (String, u16),
+    pub(super) asked: &'a RunInputs,
+    pub(super) limit: Duration,
 }
 
 impl MeetingHost<'_> {
     /// Returns the connections with all other ranks, those for the order and those for shares, by rank; and
     /// the number of the meeting.
-    fn meets(&self, until: Instant) -> Result<([Streams; 3], u64), String> {
-        let Launch { host, port, secret, .. } = self.launch;
+    pub(super) fn meets(&self, until: Instant) -> Result<([Streams; 3], u64), String> {
+        let ((host, port), secret) = (self.address, &self.launch.secret);
         let (to, events) = channel();
         let open = |at: Vec<SocketAddr>| Door::open(TcpListener::bind(&*at)?, secret, &to);
         let door = resolved(host, *port, secret).and_then(open).map_err(|why| match why.kind() {
@@ -107,7 +75,7 @@ impl MeetingHost<'_> {
         at: &mut BTreeMap<usize, SocketAddr>,
         refused: &mut Vec<TcpStream>,
     ) -> Option<String> {
-        let Launch { ranks, host, port, .. } = self.launch;
+        let ((host, port), ranks) = (self.address, &self.launch.ranks);
         let mut first = None;
         while streams.len() + 1 < *ranks {
             let why = match next(events, until) {
@@ -194,12 +162,6 @@ impl MeetingHost<'_> {
             Err(format!("rank 0 did not get all connections from {}", plural(&lost)))
         }
     }
-}
-
-/// Draws the number of a meeting.
-pub(super) fn drawn() -> Result<u64, String> {
-    let number = getrandom::u64();
-    number.map_err(|error| format!("rank 0 cannot draw a number for the meeting: {error}"))
 }
 
 fn exited(rank: usize) -> String {

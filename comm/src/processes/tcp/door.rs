@@ -1,8 +1,9 @@
 //! Listener of a process while ranks meet. Each connection is served by a thread of its own, which ends in
 //! time: a silent or slow stranger holds up no other process.
-use super::frame::{TimedConnection, receive};
+use super::super::frame::receive;
+use super::super::secret::{ConnectionEnd, STRANGER, Secret};
 use super::greeting::{Greeting, MeetingEvent};
-use super::secret::{ConnectionEnd, Secret};
+use super::timed::TimedConnection;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -88,9 +89,6 @@ fn greeted(stream: &TcpStream, secret: &Secret) -> io::Result<Greeting> {
     receive(timed, LONGEST)
 }
 
-/// Error kind of a connection with another program; the error's text is what it sent first.
-pub(super) const STRANGER: io::ErrorKind = io::ErrorKind::Unsupported;
-
 /// Error kind of an address that needs a secret.
 pub(super) const FAR: io::ErrorKind = io::ErrorKind::InvalidInput;
 
@@ -119,7 +117,7 @@ pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec
 /// # Errors
 /// The last error; at once if the other end does not know the secret or is another program, or if `at` fails
 /// with [`FAR`].
-pub(super) fn reached(
+pub(crate) fn reached(
     at: impl Fn() -> io::Result<Vec<SocketAddr>>,
     secret: &Secret,
     until: Instant,

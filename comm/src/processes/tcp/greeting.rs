@@ -1,5 +1,5 @@
 //! Messages while processes meet, and the events that a meeting waits for.
-use super::asked::RunInputs;
+use super::super::asked::RunInputs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// The first frame of a connection.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Greeting {
+pub(crate) enum Greeting {
     /// To rank 0, from a rank that connects.
     Hello { version: String, rank: usize, ranks: usize, asked: RunInputs, at: SocketAddr },
     /// To a rank, from one of a greater number that belongs to this meeting.
@@ -19,14 +19,14 @@ pub(super) enum Greeting {
 /// Answer of rank 0 to a connected rank: why they do not meet, or the meeting's number and the ranks'
 /// addresses.
 #[derive(Serialize, Deserialize)]
-pub(super) struct MeetingReply {
-    pub(super) why: Option<String>,
-    pub(super) meeting: u64,
-    pub(super) at: Vec<SocketAddr>, // addresses where ranks listen, from rank 1 on
+pub(crate) struct MeetingReply {
+    pub(crate) why: Option<String>,
+    pub(crate) meeting: u64,
+    pub(crate) at: Vec<SocketAddr>, // addresses where ranks listen, from rank 1 on
 }
 
 /// Report to rank 0: the other ranks that a rank is not joined with.
-pub(super) type Missing = Vec<usize>;
+pub(crate) type Missing = Vec<usize>;
 /// Last message of rank 0: why they do not meet, if they do not.
 pub(super) type MeetingVerdict = Option<String>;
 
@@ -44,7 +44,7 @@ pub(super) enum MeetingEvent {
 pub(super) type Streams = BTreeMap<usize, TcpStream>;
 
 /// Name and version that all programs of a meeting must share.
-pub(super) const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
+pub(crate) const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
 
 /// Returns the next event, or `None` if there is none until `until`.
 pub(super) fn next(events: &Receiver<MeetingEvent>, until: Instant) -> Option<MeetingEvent> {
