@@ -1,12 +1,14 @@
 //! `cargo xtask mpi`: builds the program with MPI as the carrier of ranks, and runs it under MPI's launcher:
-//! the proof of every layout on two, three and four ranks, and training, which must end with the bits of
-//! threads.
+//! the proof of every layout on two, three and four ranks; training, which must have the bits of threads in
+//! every layout and dtype, as over TCP; and ranks that do not fit, do not come or stop.
 use crate::{TaskResult, root};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// An MPI that is installed: its compiler, its launcher and its name.
 struct InstalledMpi {
@@ -19,12 +21,18 @@ struct InstalledMpi {
 const ENDINGS: [&str; 3] = ["", ".openmpi", ".mpich"];
 /// Time that a run may take.
 const LIMIT: &str = "120"; // seconds
+/// A training run, without its layout, its steps and its dtype.
+const TRAIN: &str =
+    "train --json --config config.json --batch ids.json --microbatches 4 --optimizer adamw --lr 0.01";
 
-/// A model and sequences that train in a moment.
-const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
-    "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 256, "max_position_embeddings": 32,
+/// A model that fits every layout of two ranks, and sequences: they train in a moment.
+const CONFIG: &str = r#"{"model_type": "mixtral", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_hidden_layers": 8, "intermediate_size": 24, "vocab_size": 256, "max_position_embeddings": 32,
+    "num_local_experts": 4, "num_experts_per_tok": 2,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu"}"#;
-const BATCH: &str = "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3]]";
+const BATCH: &str =
+    "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3],[5,6,7],[8,1,8,1,8,1],[4,4,4,4],
+    [250,1,2]]";
 
 /// Returns why the task cannot run here, if it cannot.
 pub(crate) fn missing() -> Option<String> {
@@ -34,8 +42,7 @@ pub(crate) fn missing() -> Option<String> {
     (!has_libclang()).then(|| "mpi: libclang is not installed, which reads MPI's headers".into())
 }
 
-/// Runs the task, with every MPI that is installed; `part`: with the first, and a third of the layouts of
-/// three and of four ranks.
+/// Runs the task, with every MPI that is installed; `part`: with the first, and a twelfth of the layouts.
 pub(crate) fn run(part: bool) -> TaskResult {
     if let Some(why) = missing() {
         println!("skipped: {why}");
@@ -79,6 +86,12 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// Returns the losses of lines of training.
+fn losses(said: &str) -> Vec<String> {
+    let loss = |line: &str| line.split_once(",\"lr\"").map(|(step, _)| step.to_owned());
+    said.lines().filter_map(loss).collect()
+}
+
 impl InstalledMpi {
     fn check(&self, part: bool) -> Result<(), String> {
         let target = root().join("target/mpi");
@@ -91,13 +104,15 @@ impl InstalledMpi {
         }
         let program = target.join("debug/equipart");
         let listed = output(Command::new(&program).args(["strategies", "--json"]))?;
-        let layouts: Vec<&str> = listed.lines().filter_map(|line| line.split('"').nth(3)).collect();
-        let layouts: Vec<_> = layouts.into_iter().filter(|layout| layout.contains("=2")).collect();
+        let layouts = listed.lines().filter_map(|line| line.split('"').nth(3));
+        let layouts: Vec<_> = layouts.filter(|layout| layout.contains("=2")).collect();
+        let some = |of: usize| {
+            let layouts = layouts.iter().enumerate();
+            layouts.filter(move |(i, _)| !part || (i + of).is_multiple_of(12)).map(|(_, layout)| *layout)
+        };
         let mut proven = 0;
         for ranks in 2..=4 {
-            let some =
-                layouts.iter().enumerate().filter(|(i, _)| !part || ranks == 2 || (i + ranks) % 3 == 0);
-            for (_, layout) in some {
+            for layout in some(ranks) {
                 let layout = layout.replacen("=2", &format!("={ranks}"), 1);
                 let said =
                     output(self.ranks(ranks, &program).args(["prove", "--json", "--layout", &layout]))?;
@@ -108,49 +123,62 @@ impl InstalledMpi {
                 proven += 1;
             }
         }
-        self.trains(&program, &target)?;
-        self.refuses(&program)?;
-        println!("{}: {proven} layouts proven, training in three dtypes with the bits of threads", self.name);
+        let folder = target.join("trained");
+        drop(fs::remove_dir_all(&folder));
+        fs::create_dir_all(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
+        for (name, content) in [("config.json", CONFIG), ("ids.json", BATCH)] {
+            fs::write(folder.join(name), content).map_err(|why| format!("{name}: {why}"))?;
+        }
+        let mut trained = 0;
+        for (of, dtype) in ["f32", "bf16", "f64"].into_iter().enumerate() {
+            // whose state the host has anyway
+            for layout in some(of).filter(|layout| !layout.contains("offload-host")) {
+                self.trains(&program, &folder, layout, dtype)?;
+                trained += 1;
+            }
+        }
+        self.saves(&program, &folder)?;
+        self.fails(&program, &folder)?;
+        println!(
+            "{}: {proven} layouts proven, {trained} trainings with the bits of threads, as over TCP",
+            self.name
+        );
         Ok(())
     }
     /// Returns the command that starts this number of ranks.
     fn ranks(&self, ranks: usize, program: &Path) -> Command {
-        let mut command = Command::new("timeout");
-        command.args([LIMIT, &self.launcher]).args((self.name == "Open MPI").then_some("--oversubscribe"));
-        command.args(["-n", &ranks.to_string()]).arg(program).stdin(Stdio::null());
-        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+        let mut command = self.launcher();
+        command.args(["-n", &ranks.to_string()]).arg(program);
         command
     }
-    /// Trains under MPI and with threads, in each dtype; both end with the same bytes.
-    fn trains(&self, program: &Path, target: &Path) -> Result<(), String> {
-        let folder = target.join("trained");
-        drop(fs::remove_dir_all(&folder));
-        let file = |name: &str| folder.join(name).display().to_string();
-        fs::create_dir_all(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-        for (name, content) in [("config.json", CONFIG), ("ids.json", BATCH)] {
-            fs::write(file(name), content).map_err(|why| format!("{name}: {why}"))?;
+    fn launcher(&self) -> Command {
+        let mut command = Command::new("timeout");
+        command.args([LIMIT, &self.launcher]).args((self.name == "Open MPI").then_some("--oversubscribe"));
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+        command.stdin(Stdio::null());
+        command
+    }
+    /// Trains on two ranks under MPI, over TCP and with threads, all with the same losses.
+    fn trains(&self, program: &Path, folder: &Path, layout: &str, dtype: &str) -> Result<(), String> {
+        let train = |command: &mut Command| {
+            let args = TRAIN.split_whitespace().chain(["--layout", layout, "--dtype", dtype, "--steps", "2"]);
+            output(command.current_dir(folder).args(args)).map(|said| losses(&said))
+        };
+        let threads = train(&mut Command::new(program))?;
+        let tcp = train(Command::new(program).args(["launch", "-n", "2", "--"]))?;
+        let mpi = train(&mut self.ranks(2, program))?;
+        if threads.len() == 2 && tcp == threads && mpi == threads {
+            return Ok(());
         }
-        for dtype in ["f32", "bf16", "f64"] {
+        Err(format!("{layout} in {dtype}: losses of threads {threads:?}, over TCP {tcp:?}, over MPI {mpi:?}"))
+    }
+    /// Trains under MPI and with threads; both save the same files.
+    fn saves(&self, program: &Path, folder: &Path) -> Result<(), String> {
+        for dtype in ["f32", "bf16"] {
             let mut weights = Vec::new();
             for (out, mut command) in [("mpi", self.ranks(4, program)), ("threads", Command::new(program))] {
-                command.args([
-                    "train",
-                    "--steps",
-                    "3",
-                    "--optimizer",
-                    "adamw",
-                    "--layout",
-                    "tp=2,dp=2:zero1",
-                ]);
-                command.args([
-                    "--config",
-                    &file("config.json"),
-                    "--batch",
-                    &file("ids.json"),
-                    "--dtype",
-                    dtype,
-                ]);
-                output(command.args(["--microbatches", "2", "--out", &file(out)]))?;
+                command.args(TRAIN.split_whitespace()).args(["--layout", "tp=2,dp=2:zero1", "--steps", "3"]);
+                output(command.args(["--dtype", dtype, "--out", out]).current_dir(folder))?;
                 let saved =
                     ["model.safetensors", "optimizer-3.safetensors"].map(|name| folder.join(out).join(name));
                 let read =
@@ -164,17 +192,46 @@ impl InstalledMpi {
         }
         Ok(())
     }
-    /// Starts three ranks for a layout of two: one of them tells why all end.
-    fn refuses(&self, program: &Path) -> Result<(), String> {
-        let refused = self.ranks(3, program).args(["prove", "--layout", "tp=2"]).output();
-        let refused = refused.map_err(|why| why.to_string())?;
-        let said = text(&refused);
-        let told: Vec<_> = said.lines().filter(|line| line.starts_with("error: ")).collect();
-        let whole = |why: &&str| why.contains(" is 3, but the layout tp=2 has 2 ranks");
-        if told.len() != 1 || !told.iter().all(whole) || refused.status.success() {
-            return Err(format!("three ranks for a layout of two: {said}"));
+    /// Starts ranks that do not fit, do not come or stop: one of them tells why all end, and none is left.
+    fn fails(&self, program: &Path, folder: &Path) -> Result<(), String> {
+        let name = program.display();
+        let train = format!("{name} {TRAIN} --layout dp=2 --timeout 2 --steps");
+        let stopped = format!("{train} 1000000 & sleep 2; kill -STOP $!; sleep 4; kill -KILL $!");
+        let each = |what: &str| format!("{train} {what}");
+        let cases = [
+            (format!("{name} prove --layout tp=3"), None, " is 2, but the layout tp=3 has 3 ranks"),
+            (each("2"), Some(each("2 --seed 7")), "ranks have different arguments: rank 1 has "),
+            (each("2"), Some(each("2 --no-such")), "rank 1: unexpected argument '--no-such' found"),
+            (
+                each("2"),
+                Some("sleep 60".into()),
+                "rank 0 started MPI and waited 2s, but other ranks have not",
+            ),
+            (
+                "sleep 60".into(),
+                Some(each("2")),
+                "rank 1 started MPI and waited 2s, but other ranks have not",
+            ),
+            (each("1000000"), Some(stopped), " did not arrive within 2s at "),
+        ];
+        for (zero, one, wanted) in cases {
+            let mut command = self.launcher();
+            let one = one.as_ref().unwrap_or(&zero);
+            command.args(["-n", "1", "sh", "-c", &zero, ":", "-n", "1", "sh", "-c", one]);
+            let ended = command.current_dir(folder).output().map_err(|why| why.to_string())?;
+            let said = text(&ended);
+            let told: Vec<_> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+            let fits = told.len() == 1 && told[0].contains(wanted) && ended.status.code() == Some(2);
+            if !fits || said.contains("panicked") {
+                return Err(format!("\"{zero}\" beside \"{one}\": wanted {wanted:?}, seen {said}"));
+            }
         }
-        Ok(())
+        sleep(Duration::from_secs(1)); // in which a launcher ends what it started
+        let left = Command::new("pgrep").args(["-f", &program.display().to_string()]).output();
+        match left {
+            Ok(left) if !left.stdout.is_empty() => Err(format!("processes are left: {}", text(&left))),
+            _ => Ok(()),
+        }
     }
 }
 
