@@ -23,10 +23,14 @@ torch=yes mpi=yes
 
 cargo build --release --quiet -p equipart
 [ $mpi = no ] || mpicc -O3 -o "$work/all_reduce" all_reduce.c
+carried=$mpi target=../target/mpi
+[ $mpi = no ] || cargo build --release --quiet -p equipart --features mpi --target-dir $target ||
+    { carried=no && note "equipart does not build with MPI; its ranks over MPI are left out"; }
 [ $torch = no ] || cc -shared -fPIC -o "$work/mkl.so" mkl.c
 
 pytorch() { LD_PRELOAD="$work/mkl.so" "$python" pytorch.py "$1" >>"$file"; }
 mpirun_of() { mpirun --oversubscribe -np "$1" "$work/all_reduce" >>"$file"; }
+carried() { mpirun --oversubscribe -np 2 $target/release/equipart bench --turns 2 --peers "$file" --only "$1" 2>/dev/null; }
 ours() { cargo run --release --quiet -p equipart -- bench --turns 2 --peers "$file" --only "$1" 2>/dev/null; }
 
 : >"$file"
@@ -49,6 +53,7 @@ for round in $(seq "$rounds"); do
         mpirun_of 2
         mpirun_of 4
         ours all_reduce
+        [ $carried = no ] || carried all_reduce_us,train_step_ms_tp2
     fi
 done
 note "the figures of others are in $file"

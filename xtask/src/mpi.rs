@@ -221,7 +221,7 @@ impl InstalledMpi {
             let ended = command.current_dir(folder).output().map_err(|why| why.to_string())?;
             let said = text(&ended);
             let told: Vec<_> = said.lines().filter(|line| line.starts_with("error: ")).collect();
-            let fits = told.len() == 1 && told[0].contains(wanted) && ended.status.code() == Some(2);
+            let fits = told.len() == 1 && told[0].contains(wanted) && !ended.status.success();
             if !fits || said.contains("panicked") {
                 return Err(format!("\"{zero}\" beside \"{one}\": wanted {wanted:?}, seen {said}"));
             }
