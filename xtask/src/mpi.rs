@@ -126,7 +126,8 @@ impl InstalledMpi {
         let folder = target.join("trained");
         drop(fs::remove_dir_all(&folder));
         fs::create_dir_all(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-        for (name, content) in [("config.json", CONFIG), ("ids.json", BATCH)] {
+        let large = CONFIG.replace("size\": 16", "size\": 64").replace("size\": 256", "size\": 4096");
+        for (name, content) in [("config.json", CONFIG), ("large.json", &large), ("ids.json", BATCH)] {
             fs::write(folder.join(name), content).map_err(|why| format!("{name}: {why}"))?;
         }
         let mut trained = 0;
@@ -174,10 +175,11 @@ impl InstalledMpi {
     }
     /// Trains under MPI and with threads; both save the same files.
     fn saves(&self, program: &Path, folder: &Path) -> Result<(), String> {
-        for dtype in ["f32", "bf16"] {
+        for (dtype, config) in [("f32", "large.json"), ("bf16", "config.json")] {
             let mut weights = Vec::new();
             for (out, mut command) in [("mpi", self.ranks(4, program)), ("threads", Command::new(program))] {
-                command.args(TRAIN.split_whitespace()).args(["--layout", "tp=2,dp=2:zero1", "--steps", "3"]);
+                command.args(TRAIN.replace("config.json", config).split_whitespace());
+                command.args(["--layout", "tp=2,dp=2:zero1", "--steps", "3"]);
                 output(command.args(["--dtype", dtype, "--out", out]).current_dir(folder))?;
                 let saved =
                     ["model.safetensors", "optimizer-3.safetensors"].map(|name| folder.join(out).join(name));
@@ -196,8 +198,11 @@ impl InstalledMpi {
     fn fails(&self, program: &Path, folder: &Path) -> Result<(), String> {
         let name = program.display();
         let train = format!("{name} {TRAIN} --layout dp=2 --timeout 2 --steps");
-        let stopped = format!("{train} 1000000 & sleep 2; kill -STOP $!; sleep 4; kill -KILL $!");
         let each = |what: &str| format!("{train} {what}");
+        // the other rank waits for it in a call, or while it sends to it
+        let [small, large] = [each("1000000"), each("1000000").replace("config.json", "large.json")];
+        let stops = |train: &str| format!("{train} & sleep 3; kill -STOP $!; sleep 4; kill -KILL $!");
+        let [small_stops, large_stops] = [stops(&small), stops(&large)];
         let cases = [
             (format!("{name} prove --layout tp=3"), None, " is 2, but the layout tp=3 has 3 ranks"),
             (each("2"), Some(each("2 --seed 7")), "ranks have different arguments: rank 1 has "),
@@ -212,7 +217,8 @@ impl InstalledMpi {
                 Some(each("2")),
                 "rank 1 started MPI and waited 2s, but other ranks have not",
             ),
-            (each("1000000"), Some(stopped), " did not arrive within 2s at "),
+            (small, Some(small_stops), " did not arrive within 2s at "),
+            (large, Some(large_stops), " did not arrive within 2s at "),
         ];
         for (zero, one, wanted) in cases {
             let mut command = self.launcher();
