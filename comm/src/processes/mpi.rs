@@ -110,25 +110,18 @@ fn meets(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Met, Mee
 /// Starts MPI, passes it on with the number of ranks on this machine, and looks for messages until it ends.
 /// MPI is started and ended by one thread, as it demands.
 fn runs(launch: &Launch, to: &Sender<Result<(Arc<Mpi>, usize), String>>) {
-    let begun = mpi::initialize_with_threading(Threading::Multiple)
-        .ok_or_else(|| "MPI has been started before in this process".to_owned());
-    let begun = begun.and_then(|(universe, level)| match opened(launch, &universe, level) {
-        Ok(open) => Ok((universe, open)),
-        Err(why) => {
-            forget(universe); // others may not come to an end
-            Err(why)
-        }
-    });
-    match begun {
-        Err(why) => drop(to.send(Err(why))),
-        Ok((universe, (mpi, here))) => {
-            let _ = to.send(Ok((mpi.clone(), here))); // if nobody waits any more, the process is about to end
-            mpi.look();
-            if mpi.left.load(SeqCst) {
-                forget(universe); // a process may have stopped: the launcher ends all
-            } // else it ends here, when all processes have come this far
-        }
+    let Some((universe, level)) = mpi::initialize_with_threading(Threading::Multiple) else {
+        return drop(to.send(Err("MPI has been started before in this process".to_owned())));
+    };
+    let open = opened(launch, &universe, level);
+    let mpi = open.as_ref().ok().map(|(mpi, _)| mpi.clone());
+    let _ = to.send(open); // if nobody waits any more, the process is about to end
+    if let Some(mpi) = &mpi {
+        mpi.look();
     }
+    if mpi.is_none_or(|mpi| mpi.left.load(SeqCst)) {
+        forget(universe); // others may not come to an end: the launcher ends all
+    } // else it ends here, when all processes have come this far
 }
 
 /// Opens a communicator for ranks; returns it with the number of ranks on this machine.

@@ -22,9 +22,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 fn port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
-fn launch(rank: usize, ranks: usize, port: u16) -> Launch {
-    Launch::nearby(rank, ranks, port)
-}
 fn asked(words: &str) -> RunInputs {
     RunInputs { words: words.into(), ..RunInputs::default() }
 }
@@ -39,7 +36,7 @@ pub(super) fn each<T: Send>(ranks: usize, process: impl Fn(Arc<Processes>) -> T 
         let one = |rank| {
             let process = &process;
             threads.spawn(move || {
-                process(Processes::meet(&launch(rank, ranks, port), &asked("a test"), LIMIT).unwrap())
+                process(Processes::meet(&Launch::nearby(rank, ranks, port), &asked("a test"), LIMIT).unwrap())
             })
         };
         let all: Vec<_> = (0..ranks).map(one).collect();
@@ -280,12 +277,12 @@ fn who_does_not_belong_together_does_not_meet() {
             [zero, one].map(|meeting| meeting.join().unwrap())
         })
     };
-    let two = |port| [0, 1].map(|rank| launch(rank, 2, port));
+    let two = |port| [0, 1].map(|rank| Launch::nearby(rank, 2, port));
     let (port_a, port_b, port_c) = (port(), port(), port());
     let differ = meet(two(port_a), ["--lr 1", "--lr 2"], LIMIT);
     let says = "ranks have different arguments: rank 1 has --lr 2, rank 0 has --lr 1";
     assert_eq!(differ, [Err(says.to_string()), Err(says.to_string())]);
-    let sizes = meet([launch(0, 2, port_b), launch(1, 3, port_b)], [""; 2], LIMIT);
+    let sizes = meet([Launch::nearby(0, 2, port_b), Launch::nearby(1, 3, port_b)], [""; 2], LIMIT);
     assert_eq!(
         sizes,
         [
@@ -294,22 +291,23 @@ fn who_does_not_belong_together_does_not_meet() {
         ]
     );
     let twice = scope(|threads| {
-        let all = [0, 1, 1].map(|rank| threads.spawn(move || met(&launch(rank, 3, port_c), "", LIMIT)));
+        let all =
+            [0, 1, 1].map(|rank| threads.spawn(move || met(&Launch::nearby(rank, 3, port_c), "", LIMIT)));
         all.map(|meeting| meeting.join().unwrap())
     });
     assert!(twice.iter().all(|met| *met == Err("two processes have rank 1".to_string())), "{twice:?}");
 
     let short = Duration::from_millis(300);
     let (late, taken, strange) = (port(), TcpListener::bind(("127.0.0.1", 0)).unwrap(), port());
-    let nobody = met(&launch(0, 3, late), "", short);
+    let nobody = met(&Launch::nearby(0, 3, late), "", short);
     assert_eq!(nobody, Err(format!("ranks 1, 2 did not connect to 127.0.0.1:{late} within 300ms")));
-    let nobody = met(&launch(2, 3, late), "", short).unwrap_err();
+    let nobody = met(&Launch::nearby(2, 3, late), "", short).unwrap_err();
     assert!(
         nobody.starts_with(&format!("rank 2 found no rank 0 at 127.0.0.1:{late} within 300ms: ")),
         "{nobody}"
     );
     let at = taken.local_addr().unwrap().port();
-    let refused = met(&launch(0, 2, at), "", LIMIT).unwrap_err();
+    let refused = met(&Launch::nearby(0, 2, at), "", LIMIT).unwrap_err();
     assert!(refused.starts_with(&format!("rank 0 cannot listen at 127.0.0.1:{at}: ")), "{refused}");
 
     let both = scope(|threads| {
@@ -321,16 +319,16 @@ fn who_does_not_belong_together_does_not_meet() {
                 }
             }
         });
-        let zero = threads.spawn(|| met(&launch(0, 2, strange), "", LIMIT));
+        let zero = threads.spawn(|| met(&Launch::nearby(0, 2, strange), "", LIMIT));
         sleep(short);
-        let one = met(&launch(1, 2, strange), "", LIMIT);
+        let one = met(&Launch::nearby(1, 2, strange), "", LIMIT);
         [zero.join().unwrap(), one]
     });
     assert_eq!(both, [Ok(()), Ok(())]);
     let world = World::threads(&[(Axis::Tp, 3)]).unwrap();
     assert_eq!(each(3, |processes| processes.here()), [3; 3], "all have this machine's address");
     let here = |rank, port| {
-        let launch = Launch { here: Some(1), ..launch(rank, 2, port) };
+        let launch = Launch { here: Some(1), ..Launch::nearby(rank, 2, port) };
         Processes::meet(&launch, &asked(""), LIMIT).unwrap().here()
     };
     let port = port();

@@ -1,27 +1,14 @@
 //! Ranks as processes: every strategy computes among them, over TCP, what it computes among threads. Each
 //! process of these tests is a thread with its own connections and its own world.
+use crate::strategies::listed;
 use comm::{Launch, Processes, RunInputs};
-use kernels::Heads;
-use layers::{Biases, OptimizerKind, RandomValues, SavedTensor, Shape};
-use parallel::{Layout, Network, Trainer, session, strategies};
-use prove::cases::fitted;
+use layers::{OptimizerKind, RandomValues, SavedTensor};
+use parallel::{Layout, Network, Trainer, session};
 use prove::{Subject, certify};
 use std::net::TcpListener;
 use std::thread::scope;
 use std::time::Duration;
 use tensor::{Cpu, Key};
-
-/// Every listed strategy, on two ranks or as few as it takes, with what is proven of it.
-fn all() -> impl Iterator<Item = (Layout, Subject)> {
-    let heads = Heads { queries: 4, keys: 2, dim: 2 };
-    let bias = Biases { qkv: true, out: true, mlp: true };
-    let shape = Shape { width: 6, blocks: 8, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
-    strategies::all().iter().map(move |about| {
-        let layout: Layout = about.written(2).parse().unwrap();
-        let shape = fitted(shape, &(&layout).into()).unwrap();
-        (layout, Subject::small(shape, &layout).unwrap())
-    })
-}
 
 /// Results of processes that have met, one for each rank of a layout.
 fn each<T: Send>(layout: &Layout, process: impl Fn(Network) -> T + Sync) -> Vec<T> {
@@ -63,7 +50,7 @@ fn trained(subject: &Subject, layout: &Layout, network: &Network) -> Vec<Vec<u32
 /// Kills: a strategy that a carrier leaves other values, gradients or weights than threads have.
 #[test]
 fn every_strategy_is_proven_among_processes() {
-    for (layout, subject) in all() {
+    for (layout, subject) in listed(2) {
         let prove = |network| certify(&subject, &layout, &[Key(1)], (&network, &|_| ())).unwrap();
         for verdict in each(&layout, prove) {
             assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
@@ -74,7 +61,7 @@ fn every_strategy_is_proven_among_processes() {
 /// Kills: floats that are added in another order among processes, or rounded on their way.
 #[test]
 fn every_strategy_has_the_floats_of_threads_among_processes() {
-    for (layout, subject) in all() {
+    for (layout, subject) in listed(2) {
         let wanted = trained(&subject, &layout, &Network::default());
         let seen = each(&layout, |network| trained(&subject, &layout, &network).swap_remove(0));
         assert!(wanted.concat().len() > 50 && seen == wanted, "{layout}");

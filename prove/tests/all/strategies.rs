@@ -31,20 +31,24 @@ fn the_book_has_the_list() {
     }
 }
 
-/// Kills: a listed strategy that is not proven, a listed strategy that fits no model.
-#[test]
-fn every_strategy_of_the_list_is_proven() {
+/// Every listed strategy on this many ranks, each with a small model that it fits.
+pub(crate) fn listed(ranks: usize) -> impl Iterator<Item = (Layout, Subject)> {
     let heads = Heads { queries: 4, keys: 2, dim: 2 };
     let bias = Biases { qkv: true, out: true, mlp: true };
     let shape = Shape { width: 6, blocks: 8, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
-    for about in strategies::all() {
-        for ranks in [2, 4] {
-            let layout: Layout = about.written(ranks).parse().unwrap();
-            let shape = fitted(shape, &(&layout).into()).unwrap();
-            let subject = Subject::small(shape, &layout).unwrap();
-            let verdict = certify(&subject, &layout, &[Key(1)], (&Network::default(), &|_| ())).unwrap();
-            assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
-        }
+    strategies::all().iter().map(move |about| {
+        let layout: Layout = about.written(ranks).parse().unwrap();
+        let shape = fitted(shape, &(&layout).into()).unwrap();
+        (layout, Subject::small(shape, &layout).unwrap())
+    })
+}
+
+/// Kills: a listed strategy that is not proven, a listed strategy that fits no model.
+#[test]
+fn every_strategy_of_the_list_is_proven() {
+    for (layout, subject) in [2, 4].into_iter().flat_map(listed) {
+        let verdict = certify(&subject, &layout, &[Key(1)], (&Network::default(), &|_| ())).unwrap();
+        assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
     }
 }
 

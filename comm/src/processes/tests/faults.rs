@@ -1,6 +1,6 @@
 //! Ranks as processes of this program, one of which is killed, stopped, exits, or does something else, at a
 //! random moment of random calls: all others end, and all name that rank. `cargo xtask faults` tries many.
-use super::{LIMIT, asked, launch, port};
+use super::{LIMIT, Launch, asked, port};
 use crate::Processes;
 use crate::threads::tests::acts::Field;
 use crate::threads::tests::stress::{FAULTS, Fault, Run};
@@ -43,7 +43,8 @@ fn ends(fault: Fault) {
 /// Is a rank: prints how the run ended.
 fn be_rank(seed: u64, rank: usize, port: u16) {
     let run = drawn(seed);
-    let processes = Processes::meet(&launch(rank, run.ranks(), port), &asked("faults"), LIMIT).unwrap();
+    let processes =
+        Processes::meet(&Launch::nearby(rank, run.ranks(), port), &asked("faults"), LIMIT).unwrap();
     let apart = || match delay(&run) {
         Duration::ZERO => ends(run.fault),
         delay if run.fault.is_of_processes() => drop(spawn(move || {

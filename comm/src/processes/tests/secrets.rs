@@ -17,8 +17,8 @@ fn the_secret_is_shown_by_both_sides() {
     for theirs in [&other, &Secret::default()] {
         let port = port();
         let [zero, one] = scope(|threads| {
-            let zero = threads.spawn(|| met(&knowing(launch(0, 2, port), &own), "", short));
-            let one = threads.spawn(|| met(&knowing(launch(1, 2, port), theirs), "", short));
+            let zero = threads.spawn(|| met(&knowing(Launch::nearby(0, 2, port), &own), "", short));
+            let one = threads.spawn(|| met(&knowing(Launch::nearby(1, 2, port), theirs), "", short));
             [zero, one].map(|meeting| meeting.join().unwrap().unwrap_err())
         });
         let says = format!(
@@ -33,7 +33,7 @@ fn the_secret_is_shown_by_both_sides() {
         assert_eq!(zero, says);
     }
     for rank in [0, 1] {
-        let there = Launch { address: Some(("192.0.2.7".into(), 29_500)), ..launch(rank, 2, 0) };
+        let there = Launch { address: Some(("192.0.2.7".into(), 29_500)), ..Launch::nearby(rank, 2, 0) };
         let refused = met(&there, "", LIMIT).unwrap_err();
         assert!(refused.starts_with("MASTER_ADDR is 192.0.2.7"), "{refused}");
         assert!(refused.contains("there is no secret; set EQUIPART_SECRET or --secret"), "{refused}");

@@ -44,8 +44,8 @@ fn hello(rank: usize, ranks: usize) -> Greeting {
 fn strangers_hold_nobody() {
     let (own, other, port) = (secret("a secret of these two"), secret("another secret than theirs"), port());
     let met = scope(|threads| {
-        let zero =
-            threads.spawn(|| Processes::meet(&knowing(launch(0, 2, port), &own), &asked("a test"), LIMIT));
+        let zero = threads
+            .spawn(|| Processes::meet(&knowing(Launch::nearby(0, 2, port), &own), &asked("a test"), LIMIT));
         let silent: Vec<_> = (0..20).map(|_| bare(port)).collect();
         let slow = bare(port);
         threads.spawn(move || {
@@ -74,7 +74,8 @@ fn strangers_hold_nobody() {
         let huge = known(port, &own);
         (&huge).write_all(&(1u64 << 60).to_le_bytes()).unwrap();
         let begun = Instant::now();
-        let one = Processes::meet(&knowing(launch(1, 2, port), &own), &asked("a test"), LIMIT).map(drop);
+        let one =
+            Processes::meet(&knowing(Launch::nearby(1, 2, port), &own), &asked("a test"), LIMIT).map(drop);
         let zero = zero.join().unwrap().map(drop);
         assert!(begun.elapsed() < LIMIT / 2, "{:?}", begun.elapsed());
         drop((silent, odd, huge));
@@ -106,7 +107,7 @@ fn another_program_at_the_port_is_named() {
                 let _ = stream.shutdown(std::net::Shutdown::Write);
             }
         });
-        let why = met(&launch(1, 2, port), "a test", limit).unwrap_err();
+        let why = met(&Launch::nearby(1, 2, port), "a test", limit).unwrap_err();
         assert_eq!(
             why.replace(&port.to_string(), "PORT"),
             says.replace("within 1s", &format!("within {limit:?}"))
@@ -126,7 +127,7 @@ fn who_leaves_the_meeting_is_named() {
     ] {
         let (port, begun) = (port(), Instant::now());
         let [zero, two] = scope(|threads| {
-            let rank = |rank| threads.spawn(move || met(&launch(rank, 3, port), "a test", limit));
+            let rank = |rank| threads.spawn(move || met(&Launch::nearby(rank, 3, port), "a test", limit));
             let zero = rank(0);
             let one = known(port, &Secret::default());
             send(&one, &hello(1, 3)).unwrap();
@@ -156,7 +157,7 @@ fn who_leaves_the_meeting_is_named() {
 fn who_comes_again_says_of_which_meeting() {
     let (port, limit) = (port(), Duration::from_secs(1));
     let met = scope(|threads| {
-        let zero = threads.spawn(move || met(&launch(0, 2, port), "a test", limit));
+        let zero = threads.spawn(move || met(&Launch::nearby(0, 2, port), "a test", limit));
         let one = known(port, &Secret::default());
         send(&one, &hello(1, 2)).unwrap();
         let MeetingReply { meeting, .. } = receive(&mut &one, LONGEST).unwrap();
@@ -198,7 +199,8 @@ fn recorded() -> (Vec<u8>, Vec<f32>) {
     let ran = scope(|threads| {
         let one = |rank, port| {
             threads.spawn(move || {
-                let processes = Processes::meet(&launch(rank, 2, port), &asked("a test"), LIMIT).unwrap();
+                let processes =
+                    Processes::meet(&Launch::nearby(rank, 2, port), &asked("a test"), LIMIT).unwrap();
                 world(LIMIT).over(&processes).unwrap().run(program).unwrap().swap_remove(0)
             })
         };
@@ -239,7 +241,7 @@ fn run_with(said: Vec<u8>, limit: Duration) -> Result<Vec<f32>, RankError> {
             sleep(limit / 4);
             let _ = one.shutdown(std::net::Shutdown::Both);
         });
-        let zero = Processes::meet(&launch(0, 2, port), &asked("a test"), LIMIT).unwrap();
+        let zero = Processes::meet(&Launch::nearby(0, 2, port), &asked("a test"), LIMIT).unwrap();
         let outcome = world(limit).over(&zero).unwrap().run(program);
         zero.leave();
         outcome.map(|mut ranks| ranks.swap_remove(0))
