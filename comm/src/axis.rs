@@ -40,6 +40,8 @@ impl Axis {
 pub struct Axes(u8); // one bit per axis
 
 impl Axes {
+    /// No axes.
+    pub const NONE: Self = Self(0);
     /// Axes over which tokens are split: each rank has a partial sum of the loss and of every gradient.
     pub const TOKENS: Self = Self(1 << Axis::Dp as u8 | 1 << Axis::Cp as u8);
     /// Axes over which the loss is a partial sum: those of tokens, and pipeline stages, of which the last has

@@ -122,6 +122,7 @@ commands! {
     prove::ProveArgs as Prove,
     price::PriceArgs as Price,
     plan::PlanArgs as Plan,
+    shard::ShardArgs as Shard,
     machine::MachineArgs as Machine,
     eval::EvalArgs as Eval,
     launch::LaunchArgs as Launch,

@@ -1,5 +1,6 @@
 //! Drawings: schedules and attention of context ranks in a terminal and as diagrams, timelines and curves of
 //! runs.
+pub(crate) mod blocks;
 pub mod context;
 pub mod curves;
 pub mod front;

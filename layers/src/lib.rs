@@ -9,6 +9,7 @@
 pub mod attention;
 pub mod embedding;
 pub mod error;
+pub mod graph;
 pub mod head;
 pub mod layer;
 pub mod linear;

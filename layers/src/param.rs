@@ -22,7 +22,7 @@ pub use origin::Wide;
 use crate::param::kept::Kept;
 use crate::param::origin::ParamOrigin;
 use crate::param::placement::{Band, Placement};
-use crate::param::sharding::Sharding;
+use crate::param::sharding::ParamSharding;
 use crate::param::shards::{WholeOrShard, matrix, rectangles};
 use crate::param::tiles::{WeightTile, WeightTiles};
 use crate::{Draw, Error, ParamValues, Result};
@@ -36,7 +36,7 @@ use tensor::{Category, Device, Scalar, Store, Tensor, View, ViewMut};
 pub struct Param<D: Kernels> {
     name: Arc<str>,
     shape: [usize; 2],
-    sharding: Sharding<D::Place>,
+    sharding: ParamSharding<D::Place>,
     value: WholeOrShard<D>,
     tiles: Option<Arc<WeightTiles<D::Place>>>, // if products gather the value tile by tile
     kept_versions: bool,                       // `version` was called since the last change
@@ -77,7 +77,7 @@ impl<D: Kernels> Param<D> {
     ) -> Result<Self> {
         let (at, name) = (at.into(), name.into());
         let trained = placement.trained;
-        let sharding = Sharding::new(at.mesh, &name, shape, placement)?;
+        let sharding = ParamSharding::new(at.mesh, &name, shape, placement)?;
         let mut param = Self {
             name,
             shape,

@@ -6,7 +6,7 @@
 //! | `clock.rs` | the clock of a shape-only rank: the time of its kernels and calls |
 //! | `step.rs` | the time of a step: the clocks of all stages, combined by the simulation of the schedule |
 //! | `space.rs`, `candidate.rs`, `search.rs` | layouts to try; the best ones first |
-//! | `block.rs` | the costs of a block between two others |
+//! | `block.rs`, `found.rs` | the costs of a block between two others, and of a graph's operators |
 //! | `bound.rs`, `hold.rs` | lower bounds of a layout's time and of its memory |
 //! | `cores.rs`, `kept.rs`, `watch.rs` | work for all cores; prices that a search keeps; its progress |
 //! | `generation.rs` | the time of generating texts, and the search for its best layout |
@@ -19,6 +19,7 @@ pub mod bound;
 mod candidate;
 pub mod clock;
 mod cores;
+pub mod found;
 pub mod generation;
 pub mod hold;
 mod kept;

@@ -4,6 +4,7 @@ use crate::pool::Owner;
 use crate::{Category, Host, Place, count};
 use std::borrow::Borrow;
 use std::iter::repeat;
+use std::ops::Range;
 
 /// Target that is ignored: its row adds nothing to the loss, nor to the number of tokens of the mean.
 pub const IGNORED: u32 = u32::MAX;
@@ -62,6 +63,15 @@ impl<P: Place> Index<P> {
         words.clear();
         self.place().meter().came(self.len * size_of::<u32>());
         P::get(self.memory.raw(), self.len, words)
+    }
+    /// Returns a copy of some of the integers; of unspecified ones on the meta device.
+    #[must_use]
+    pub fn part(&self, of: Range<usize>) -> Self {
+        let mut words = Vec::new();
+        if !self.read_into(&mut words) {
+            words.resize(self.len, 0);
+        }
+        Self::new(self.place(), of.len(), words[of].iter().copied())
     }
     /// Number of integers.
     pub fn len(&self) -> usize {
@@ -152,6 +162,11 @@ impl<P: Place> TokenIds<P> {
             return Err(IdsError { id, at, vocabulary });
         }
         Ok(Self { index: Index::new(place, each().count(), each()), vocabulary })
+    }
+    /// Returns a copy of some of the ids.
+    #[must_use]
+    pub fn part(&self, of: Range<usize>) -> Self {
+        Self { index: self.index.part(of), vocabulary: self.vocabulary }
     }
     /// Number of ids.
     pub fn len(&self) -> usize {

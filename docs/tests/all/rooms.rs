@@ -20,6 +20,7 @@ const LAYERS: &[Room] = &[
         &[
             "attention/rotary",
             "error",
+            "graph",
             "layer",
             "model/build",
             "model/cx",

@@ -237,7 +237,7 @@ fn verdicts(
     let truths = OracleTraces::default();
     for (n, way) in ways.iter().enumerate() {
         let layout = &way.layout;
-        if let Some(known) = ways[..n].iter().position(|before| before.layout == *layout) {
+        if let Some(known) = ways[..n].iter().position(|before| (before.layout, before.is_found) == (*layout, way.is_found)) {
             for all in judged.iter_mut().filter(|all: &&mut Vec<FieldVerdict>| !all.is_empty()) {
                 all.push(all[known].clone());
             }
@@ -255,7 +255,7 @@ fn verdicts(
             &halves[usize::from(matches!(work.data, Data::Digits(_)))..if work.learns { 2 } else { 1 }];
         let world = &prove::world(layout, &way.checks(&work.network))?;
         for (half, judged) in halves.iter().zip(&mut judged) {
-            let equal = prove_in(world, half, layout, &keys, &truths, &|_| ())?.equal;
+            let equal = prove_in(world, half, way.scheme(), &keys, &truths, &|_| ())?.equal;
             judged.push((equal, note.clone(), never.clone()));
         }
     }
@@ -330,8 +330,8 @@ fn training<D: RunDevice>(
         };
         own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         let numbers = [
-            held::step_peak::<Cpu<f32>>(work, layout, &batch)?,
-            held::step_peak::<Cpu<Bf16>>(work, layout, &batch)?,
+            held::step_peak::<Cpu<f32>>(work, way, &batch)?,
+            held::step_peak::<Cpu<Bf16>>(work, way, &batch)?,
         ];
         let rate = batch.tokens() as f64 / timed.median;
         let of_pictures = matches!(work.data, Data::Digits(_));
@@ -356,7 +356,7 @@ fn optimizer(pipeline: &Pipeline) -> (OptimizerKind, Option<f64>) {
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.
 fn new_weights<D: RunDevice>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<Vec<f64>> {
     let world = way.checks(&work.network).world(&way.layout, "a step")?;
-    let mut ranks = session::run((&way.layout, &world), work.model.values(), |at: BuildContext<D>| {
+    let mut ranks = session::run((way.scheme::<D>(), &world), work.model.values(), |at: BuildContext<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
         trainer.step(batch, LR)?;
         let params = trainer.model().params();

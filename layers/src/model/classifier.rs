@@ -93,7 +93,8 @@ impl<D: Kernels> Layer<D> for Activation {
 
 impl<D: Kernels> Chunk<D> {
     /// Builds these runs of a classifier's layers; `sizes` are the features of the input and of each layer
-    /// between, and the number of classes. Examples enter whole on every rank.
+    /// between, and the number of classes. Examples enter whole on every rank. A strategy may replace all
+    /// layers, if one rank has them all.
     ///
     /// The last layer is split by classes, and a run's layers before it form pairs, from the last one back.
     /// If one is left over, its columns are gathered; the model's first layer needs no dX, so it costs only
@@ -107,6 +108,12 @@ impl<D: Kernels> Chunk<D> {
         positive("the number of layers", layers)?;
         for (i, &size) in sizes.iter().enumerate() {
             positive(&format!("size {i} of the classifier"), size)?;
+        }
+        for strategy in &at.strategies {
+            if let Some(all) = strategy.classifier(at, sizes)? {
+                let end = Some(("layers", all));
+                return Ok(Self::new(at, (None, Some(Region::Whole)), vec![Vec::new()], end, false));
+            }
         }
         // Examples are whole on every rank, under sequence parallelism too. So is a gathered output, unless
         // it is passed to another stage of a pipeline.

@@ -278,4 +278,16 @@ pub trait Strategy<D: Kernels>: Sync {
     fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<BoxedLayer<D, Ending<D>, Option<Output<D>>>>> {
         Ok(None)
     }
+    /// Replaces all layers of a classifier of these sizes: examples `[B,F]`, whole on every rank, to the loss
+    /// or logits.
+    ///
+    /// # Errors
+    /// If the number of ranks does not fit.
+    fn classifier(
+        &self,
+        _: &Builder<D>,
+        _sizes: &[usize],
+    ) -> Result<Option<BoxedLayer<D, Ending<D>, Option<Output<D>>>>> {
+        Ok(None)
+    }
 }

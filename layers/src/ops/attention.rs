@@ -130,7 +130,7 @@ pub(super) fn halves<D: Kernels>(kv: &Tensor<D>) -> [View<'_, D>; 2] {
 
 /// The softmax's backward. Recomputes the scores tile by tile, and adds to the gradients of queries, keys and
 /// values.
-fn softmax_backward<D: Kernels>(
+pub(super) fn softmax_backward<D: Kernels>(
     device: &D,
     (attend, spans): (&Attend, &Indexed<Span, D::Place>),
     qkv: Qkv<D>,

@@ -45,7 +45,7 @@ pub fn gathered_gradient<D: Kernels>(
     let mut all = filled(wide, Category::Buffers, [group.size() * rows, outputs], zero);
     for (columns, from) in cuts.stretches() {
         let dw = all.view_mut().take_rows(0, inputs).take_cols(from, columns.len);
-        product_gradient(device, dw, x.view(), columns.of(dy.share().view()), Write::Set);
+        product_gradient(device, dw, x.view().t(), columns.of(dy.share().view()), Write::Set);
     }
     let own = group.reduce_scatter(&all)?;
     param.accumulate(|device, dw, write| match write {
@@ -57,7 +57,7 @@ pub fn gathered_gradient<D: Kernels>(
 
 /// dW += Xᵀ · dY, in the orientation of the parameter.
 pub(super) fn weight_gradient<D: Kernels>(w: &mut Param<D>, x: View<D>, dy: View<D>) {
-    w.accumulate(|device, dw, write| product_gradient(device, dw, x, dy, write));
+    w.accumulate(|device, dw, write| product_gradient(device, dw, x.t(), dy, write));
 }
 
 /// dW += Xᵀ · dY, tile by tile if products gather W so.
@@ -69,14 +69,20 @@ fn linear_gradient<D: Kernels>(w: &mut Param<D>, x: View<D>, dy: View<D>) -> Res
     let device = w.device().clone();
     for tile in &tiles.all {
         let mut dw = Tensor::empty(device.wide(), Category::Buffers, tiles.local[0], tile.columns.len);
-        product_gradient(&device, dw.view_mut(), x, tile.columns.of(dy), Write::Set);
+        product_gradient(&device, dw.view_mut(), x.t(), tile.columns.of(dy), Write::Set);
         w.add_tile(&tiles, tile, dw)?;
     }
     Ok(())
 }
 
-/// dW (+)= Xᵀ · dY.
-fn product_gradient<D: Kernels>(device: &D, dw: ViewMut<D::Wide>, x: View<D>, dy: View<D>, write: Write) {
-    count_product(device, [dw.rows(), dw.cols()], &x.t(), &dy);
-    device.gemm_wide(dw, x.t(), dy, write);
+/// dW (+)= A · B, unrounded.
+pub(super) fn product_gradient<D: Kernels>(
+    device: &D,
+    dw: ViewMut<D::Wide>,
+    a: View<D>,
+    b: View<D>,
+    write: Write,
+) {
+    count_product(device, [dw.rows(), dw.cols()], &a, &b);
+    device.gemm_wide(dw, a, b, write);
 }

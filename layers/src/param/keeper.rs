@@ -16,7 +16,7 @@
 use crate::ops::filled;
 use crate::param::kept::{self, Kept, Leaving};
 use crate::param::placement::{Band, Replica};
-use crate::param::{Contributed, sharding::Sharding, shards::matrix};
+use crate::param::{Contributed, sharding::ParamSharding, shards::matrix};
 use crate::{AtRest, Param, ParamHooks, Result, ShardingStrategy, Wide};
 use comm::{Axes, BucketRequest, Group, InPlace, Reduce};
 use kernels::Kernels;
@@ -269,7 +269,7 @@ impl<D: Kernels> Param<D> {
     }
 }
 
-impl<P: Place> Sharding<P> {
+impl<P: Place> ParamSharding<P> {
     /// Sums parts of these columns of a gradient that several ranks hold over their holders.
     pub(crate) fn sum_held<W: Kernels<Place = P>>(
         &self,

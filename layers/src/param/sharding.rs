@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tensor::{Place, count};
 
 /// Layout of a parameter over ranks, from this rank's point of view.
-pub(crate) struct Sharding<P: Place> {
+pub(crate) struct ParamSharding<P: Place> {
     pub(crate) placement: Placement,
     pub(crate) cuts: Cuts,
     /// The parts that other ranks hold too, each with the group of its holders.
@@ -25,7 +25,7 @@ pub(crate) struct Sharding<P: Place> {
     pub(crate) rooted: bool,
 }
 
-impl<P: Place> Sharding<P> {
+impl<P: Place> ParamSharding<P> {
     /// Lays out the matrix `name` of this whole shape.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use kernels::Kernels;
 use models::generate::{Prompts, all_logits_peak};
 use parallel::dtype::RunDevice;
 use parallel::price::{self, Peak};
-use parallel::{Batch, Layout, Result, Trainer, budget};
+use parallel::{Batch, Result, Trainer, budget};
 use tensor::Cpu;
 
 /// Peak bytes of all ranks of a way, over all parts of the work.
@@ -24,9 +24,9 @@ pub(super) fn bytes<D: RunDevice>(
     let (subject, _) = subject(work, layout, texts)?;
     let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
     let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
-    let mut parts = vec![prove::bytes(&subject, layout), all(training_peak::<D>(work, layout, &batch))];
+    let mut parts = vec![prove::bytes(&subject, way.scheme()), all(training_peak::<D>(work, way, &batch))];
     if layout.ranks() == 1 || layout.pipeline().schedule.updates_each() {
-        parts.push(all(training_peak::<Cpu<f64>>(work, layout, &batch)));
+        parts.push(all(training_peak::<Cpu<f64>>(work, way, &batch)));
     }
     if let (Data::Text(model, _), Some(request)) = (work.data, request) {
         let shape = &model.config.shape;
@@ -40,17 +40,18 @@ pub(super) fn bytes<D: RunDevice>(
 }
 
 /// Peak of a step and of gathering the new weights.
-fn training_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Peak> {
+fn training_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<Peak> {
     let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
-    price::training::<D>(layout, &work.model.design, optimizer(&layout.pipeline()), batch, gather)
+    price::training(way.scheme::<D>(), &work.model.design, optimizer(&way.layout.pipeline()), batch, gather)
 }
 
 /// Peak bytes of a step on the rank that holds the most, without a memory limit.
 ///
 /// # Errors
 /// If the number of bytes overflows 64 bits.
-pub(super) fn step_peak<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<usize> {
-    let (layout, design) = (layout.limited(None), &work.model.design);
-    let peak = price::training::<D>(&layout, design, optimizer(&layout.pipeline()), batch, |_, _| Ok(()))?;
+pub(super) fn step_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<usize> {
+    let way = Partitioning { layout: way.layout.limited(None), ..*way };
+    let (pipeline, design) = (way.layout.pipeline(), &work.model.design);
+    let peak = price::training(way.scheme::<D>(), design, optimizer(&pipeline), batch, |_, _| Ok(()))?;
     Ok(peak.largest.total)
 }

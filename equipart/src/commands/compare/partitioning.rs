@@ -17,12 +17,14 @@ use crate::cli::args::note;
 use crate::cli::processes;
 use crate::draw::front::{self, Point};
 use comm::{Axis, Link};
+use kernels::Kernels;
 use layers::{AtRest, Design, ShardingStrategy};
 use models::Model;
 use models::generate::{Generated, Prompts, RequestMode, repeated};
 use parallel::data::zero3::ZERO3;
 use parallel::dtype::RunDevice;
-use parallel::{Layout, Network, Result, bail};
+use parallel::{Layout, Network, Result, Scheme, bail};
+use plan::found::FoundSplit;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -37,11 +39,16 @@ pub struct Partitioning {
     pub requests: RequestMode,
     /// Link along an axis, in place of the network's, if this row has one of its own.
     pub slow: Option<(Axis, Link)>,
+    /// True if a search splits the model over the layout's ranks.
+    pub is_found: bool,
 }
+
+/// The split that a search finds, for the examples of a step.
+const FOUND: FoundSplit = FoundSplit { rows: 64 };
 
 impl From<Layout> for Partitioning {
     fn from(layout: Layout) -> Self {
-        Self { name: None, layout, requests: RequestMode::Batch, slow: None }
+        Self { name: None, layout, requests: RequestMode::Batch, slow: None, is_found: false }
     }
 }
 
@@ -59,6 +66,10 @@ impl Partitioning {
             (None, mode) => format!("{label}, {mode}"),
         };
         label + &self.slow.map_or(String::new(), |(axis, link)| format!(" over {axis}={link}"))
+    }
+    /// How it splits the model.
+    pub(super) fn scheme<D: Kernels>(&self) -> Scheme<'_, D> {
+        Scheme { others: if self.is_found { &[&FOUND] } else { &[] }, ..Scheme::from(&self.layout) }
     }
     /// Returns the network of this row's checks, as fast as the machine. The checks of an unsplit row run in
     /// every process.
@@ -157,6 +168,11 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
         _ => a.layout.iter().map(|layout| (*layout).into()).collect(),
     };
     if a.layout.is_empty() {
+        if let (Design::Classifier { .. }, None) = (design, a.epochs) {
+            let name = Some("found split, 2 ranks");
+            let tensor = ways.first().filter(|way| way.layout.ranks() == 2).copied();
+            ways.extend(tensor.map(|way| Partitioning { name, is_found: true, ..way }));
+        }
         ways.retain(|way| way.layout.fits(design).is_ok());
         if let Some(launch) = processes::launch()? {
             ways.retain(|way| [1, launch.ranks].contains(&way.layout.ranks()));

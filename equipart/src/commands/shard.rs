@@ -1,0 +1,317 @@
+//! `shard`: found shardings of products, or of a model's graph: their steps, traffic, proof and time.
+mod check;
+mod expression;
+
+use super::Run;
+use crate::cli::out::line;
+use crate::cli::pictures::PicturesArgs;
+use crate::cli::{config, out, show};
+use crate::draw::blocks;
+use clap::{Args, ValueEnum};
+use comm::{Axis, Link};
+use expression::{Statements, sized, sorted};
+use layers::{Design, TokenShards};
+use layers::graph::prices::{Nominal, Prices};
+use layers::graph::search::{FoundGraph, SearchEnd, search};
+use layers::graph::sharding::{MeshSizes, Sharding};
+use layers::graph::{OperatorKind, Graph, OperatorSplit, TensorSource};
+use parallel::{Error, Result, bail};
+use plan::Machine;
+use plan::clock::time;
+use plan::found::MachinePrices;
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Examples, and the JSON.
+const MORE: &str = "A matrix is cut into blocks: X=[2,1] is two blocks of rows, each on some of the ranks.\n\n  equipart shard --mesh 2x2 \"Z = (X W) V\" \"X=[2,1]\" \"W=[1,2]\" \"V=[2,1]\"\n  equipart shard --mesh 2x2x2 \"Y = A B\" \"Z = Y W\" \"Y=[2,4]\" \"W=[2,1]\"\n  equipart shard --mesh 8 --model mlp\n  equipart shard --mesh 4x2 --model block --machine h100 --slow-link 1ms,1GB/s\n\nWith --json: one object a line of the plan (phase, equation, step, elements and bytes of a rank), one a matrix (matrix,\nshape, blocks), and at last the whole: price, search, proven, seconds.";
+
+/// Find the shardings of products, or of a model's operators: the rest of those that you state, or all
+#[derive(Args, Debug)]
+#[command(after_help = MORE)]
+pub(crate) struct ShardArgs {
+    /// Equations of products, such as "Z = (X W) V", and shardings, such as "X=[2,1]"
+    #[arg(value_name = "EQUATION|SHARDING")]
+    all: Vec<String>,
+    /// Numbers of ranks along one to three axes, the outermost first
+    #[arg(long, default_value = "2x2", value_parser = mesh)]
+    mesh: MeshArg,
+    /// Split this graph instead of equations: the classifier of pictures, or a block of a transformer with
+    /// its head
+    #[arg(long)]
+    model: Option<GraphModel>,
+    #[command(flatten)]
+    pictures: PicturesArgs,
+    /// A config.json of the block [default: the embedded model's]
+    #[arg(long, value_name = "FILE", requires = "model")]
+    config: Option<PathBuf>,
+    /// Examples, or sequences, of a step
+    #[arg(long, default_value_t = 64, requires = "model")]
+    batch_size: usize,
+    /// Tokens of a sequence of the block
+    #[arg(long, default_value_t = 64, requires = "model")]
+    seq: usize,
+    /// Size of a matrix of the equations, such as X=64x32 [default: 64x64]; may be repeated
+    #[arg(long, value_name = "NAME=ROWSxCOLUMNS", value_parser = sized)]
+    size: Vec<(String, [usize; 2])>,
+    /// The machine whose times are the prices: a100, h100, h200, or a file of JSON [default: nominal prices]
+    #[arg(long, value_name = "NAME|FILE")]
+    machine: Option<String>,
+    /// A slower link between the halves of the mesh
+    #[arg(long, value_name = "LATENCY,BANDWIDTH", requires = "machine")]
+    slow_link: Option<Link>,
+    /// Seconds after which a search stops that cannot be exact
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Draw which rank has which block
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// A graph that is not made of equations.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum GraphModel {
+    /// The classifier of pictures.
+    Mlp,
+    /// A block of a transformer, with its head.
+    Block,
+}
+
+/// A mesh, which clap parses as one value.
+#[derive(Clone, Debug)]
+struct MeshArg(MeshSizes);
+
+/// The axes of meshes of one to three axes.
+const AXES: [Axis; 3] = [TokenShards::SEQUENCES, TokenShards::CONTEXT, Axis::Tp];
+/// The most ranks of a mesh.
+const RANKS: usize = 4096;
+
+fn mesh(text: &str) -> std::result::Result<MeshArg, String> {
+    let bad = || format!("write one to three numbers of ranks, such as 8, 2x2 or 2x2x2, {RANKS} ranks at most");
+    let sizes: Vec<usize> =
+        text.split('x').map(|n| n.parse().ok().filter(|n| (1..=RANKS).contains(n))).collect::<Option<_>>().ok_or_else(bad)?;
+    if sizes.len() > AXES.len() || sizes.iter().product::<usize>() > RANKS {
+        return Err(bad());
+    }
+    let axes = match sizes.len() {
+        2 => vec![AXES[0], AXES[2]],
+        n => AXES[AXES.len() - n..].to_vec(),
+    };
+    Ok(MeshArg(axes.into_iter().zip(sizes).collect()))
+}
+
+impl Run for ShardArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let (MeshArg(mesh), (equations, statements)) = (&self.mesh, sorted(&self.all)?);
+        if !(0.0..=3600.0).contains(&self.seconds) {
+            bail!("--seconds is {}; it must be 0 to 3600", self.seconds);
+        }
+        let graph = match (self.model, equations.is_empty()) {
+            (Some(_), false) => bail!("--model {} stands alone; leave the equations out", self.all[0]),
+            (None, true) => bail!("give an equation, such as \"Z = X W\", or --model"),
+            (None, false) => {
+                let sizes = self.size.iter().cloned().collect();
+                expression::graph(&equations, &statements, &sizes)?
+            }
+            (Some(model), true) => self.graph(model)?,
+        };
+        if let Some((name, _)) = self.size.iter().find(|(name, _)| !graph.tensors.iter().any(|t| *t.name == **name)) {
+            bail!("--size {name}: no equation has a matrix of this name");
+        }
+        check_statements(&graph, mesh, &statements)?;
+        let ranks: usize = mesh.iter().map(|(_, size)| size).product();
+        let prices: Box<dyn Prices> = match &self.machine {
+            None => Box::new(Nominal::new(mesh)?),
+            Some(name) => {
+                let machine = Machine::named(name)?;
+                let machine = self.slow_link.map_or(machine.clone(), |link| machine.halved(ranks, link));
+                Box::new(MachinePrices::new(mesh, &Arc::new(machine))?)
+            }
+        };
+        let (start, limit) = (Instant::now(), Duration::from_secs_f64(self.seconds));
+        let allowed = |o: usize, split: &_| is_stated((&graph, mesh), &statements, o, split);
+        let found = search((&graph, mesh), &allowed, &*prices, limit)
+            .map_err(|why| contradiction(&graph, mesh, &statements).unwrap_or_else(|| why.into()))?;
+        let took = start.elapsed();
+        let checked = check::run(&found.plan)?;
+        self.print(json, &found, &*prices, (took, &checked));
+        if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
+            tensor::files::replace_file(file, blocks::draw(&found.plan, &shown(&found)).as_bytes())?;
+        }
+        Ok(checked.is_none_or(|checked| checked.equal))
+    }
+}
+
+impl ShardArgs {
+    fn graph(&self, model: GraphModel) -> Result<Graph> {
+        for (what, n) in [("--batch-size", self.batch_size), ("--seq", self.seq)] {
+            if !(1..=1 << 20).contains(&n) {
+                bail!("{what} is {n}; it must be 1 to {}", 1 << 20);
+            }
+        }
+        match model {
+            GraphModel::Mlp if self.config.is_some() => bail!("--config is of --model block"),
+            GraphModel::Mlp => match self.pictures.fresh(None, 0).design {
+                Design::Classifier { sizes } => Ok(Graph::classifier(self.batch_size, &sizes)),
+                other => bail!("{other} is no classifier"),
+            },
+            GraphModel::Block => {
+                self.pictures.unused()?;
+                let shape = config(self.config.as_deref())?.shape;
+                if shape.experts.is_some() {
+                    bail!("--model block has no experts; give a --config of a dense model");
+                }
+                Ok(Graph::block(&shape, [self.batch_size, self.seq], true))
+            }
+        }
+    }
+    fn print(
+        &self,
+        json: bool,
+        found: &FoundGraph,
+        prices: &dyn Prices,
+        (took, checked): (Duration, &Option<check::GraphCheck>),
+    ) {
+        let (plan, lines) = (&found.plan, found.plan.lines(prices));
+        let price = match self.machine {
+            Some(_) => time(plan.price),
+            None => format!("{:.0} nominal ns", plan.price),
+        };
+        let end = match found.end {
+            SearchEnd::Exact => format!("exact, in {}", time(took.as_secs_f64())),
+            SearchEnd::Stopped { found, alike } => format!(
+                "stopped after {}: {found} plans that no single change makes cheaper, {alike} of this price",
+                time(took.as_secs_f64())
+            ),
+        };
+        if json {
+            lines.iter().for_each(show::json);
+            for (name, [rows, columns], blocks) in shown(found).iter().map(|(t, at)| {
+                (&plan.graph.tensors[*t].name, plan.graph.tensors[*t].shape, at.blocks(&plan.mesh))
+            }) {
+                show::json(&json!({ "matrix": **name, "shape": [rows, columns], "blocks": blocks }));
+            }
+            let [proven, seconds] = match checked {
+                Some(checked) => [json!(checked.equal), json!(checked.seconds)],
+                None => [json!(null), json!(null)],
+            };
+            show::json(&json!({ "price": plan.price, "search": end, "proven": proven, "seconds": seconds }));
+            return;
+        }
+        let axes: Vec<_> = plan.mesh.iter().map(|(axis, n)| format!("{axis}={n}")).collect();
+        line(&format!("Mesh {}. Blocks of rows and columns:", axes.join(" x ")));
+        for (tensor, at) in shown(found) {
+            let tensor = &plan.graph.tensors[tensor];
+            let [rows, columns] = tensor.shape;
+            line(&format!("  {} {rows}x{columns} {}", tensor.name, plan.blocks(&at)));
+        }
+        let mut phase = "";
+        for of in &lines {
+            if phase != of.phase {
+                phase = of.phase;
+                line(&format!("{phase}:"));
+            }
+            match &of.step {
+                None => line(&format!("  {}", of.equation)),
+                Some(step) if of.elements == 0 => line(&format!("    {}: {step}", of.equation)),
+                Some(step) => {
+                    let sent = comm::readable(of.bytes as u128);
+                    line(&format!("    {}: {step}, {} elements, {sent} sent", of.equation, of.elements));
+                }
+            }
+        }
+        line(&format!("Price of a step: {price}. Search: {end}."));
+        match checked {
+            Some(check::GraphCheck { equal, tensors, seconds }) => line(&format!(
+                "In the field, all {tensors} results, gradients and new parameters {} unsplit ones. \
+                 A step of f32 takes {} here.",
+                if *equal { "equal the" } else { "DO NOT equal the" },
+                time(*seconds)
+            )),
+            None => line("Neither proven nor run: this is more than a proof runs here in a minute, or more ranks."),
+        }
+    }
+}
+
+/// Returns the matrices to show, each once, with their shardings: parameters and inputs as they are used, and
+/// results as they are given.
+fn shown(found: &FoundGraph) -> Vec<(usize, Sharding)> {
+    let graph = &found.plan.graph;
+    let sharding = |t: usize| match graph.tensors[t].source {
+        TensorSource::Result => graph.giver(t).map(|o| found.plan.splits[o].output.clone()),
+        _ => graph.takers(t).next().map(|(o, i)| found.plan.splits[o].inputs[i].clone()),
+    };
+    let is_last = |t: &usize| graph.tensors.iter().rposition(|of| of.name == graph.tensors[*t].name) == Some(*t);
+    (0..graph.tensors.len()).filter(is_last).filter_map(|t| Some((t, sharding(t)?))).collect()
+}
+
+/// Returns the stated blocks of a matrix. Of two with one name, the product and its value, the value is
+/// meant.
+fn stated(graph: &Graph, statements: &Statements, tensor: usize) -> Option<[usize; 2]> {
+    let name = &graph.tensors[tensor].name;
+    let last = graph.tensors.iter().rposition(|of| of.name == *name);
+    statements.get(&**name).copied().filter(|_| last == Some(tensor))
+}
+
+/// Returns whether a split of an operator has the stated shardings.
+fn is_stated((graph, mesh): (&Graph, &MeshSizes), all: &Statements, o: usize, split: &OperatorSplit) -> bool {
+    let operator = &graph.operators[o];
+    let is = |tensor: usize, at: &Sharding| {
+        stated(graph, all, tensor).is_none_or(|blocks| at.blocks(mesh) == blocks && at.partial.is_empty())
+    };
+    let is_result = |tensor: usize| graph.tensors[tensor].source == TensorSource::Result;
+    let mut inputs = operator.inputs.iter().zip(&split.inputs);
+    inputs.all(|(&input, at)| is_result(input) || is(input, at)) && is(operator.output, &split.output)
+}
+
+/// Checks that each stated sharding alone is possible.
+fn check_statements(graph: &Graph, mesh: &MeshSizes, all: &Statements) -> Result<()> {
+    let axes: Vec<_> = mesh.iter().map(|(_, size)| *size).collect();
+    for (name, blocks) in all {
+        let Some(tensor) = graph.tensors.iter().find(|tensor| *tensor.name == **name) else {
+            let mut names: Vec<_> = graph.tensors.iter().map(|tensor| &*tensor.name).collect();
+            names.dedup();
+            bail!("{name} is no matrix of the graph; it has {}", names.join(", "));
+        };
+        let [rows, columns] = *blocks;
+        let has = |wanted: usize, left: &[usize]| -> Vec<Vec<usize>> {
+            let sets = 0..1usize << left.len();
+            let of = |set: usize| -> [Vec<usize>; 2] {
+                let part = |taken: usize| (0..left.len()).filter(|i| set >> i & 1 == taken).map(|i| left[i]).collect();
+                [part(1), part(0)]
+            };
+            sets.map(of).filter(|[taken, _]| taken.iter().product::<usize>() == wanted).map(|[_, rest]| rest).collect()
+        };
+        if has(rows, &axes).iter().all(|rest| has(columns, rest).is_empty()) {
+            let sizes: Vec<_> = axes.iter().map(usize::to_string).collect();
+            bail!(
+                "{name}=[{rows},{columns}]: no axes of the mesh {} have {rows} and {columns} ranks; a longer mesh, such \
+                 as 2x2x2 for 8, has more blocks",
+                sizes.join("x")
+            );
+        }
+        for (n, size, what) in [(rows, tensor.shape[0], "rows"), (columns, tensor.shape[1], "columns")] {
+            if !size.is_multiple_of(n) {
+                bail!("{name}=[{rows},{columns}]: {n} does not divide the {size} {what} of {name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names two stated shardings that no split of one operator has, if there are any.
+fn contradiction(graph: &Graph, mesh: &MeshSizes, all: &Statements) -> Option<Error> {
+    let none = |o: &usize| graph.splits(*o, mesh).iter().all(|split| !is_stated((graph, mesh), all, *o, split));
+    let operator = &graph.operators[(0..graph.operators.len()).find(none)?];
+    let written = |&tensor: &usize| {
+        let [rows, columns] = stated(graph, all, tensor)?;
+        Some(format!("{}=[{rows},{columns}]", graph.tensors[tensor].name))
+    };
+    let named: Vec<_> = operator.inputs.iter().chain([&operator.output]).filter_map(written).collect();
+    let rule = match operator.kind {
+        OperatorKind::Product => "the columns of the first factor and the rows of the second are cut alike, by axes that cut nothing else",
+        _ => "all that an operator takes is cut alike",
+    };
+    Some(Error::new(format!("{} contradict each other in {}: {rule}", named.join(" and "), graph.tensors[operator.output].name)))
+}
