@@ -1,5 +1,6 @@
 //! Splits of graphs are equal to the unsplit graph, in the field.
 mod found;
+mod layer;
 mod oracle;
 
 use super::planned::PlannedGraph;
