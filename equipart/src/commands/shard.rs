@@ -10,26 +10,36 @@ use crate::draw::blocks;
 use clap::{Args, ValueEnum};
 use comm::{Axis, Link};
 use expression::{Statements, sized, sorted};
-use layers::{Design, TokenShards};
 use layers::graph::prices::{Nominal, Prices};
 use layers::graph::search::{FoundGraph, SearchEnd, search};
 use layers::graph::sharding::{MeshSizes, Sharding};
-use layers::graph::{OperatorKind, Graph, OperatorSplit, TensorSource};
+use layers::graph::{Graph, OperatorKind, OperatorSplit, TensorSource};
+use layers::{Design, TokenShards, counted};
 use parallel::{Error, Result, bail};
 use plan::Machine;
 use plan::clock::time;
 use plan::found::MachinePrices;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Examples, and the JSON.
-const MORE: &str = "A matrix is cut into blocks: X=[2,1] is two blocks of rows, each on some of the ranks.\n\n  equipart shard --mesh 2x2 \"Z = (X W) V\" \"X=[2,1]\" \"W=[1,2]\" \"V=[2,1]\"\n  equipart shard --mesh 2x2x2 \"Y = A B\" \"Z = Y W\" \"Y=[2,4]\" \"W=[2,1]\"\n  equipart shard --mesh 8 --model mlp\n  equipart shard --mesh 4x2 --model block --machine h100 --slow-link 1ms,1GB/s\n\nWith --json: one object a line of the plan (phase, equation, step, elements and bytes of a rank), one a matrix (matrix,\nshape, blocks), and at last the whole: price, search, proven, seconds.";
+const MORE: &str = "\
+A matrix is cut into blocks: X=[2,1] is two blocks of rows, each on some of the ranks. What you do not state is found.
+
+  equipart shard --mesh 2x2 \"Z = (X W) V\" \"X=[2,1]\" \"W=[1,2]\" \"V=[2,1]\"
+  equipart shard --mesh 2x2x2 \"Y = A B\" \"Z = Y W\" \"Y=[2,4]\" \"W=[4,1]\"
+  equipart shard --mesh 8 --model mlp
+  equipart shard --mesh 4x2 --model block --machine h100 --slow-link 1ms,1GB/s
+
+With --json: one object a line of the plan (phase, equation, step, elements, bytes), one a matrix (matrix, shape,
+blocks), and at last the whole: price, search, proven, seconds.";
 
 /// Find the shardings of products, or of a model's operators: the rest of those that you state, or all
 #[derive(Args, Debug)]
-#[command(after_help = MORE)]
+#[command(allow_negative_numbers = true, after_help = MORE)]
 pub(crate) struct ShardArgs {
     /// Equations of products, such as "Z = (X W) V", and shardings, such as "X=[2,1]"
     #[arg(value_name = "EQUATION|SHARDING")]
@@ -88,9 +98,13 @@ const AXES: [Axis; 3] = [TokenShards::SEQUENCES, TokenShards::CONTEXT, Axis::Tp]
 const RANKS: usize = 4096;
 
 fn mesh(text: &str) -> std::result::Result<MeshArg, String> {
-    let bad = || format!("write one to three numbers of ranks, such as 8, 2x2 or 2x2x2, {RANKS} ranks at most");
-    let sizes: Vec<usize> =
-        text.split('x').map(|n| n.parse().ok().filter(|n| (1..=RANKS).contains(n))).collect::<Option<_>>().ok_or_else(bad)?;
+    let bad =
+        || format!("write one to three numbers of ranks, such as 8, 2x2 or 2x2x2, {RANKS} ranks at most");
+    let sizes: Vec<usize> = text
+        .split('x')
+        .map(|n| n.parse().ok().filter(|n| (1..=RANKS).contains(n)))
+        .collect::<Option<_>>()
+        .ok_or_else(bad)?;
     if sizes.len() > AXES.len() || sizes.iter().product::<usize>() > RANKS {
         return Err(bad());
     }
@@ -108,7 +122,7 @@ impl Run for ShardArgs {
             bail!("--seconds is {}; it must be 0 to 3600", self.seconds);
         }
         let graph = match (self.model, equations.is_empty()) {
-            (Some(_), false) => bail!("--model {} stands alone; leave the equations out", self.all[0]),
+            (Some(_), false) => bail!("--model has equations of its own; leave {} out", equations[0].0),
             (None, true) => bail!("give an equation, such as \"Z = X W\", or --model"),
             (None, false) => {
                 let sizes = self.size.iter().cloned().collect();
@@ -116,7 +130,9 @@ impl Run for ShardArgs {
             }
             (Some(model), true) => self.graph(model)?,
         };
-        if let Some((name, _)) = self.size.iter().find(|(name, _)| !graph.tensors.iter().any(|t| *t.name == **name)) {
+        if let Some((name, _)) =
+            self.size.iter().find(|(name, _)| !graph.tensors.iter().any(|t| *t.name == **name))
+        {
             bail!("--size {name}: no equation has a matrix of this name");
         }
         check_statements(&graph, mesh, &statements)?;
@@ -229,7 +245,7 @@ impl ShardArgs {
                 if *equal { "equal the" } else { "DO NOT equal the" },
                 time(*seconds)
             )),
-            None => line("Neither proven nor run: this is more than a proof runs here in a minute, or more ranks."),
+            None => line("Neither proven nor run: it has more work or more ranks than are run here."),
         }
     }
 }
@@ -242,7 +258,8 @@ fn shown(found: &FoundGraph) -> Vec<(usize, Sharding)> {
         TensorSource::Result => graph.giver(t).map(|o| found.plan.splits[o].output.clone()),
         _ => graph.takers(t).next().map(|(o, i)| found.plan.splits[o].inputs[i].clone()),
     };
-    let is_last = |t: &usize| graph.tensors.iter().rposition(|of| of.name == graph.tensors[*t].name) == Some(*t);
+    let is_last =
+        |t: &usize| graph.tensors.iter().rposition(|of| of.name == graph.tensors[*t].name) == Some(*t);
     (0..graph.tensors.len()).filter(is_last).filter_map(|t| Some((t, sharding(t)?))).collect()
 }
 
@@ -275,43 +292,53 @@ fn check_statements(graph: &Graph, mesh: &MeshSizes, all: &Statements) -> Result
             bail!("{name} is no matrix of the graph; it has {}", names.join(", "));
         };
         let [rows, columns] = *blocks;
-        let has = |wanted: usize, left: &[usize]| -> Vec<Vec<usize>> {
-            let sets = 0..1usize << left.len();
-            let of = |set: usize| -> [Vec<usize>; 2] {
-                let part = |taken: usize| (0..left.len()).filter(|i| set >> i & 1 == taken).map(|i| left[i]).collect();
-                [part(1), part(0)]
-            };
-            sets.map(of).filter(|[taken, _]| taken.iter().product::<usize>() == wanted).map(|[_, rest]| rest).collect()
-        };
-        if has(rows, &axes).iter().all(|rest| has(columns, rest).is_empty()) {
+        // each axis cuts rows, columns or nothing
+        let products = axes.iter().fold(BTreeSet::from([[1, 1]]), |all: BTreeSet<[usize; 2]>, n| {
+            all.iter().flat_map(|&[r, c]| [[r, c], [r * n, c], [r, c * n]]).collect()
+        });
+        if !products.contains(blocks) {
             let sizes: Vec<_> = axes.iter().map(usize::to_string).collect();
             bail!(
-                "{name}=[{rows},{columns}]: no axes of the mesh {} have {rows} and {columns} ranks; a longer mesh, such \
-                 as 2x2x2 for 8, has more blocks",
+                "{name}=[{rows},{columns}]: no axes of the mesh {} have as many ranks; more axes, such as \
+                 2x2x2 for 8 ranks, have more blocks",
                 sizes.join("x")
             );
         }
-        for (n, size, what) in [(rows, tensor.shape[0], "rows"), (columns, tensor.shape[1], "columns")] {
+        for (n, size, what) in [(rows, tensor.shape[0], "row"), (columns, tensor.shape[1], "column")] {
             if !size.is_multiple_of(n) {
-                bail!("{name}=[{rows},{columns}]: {n} does not divide the {size} {what} of {name}");
+                let size = counted(size, what);
+                bail!("{name}=[{rows},{columns}]: {n} does not divide the {size} of {name}");
             }
         }
     }
     Ok(())
 }
 
-/// Names two stated shardings that no split of one operator has, if there are any.
+/// Returns why no split of an operator has its stated shardings, if that is so for one.
 fn contradiction(graph: &Graph, mesh: &MeshSizes, all: &Statements) -> Option<Error> {
-    let none = |o: &usize| graph.splits(*o, mesh).iter().all(|split| !is_stated((graph, mesh), all, *o, split));
+    let none =
+        |o: &usize| graph.splits(*o, mesh).iter().all(|split| !is_stated((graph, mesh), all, *o, split));
     let operator = &graph.operators[(0..graph.operators.len()).find(none)?];
-    let written = |&tensor: &usize| {
-        let [rows, columns] = stated(graph, all, tensor)?;
-        Some(format!("{}=[{rows},{columns}]", graph.tensors[tensor].name))
+    let name = |tensor: usize| &*graph.tensors[tensor].name;
+    let cuts = |tensor: &usize| Some((*tensor, stated(graph, all, *tensor)?));
+    let mut known: Vec<_> = operator.inputs.iter().chain([&operator.output]).filter_map(cuts).collect();
+    known.dedup();
+    let written =
+        |(tensor, [rows, columns]): &(usize, [usize; 2])| format!("{}=[{rows},{columns}]", name(*tensor));
+    let named: Vec<_> = known.iter().map(written).collect();
+    let why = match (operator.kind, &known[..]) {
+        (OperatorKind::Product, [(x, [_, cut]), (w, [other, _]), ..]) if cut != other => {
+            let [cut, other] = [(*cut, "block of columns"), (*other, "block of rows")].map(|(n, what)| {
+                if n == 1 {
+                    format!("1 {what}")
+                } else {
+                    format!("{n} {}", what.replacen("block", "blocks", 1))
+                }
+            });
+            format!("{} has {cut} and {} {other}, which a product cuts alike", name(*x), name(*w))
+        }
+        _ => "no axis cuts two dimensions, and both factors of a product are cut alike".into(),
     };
-    let named: Vec<_> = operator.inputs.iter().chain([&operator.output]).filter_map(written).collect();
-    let rule = match operator.kind {
-        OperatorKind::Product => "the columns of the first factor and the rows of the second are cut alike, by axes that cut nothing else",
-        _ => "all that an operator takes is cut alike",
-    };
-    Some(Error::new(format!("{} contradict each other in {}: {rule}", named.join(" and "), graph.tensors[operator.output].name)))
+    let verb = if named.len() == 1 { "contradicts itself" } else { "contradict each other" };
+    Some(Error::new(format!("{} {verb} in {}: {why}", named.join(" and "), name(operator.output))))
 }

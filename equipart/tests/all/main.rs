@@ -43,6 +43,7 @@ mod rewrites;
 mod runs;
 mod schedule;
 mod screens;
+mod shard;
 #[path = "../../../cuda/src/twin/tests/skipped.rs"]
 mod skipped;
 mod tables;

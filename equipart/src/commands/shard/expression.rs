@@ -1,5 +1,6 @@
 //! Equations of products, such as `Z = (X W) V`, and statements of shardings, such as `X=[2,1]`.
-use layers::graph::{OperatorKind, Graph, TensorSource};
+use layers::counted;
+use layers::graph::{Graph, OperatorKind, TensorSource};
 use parallel::{Error, Result, bail};
 use std::collections::BTreeMap;
 use tensor::quoted::quoted;
@@ -29,15 +30,21 @@ pub(super) fn sorted(all: &[String]) -> Result<(Vec<(&str, &str)>, Statements)> 
     let (mut equations, mut statements) = (Vec::new(), Statements::new());
     for text in all {
         let Some((name, right)) = text.split_once('=') else {
-            bail!("{} is neither an equation, such as \"Z = X W\", nor a sharding, such as X=[2,1]", quoted(text));
+            bail!(
+                "{} is neither an equation, such as \"Z = X W\", nor a sharding, such as X=[2,1]",
+                quoted(text)
+            );
         };
         let name = name.trim();
         if !right.trim_start().starts_with('[') {
-            equations.push((name, right));
+            equations.push((name, right.trim()));
             continue;
         }
         let Some(blocks) = pair(right, ("[", ',', "]")) else {
-            bail!("{} is no sharding; write blocks of rows and of columns, such as {name}=[2,1]", quoted(text));
+            bail!(
+                "{} is no sharding; write blocks of rows and of columns, such as {name}=[2,1]",
+                quoted(text)
+            );
         };
         if statements.insert(name.to_string(), blocks).is_some_and(|before| before != blocks) {
             bail!("{name} has two shardings; give one");
@@ -75,17 +82,25 @@ pub(super) fn graph(
         if let Some(c) = parser.rest().chars().next() {
             return Err(parser.unexpected(c));
         }
+        if parser.values.contains_key(name) {
+            bail!("{name} is given by itself; give its result another name");
+        }
         if statements.contains_key(name) || n + 1 == equations.len() {
             result = parser.graph.apply(OperatorKind::Value, &[result], name);
         }
         parser.values.insert(name.to_string(), result);
     }
     let graph = parser.graph;
-    let unused = graph.operators.iter().map(|operator| operator.output).find(|&tensor| {
-        tensor != graph.result() && graph.takers(tensor).next().is_none()
-    });
+    let unused = graph
+        .operators
+        .iter()
+        .map(|operator| operator.output)
+        .find(|&tensor| tensor != graph.result() && graph.takers(tensor).next().is_none());
     match unused {
-        Some(tensor) => bail!("{} is given and never used; only the last equation's result may be", graph.tensors[tensor].name),
+        Some(tensor) => bail!(
+            "{} is given and never used; only the last equation's result may be",
+            graph.tensors[tensor].name
+        ),
         None => Ok(graph),
     }
 }
@@ -118,12 +133,15 @@ impl<'a> Parser<'a> {
             let w = self.factor()?;
             let is_last = !self.rest().starts_with(|c| c == '(' || is_of_name(c));
             let own = self.text[start..self.at].trim();
-            let own = if own.starts_with('(') && own.ends_with(')') { own.into() } else { format!("({own})") };
+            let own =
+                if own.starts_with('(') && own.ends_with(')') { own.into() } else { format!("({own})") };
             x = self.times(x, w, name.filter(|_| is_last).unwrap_or(&own))?;
             factors += 1;
         }
         match (factors, name) {
-            (1, Some(name)) => bail!("{name} = {} is no product; write two factors, such as {name} = X W", self.text.trim()),
+            (1, Some(name)) if self.rest().is_empty() => {
+                bail!("{name} = {} is no product; write two factors, such as {name} = X W", self.text.trim())
+            }
             _ => Ok(x),
         }
     }
@@ -161,12 +179,11 @@ impl<'a> Parser<'a> {
     fn times(&mut self, x: usize, w: usize, name: &str) -> Result<usize> {
         let [a, b] = [x, w].map(|tensor| &self.graph.tensors[tensor]);
         if a.shape[1] != b.shape[0] {
+            let [columns, rows] = [counted(a.shape[1], "column"), counted(b.shape[0], "row")];
             bail!(
-                "{} has {} columns and {} has {} rows; the factors of {name} must have the same number",
+                "{} has {columns} and {} has {rows}; the factors of {name} must have as many",
                 a.name,
-                a.shape[1],
-                b.name,
-                b.shape[0]
+                b.name
             );
         }
         Ok(self.graph.apply(OperatorKind::Product, &[x, w], name))
