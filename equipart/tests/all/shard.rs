@@ -23,7 +23,7 @@ fn blocks(all: &[Value], name: &str) -> [u64; 2] {
     [0, 1].map(|dim| line["blocks"][dim].as_u64().unwrap())
 }
 
-/// Y = [Y_ij], Z_i = Σ_j Y_ij·V_j: one all-reduce, over the pairs of a row. Kills: a second one, one over
+/// One all-reduce, over the pairs of a row of blocks. Kills: a second one, one over
 /// another axis or of another size; an equation with other indices; a plan that is not proven.
 #[test]
 fn stated_shardings_need_one_all_reduce() {
