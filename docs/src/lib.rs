@@ -132,3 +132,7 @@ mod stale_weights {}
 #[cfg(doctest)]
 #[doc = include_str!("requests.md")]
 mod requests {}
+
+#[cfg(doctest)]
+#[doc = include_str!("found-shardings.md")]
+mod found_shardings {}

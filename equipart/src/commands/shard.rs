@@ -192,13 +192,15 @@ impl ShardArgs {
         let (plan, lines) = (&found.plan, found.plan.lines(prices));
         let price = match self.machine {
             Some(_) => time(plan.price),
-            None => format!("{:.0} nominal ns", plan.price),
+            None => format!("that of {} operations", show::amount(plan.price)),
         };
         let end = match found.end {
             SearchEnd::Exact => format!("exact, in {}", time(took.as_secs_f64())),
-            SearchEnd::Stopped { found, alike } => format!(
-                "stopped after {}: {found} plans that no single change makes cheaper, {alike} of this price",
-                time(took.as_secs_f64())
+            SearchEnd::Stopped { found, alike, after } => format!(
+                "stopped after {}: of {found} plans that no single change makes cheaper {alike} have this price, \
+                 the first after {}",
+                time(took.as_secs_f64()),
+                time(after.as_secs_f64())
             ),
         };
         if json {

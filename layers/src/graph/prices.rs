@@ -23,8 +23,8 @@ pub trait Prices {
     fn take(&self) -> f64;
 }
 
-/// Price by work and traffic alone, the same on every machine: nanoseconds of a rank that computes 50
-/// operations, and sends one element, in each; a call takes 5 microseconds.
+/// Price by work and traffic alone, the same on every machine, in operations of a rank: an element that it
+/// sends counts as 50, a call as 250 000. Sums are exact, so plans of one price are equal.
 pub struct Nominal {
     device: Priced,
     mesh: Mesh<PricedPlace>,
@@ -47,9 +47,9 @@ impl Prices for Nominal {
         (&self.device, &self.mesh)
     }
     fn take(&self) -> f64 {
-        let sent: f64 =
-            self.mesh.ledger().iter().map(|(_, _, t)| 5000.0 * t.calls as f64 + t.bytes as f64 / 4.0).sum();
-        let now = sent + self.device.meter().flops() as f64 / 50.0;
+        let of = |t: comm::Traffic| 250_000.0 * t.calls as f64 + 50.0 / 4.0 * t.bytes as f64;
+        let sent: f64 = self.mesh.ledger().iter().map(|(_, _, t)| of(t)).sum();
+        let now = sent + self.device.meter().flops() as f64;
         now - self.before.replace(now)
     }
 }

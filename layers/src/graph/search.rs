@@ -39,6 +39,8 @@ pub enum SearchEnd {
         found: usize,
         /// Number of those with this price.
         alike: usize,
+        /// Time after which the first of these was found.
+        after: Duration,
     },
 }
 
@@ -74,7 +76,7 @@ pub fn search(
     let mut end = SearchEnd::Exact;
     if !is_exact {
         space.improve(&mut best);
-        let (mut found, mut alike, mut drawn) = (1, 1, 0);
+        let (mut found, mut alike, mut drawn, mut after) = (1, 1, 0, start.elapsed());
         while start.elapsed() < limit {
             let mut next = best.clone();
             for _ in 0..2 + found % 4 {
@@ -86,12 +88,12 @@ pub fn search(
             let [old, new] = [&best, &next].map(|all| space.price(all));
             found += 1;
             if new < old {
-                (best, alike) = (next, 1);
+                (best, alike, after) = (next, 1, start.elapsed());
             } else if new == old {
                 alike += 1;
             }
         }
-        end = SearchEnd::Stopped { found, alike };
+        end = SearchEnd::Stopped { found, alike, after };
     }
     if space.price(&best).is_infinite() {
         return Err(Error::Cannot("no splits of the operators fit together".into()));

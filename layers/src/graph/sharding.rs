@@ -202,13 +202,14 @@ pub(crate) fn part(whole: usize, block: usize, blocks: usize) -> Range<usize> {
     whole * block / blocks..whole * (block + 1) / blocks
 }
 
-/// Returns every way of giving axes to `bins`, each to one at most, with the axes of a bin in every order.
+/// Returns every way of giving axes to `bins`, each to one at most. A bin's axes come in every order, that of
+/// the mesh first.
 pub(crate) fn dealt(axes: &[Axis], bins: usize) -> Vec<Vec<Vec<Axis>>> {
-    let Some((&axis, rest)) = axes.split_first() else { return vec![vec![Vec::new(); bins]] };
+    let Some((&axis, rest)) = axes.split_last() else { return vec![vec![Vec::new(); bins]] };
     let mut all = Vec::new();
     for others in dealt(rest, bins) {
         for bin in 0..bins {
-            for at in 0..=others[bin].len() {
+            for at in (0..=others[bin].len()).rev() {
                 let mut with = others.clone();
                 with[bin].insert(at, axis);
                 all.push(with);
