@@ -1,5 +1,5 @@
-//! Bugs of the planner and of prices: words of a source are replaced in a copy of the tree, and the tests of
-//! both crates must fail. The list is `plan/mutants.txt`.
+//! Bugs of the planner, of prices and of found shardings: words of a source are replaced in a copy of the
+//! tree, and the tests of what they are in must fail. The list is `plan/mutants.txt`.
 use crate::museum::{scratch, target};
 use crate::{cargo, root};
 use std::fs;
@@ -7,7 +7,8 @@ use std::path::Path;
 
 /// The list, from the root. A line has a file, words that occur in it once, and the words of the bug.
 const LIST: &str = "plan/mutants.txt";
-/// Tests that run under each bug.
+/// Tests that run under a bug of a layer's graph, and under each other bug.
+const OF_GRAPHS: [&str; 1] = ["test --quiet --package layers --lib graph::"];
 const TESTS: [&str; 2] = ["test --quiet --package plan", "test --quiet --package parallel --lib price::"];
 
 /// A bug.
@@ -58,7 +59,8 @@ pub(super) fn tried() -> Result<String, String> {
             fs::read_to_string(&path).map_err(|why| format!("{} cannot be read ({why})", bug.file))?;
         let write = |text: &str| fs::write(&path, text).map_err(|why| format!("{} ({why})", bug.file));
         write(&bug.planted(&source)?)?;
-        let end = tested(&tree, &target);
+        let tests = if bug.file.starts_with("layers/") { &OF_GRAPHS[..] } else { &TESTS };
+        let end = tested((&tree, tests), &target);
         write(&source)?;
         let end = if end.map_err(|why| format!("{line}\n{why}"))? { "survived" } else { "killed" };
         println!("{end}: {line}");
@@ -67,12 +69,12 @@ pub(super) fn tried() -> Result<String, String> {
     Ok(printed.join("\n"))
 }
 
-/// Returns true if all tests pass in this tree.
+/// Returns true if all these tests pass in a tree.
 ///
 /// # Errors
 /// If they do not compile.
-fn tested(tree: &Path, target: &Path) -> Result<bool, String> {
-    for tests in TESTS {
+fn tested((tree, tests): (&Path, &[&str]), target: &Path) -> Result<bool, String> {
+    for tests in tests {
         for more in [&["--no-run"][..], &[]] {
             let mut command = cargo();
             command.current_dir(tree).env("CARGO_TARGET_DIR", target).env("RUST_BACKTRACE", "0");
