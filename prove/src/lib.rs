@@ -9,14 +9,15 @@
 //! | `program.rs`, `trace.rs` | the program of a rank, and its tensors that are compared |
 //! | `proof.rs`, `verdict.rs`, `difference.rs` | the proof under several keys, and its outcome |
 //! | `locate.rs`, `timeline.rs` | the place where a program departs from the oracle |
-//! | `oracle.rs`, `bound.rs` | the subject in the oracle's types; the probability that a proof errs |
-//! | `keys.rs` | the number of keys that makes a proof sure |
+//! | `oracle.rs`, `bound.rs`, `keys.rs` | the subject in the oracle's types; how sure a proof is |
+//! | `graph.rs` | proof of a graph of operators, each split alone |
 //! | `exact.rs` | proof on any device: linear layers and collectives on integers |
 //! | `cases.rs` | models, layouts and batches, drawn, and shrunk on failure; the panel |
 pub mod bound;
 pub mod cases;
 mod difference;
 mod exact;
+mod graph;
 mod keys;
 mod locate;
 pub mod oracle;
@@ -30,6 +31,7 @@ mod verdict;
 
 pub use difference::Difference;
 pub use exact::{Exact, exact};
+pub use graph::{GraphVerdict, prove_graph};
 pub use keys::{KEYS, Keys, SURE};
 pub use locate::{locate, locate_in};
 pub use program::read;

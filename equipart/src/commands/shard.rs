@@ -19,6 +19,7 @@ use parallel::{Error, Result, bail};
 use plan::Machine;
 use plan::clock::time;
 use plan::found::MachinePrices;
+use prove::GraphVerdict;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -155,7 +156,7 @@ impl Run for ShardArgs {
         if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
             tensor::files::replace_file(file, blocks::draw(&found.plan, &shown(&found)).as_bytes())?;
         }
-        Ok(checked.is_none_or(|checked| checked.equal))
+        Ok(checked.is_none_or(|(verdict, _)| verdict.differs.is_none()))
     }
 }
 
@@ -187,7 +188,7 @@ impl ShardArgs {
         json: bool,
         found: &FoundGraph,
         prices: &dyn Prices,
-        (took, checked): (Duration, &Option<check::GraphCheck>),
+        (took, checked): (Duration, &Option<(GraphVerdict, f64)>),
     ) {
         let (plan, lines) = (&found.plan, found.plan.lines(prices));
         let price = match self.machine {
@@ -210,10 +211,8 @@ impl ShardArgs {
             }) {
                 show::json(&json!({ "matrix": **name, "shape": [rows, columns], "blocks": blocks }));
             }
-            let [proven, seconds] = match checked {
-                Some(checked) => [json!(checked.equal), json!(checked.seconds)],
-                None => [json!(null), json!(null)],
-            };
+            let proven = checked.as_ref().map(|(verdict, _)| verdict.differs.is_none());
+            let seconds = checked.as_ref().map(|(_, seconds)| seconds);
             show::json(&json!({ "price": plan.price, "search": end, "proven": proven, "seconds": seconds }));
             return;
         }
@@ -241,12 +240,15 @@ impl ShardArgs {
         }
         line(&format!("Price of a step: {price}. Search: {end}."));
         match checked {
-            Some(check::GraphCheck { equal, tensors, seconds }) => line(&format!(
-                "In the field, all {tensors} results, gradients and new parameters {} unsplit ones. \
-                 A step of f32 takes {} here.",
-                if *equal { "equal the" } else { "DO NOT equal the" },
-                time(*seconds)
-            )),
+            Some((GraphVerdict { tensors, differs }, seconds)) => {
+                let verdict = match differs {
+                    None => {
+                        format!("all {tensors} results, gradients and new parameters equal the unsplit ones")
+                    }
+                    Some((rank, name)) => format!("{name} DIFFERS from the unsplit one on rank {rank}"),
+                };
+                line(&format!("In the field, {verdict}. A step of f32 takes {} here.", time(*seconds)));
+            }
             None => line("Neither proven nor run: it has more work or more ranks than are run here."),
         }
     }

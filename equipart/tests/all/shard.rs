@@ -73,6 +73,20 @@ fn statements_hold_for_the_matrices_of_a_model() {
     assert_eq!((blocks(&all, "Y"), blocks(&all, "Z")), ([1, 1], [4, 1]));
 }
 
+/// Kills: a found split that the trainer does not run, that is not equal, or that sends as much as a layout.
+#[test]
+fn a_found_split_is_a_row_beside_the_layouts() {
+    let output = equipart(&["compare", "--model", "mlp", "--hidden", "64,64", "--seconds", "0", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{rows:?}"));
+    let (found, layout) = (row("found split, 2 ranks"), row("tp=2, 2 ranks"));
+    assert_eq!((&found["equal"], &found["layout"]), (&Value::Bool(true), &Value::from("tp=2")));
+    let sent = |row: &Value| row["traffic_bytes"].as_u64().unwrap();
+    assert!(sent(found) < sent(layout), "{} and {}", sent(found), sent(layout));
+}
+
 /// Kills: a slow link that is not seen, or is everywhere.
 #[test]
 fn a_slow_link_between_halves_gives_another_plan() {

@@ -146,7 +146,7 @@ impl<'a> GraphPrices<'a> {
             self.graph.tensors[operator.output].shape,
             split.output.summed(comm::Axes::NONE),
         );
-        let mut none: Vec<_> = operator.inputs.iter().map(|_| None).collect();
-        operate_back((operator.kind, split), saved, dy, (&mut none, &self.graph.wants(number))).map(drop)
+        let params = (&mut [][..], &operator.inputs[..], &self.graph.wants(number)[..]);
+        operate_back((operator.kind, split), saved, dy, params).map(drop)
     }
 }

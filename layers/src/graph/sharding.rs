@@ -11,7 +11,7 @@
 //!
 //! Source: Xu et al., "GSPMD", §3.1 and §3.5, arXiv:2105.04663.
 use crate::{Error, Result};
-use comm::{Axes, Axis, Op};
+use comm::{Axes, Axis};
 use std::fmt;
 use std::ops::Range;
 
@@ -54,19 +54,6 @@ pub struct ShardingStep {
     pub axes: Vec<Axis>,
 }
 
-impl Change {
-    /// Returns its collective; none for a slice.
-    pub fn op(self) -> Option<Op> {
-        match self {
-            Change::Slice => None,
-            Change::Gather => Some(Op::AllGather),
-            Change::Exchange => Some(Op::AllToAll),
-            Change::Reduce => Some(Op::AllReduce),
-            Change::Scatter => Some(Op::ReduceScatter),
-        }
-    }
-}
-
 impl Sharding {
     /// A matrix that every rank has whole.
     pub const WHOLE: Self = Self { cuts: [Vec::new(), Vec::new()], partial: Axes::NONE };
@@ -79,12 +66,6 @@ impl Sharding {
     #[must_use]
     pub fn summed(&self, partial: Axes) -> Self {
         Self { partial, ..self.clone() }
-    }
-    /// Returns the sharding of the transposed matrix.
-    #[must_use]
-    pub fn t(&self) -> Self {
-        let [rows, columns] = self.cuts.clone();
-        Self { cuts: [columns, rows], partial: self.partial }
     }
     /// Returns all axes that cut it.
     pub fn cutting(&self) -> Axes {

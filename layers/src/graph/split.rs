@@ -139,11 +139,8 @@ impl<D: Kernels> SplitGraph<D> {
                 let dy = gradients[operator.output].take();
                 let kept = saved.operators[o].take();
                 let (Some(dy), Some(kept)) = (dy, kept) else { continue };
-                let mut params: Vec<Option<&mut Param<D>>> = Vec::new();
-                let inputs = &operator.inputs;
-                let mut all: Vec<_> = self.params.iter_mut().map(Option::as_mut).collect();
-                params.extend(inputs.iter().map(|&input| all[input].take()));
-                operate_back((operator.kind, &plan.splits[o]), kept, dy, (&mut params, &plan.graph.wants(o)))?
+                let params = (&mut self.params[..], &operator.inputs[..], &plan.graph.wants(o)[..]);
+                operate_back((operator.kind, &plan.splits[o]), kept, dy, params)?
             };
             for (i, gradient) in of_inputs.into_iter().enumerate() {
                 let (Some(gradient), input) = (gradient, operator.inputs[i]) else { continue };

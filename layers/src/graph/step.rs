@@ -111,6 +111,6 @@ impl<'a, D: Kernels> GraphStep<'a, D> {
 }
 
 /// Targets of rows of logits.
-pub(crate) fn target_ids(rows: usize, vocabulary: usize) -> Vec<u32> {
+pub fn target_ids(rows: usize, vocabulary: usize) -> Vec<u32> {
     (0..rows as u64).map(|row| (tensor::mix(row) % vocabulary as u64) as u32).collect()
 }

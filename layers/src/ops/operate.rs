@@ -78,13 +78,15 @@ pub fn operate<D: Kernels>(
             (y, stats, output) = (o.clone(), Some(lse), Some(o));
         }
         OperatorKind::Value => y = x.clone(),
-        OperatorKind::Bias | OperatorKind::Loss => return Err(Error::Cannot("a loss needs targets".into())),
+        OperatorKind::Bias => unreachable!("it has returned"),
+        OperatorKind::Loss => return Err(Error::Cannot("a loss needs targets".into())),
     }
     Ok((Sharded { share: y, shape, at }, OperatorSaved { inputs, stats, output }))
 }
 
-/// Computes the gradients of an operator's inputs: adds those of its parameters, `params`, and returns those
-/// of its other inputs that are wanted, each with partial sums over the axes that the split says.
+/// Computes the gradients of an operator's inputs, each with partial sums over the axes that the split says.
+/// Those of parameters are added: `params` has them by number, and `numbers` are those of the inputs. The
+/// others are returned, if they are wanted.
 ///
 /// # Errors
 /// If `dy` has another sharding than the result.
@@ -92,7 +94,7 @@ pub fn operate_back<D: Kernels>(
     (kind, split): (OperatorKind, &OperatorSplit),
     saved: OperatorSaved<D>,
     dy: Sharded<D>,
-    (params, wants): (&mut [Option<&mut Param<D>>], &[GradientOf]),
+    (params, numbers, wants): (&mut [Option<Param<D>>], &[usize], &[GradientOf]),
 ) -> Result<Vec<Option<Sharded<D>>>> {
     if dy.at.cuts != split.output.cuts || !dy.at.partial.is_empty() {
         return Err(Error::Cannot(format!("a gradient is {}; it must be {}", dy.at, split.output)));
@@ -103,7 +105,7 @@ pub fn operate_back<D: Kernels>(
     let stats = || stats.as_ref().expect("forward kept statistics");
     // Adds to a parameter's gradient, or to that of a shape-only run.
     let mut add = |i: usize, kernel: &mut dyn FnMut(ViewMut<D::Wide>, Write)| {
-        if let Some(param) = &mut params[i] {
+        if let Some(param) = params.get_mut(numbers[i]).and_then(Option::as_mut) {
             return param.accumulate(|_, to, write| kernel(to, write));
         }
         let [rows, columns] = inputs[i].share.shape();

@@ -4,6 +4,7 @@ mod cases;
 mod checkpoints;
 mod context;
 mod divergence;
+mod graphs;
 mod layouts;
 mod metamorphic;
 mod mutants;

@@ -8,7 +8,8 @@ use std::path::Path;
 /// The list, from the root. A line has a file, words that occur in it once, and the words of the bug.
 const LIST: &str = "plan/mutants.txt";
 /// Tests that run under a bug of a layer's graph, and under each other bug.
-const OF_GRAPHS: [&str; 1] = ["test --quiet --package layers --lib graph::"];
+const OF_GRAPHS: [&str; 2] =
+    ["test --quiet --package layers --lib graph::", "test --quiet --package prove --test all graphs::"];
 const TESTS: [&str; 2] = ["test --quiet --package plan", "test --quiet --package parallel --lib price::"];
 
 /// A bug.

@@ -1,5 +1,4 @@
 //! A split graph is a layer like any other: proven five ways.
-use super::oracle::{Values, evaluate};
 use crate::graph::prices::Nominal;
 use crate::graph::search::search;
 use crate::graph::sharding::part;
@@ -15,6 +14,7 @@ use tensor::Scalar;
 
 /// Features of the stream, and hidden features.
 const SIZES: [usize; 2] = [5, 24];
+const EPS: f64 = 1e-5;
 
 /// A norm and a feed-forward beside their residual, split by hidden features or by rows.
 struct FeedForwardCase {
@@ -25,7 +25,7 @@ fn feed_forward() -> Graph {
     let mut graph = Graph::default();
     let x = graph.add("x", [24, SIZES[0]], TensorSource::Input { wanted: true });
     let gain = graph.add("gain", [1, SIZES[0]], TensorSource::Parameter);
-    let n = graph.apply(OperatorKind::Norm { eps: 1e-5 }, &[x, gain], "n");
+    let n = graph.apply(OperatorKind::Norm { eps: EPS }, &[x, gain], "n");
     let up = graph.linear(n, "up", SIZES[1], true);
     let h = graph.apply(OperatorKind::Activation(Activation::Gelu), &[up], "h");
     let down = graph.linear(h, "down", SIZES[0], true);
@@ -52,17 +52,31 @@ impl Case for FeedForwardCase {
         SplitGraph::build(at, &Arc::new(found.plan))
     }
     fn oracle<S: Scalar>(&self, given: &LayerInput<S>) -> Answer<S> {
-        let graph = feed_forward();
-        let named = |name: &str| graph.tensors.iter().position(|t| *t.name == *name).expect("a matrix");
-        let mut values = Values::from([(named("x"), given.x.clone())]);
-        values.extend(given.weights.iter().map(|(name, w)| (named(name), w.clone())));
-        let (values, gradients) = evaluate(&graph, values, &[], Some(given.dy.clone()));
-        let of = |name: &String| (name.clone(), gradients[&named(name)].clone());
-        Answer {
-            y: values[&graph.result()].clone(),
-            dx: gradients[&named("x")].clone(),
-            gradients: given.weights.keys().map(of).collect(),
-        }
+        let w = |name: &str| &given.weights[name][..];
+        let [width, hidden] = SIZES;
+        let linear = |x: &[S], name: &str, sizes| {
+            let mut y = reference::linear(x, w(name), sizes);
+            reference::add_bias(&mut y, w(&format!("{name}.bias")));
+            y
+        };
+        let plus = |a: &[S], b: &[S]| a.iter().zip(b).map(|(&a, &b)| a + b).collect::<Vec<_>>();
+        let n = reference::rms_norm(&given.x, w("gain"), EPS);
+        let up = linear(&n, "up", [width, hidden]);
+        let h = reference::activate(&up, Activation::Gelu);
+        let y = plus(&linear(&h, "down", [hidden, width]), &given.x);
+        let (dh, ddown) = reference::linear_backward(&h, w("down"), &given.dy, [hidden, width]);
+        let dup = reference::activate_backward(&up, &dh, Activation::Gelu);
+        let (dn, dw) = reference::linear_backward(&n, w("up"), &dup, [width, hidden]);
+        let (dx, gain) = reference::rms_norm_backward(&given.x, w("gain"), &dn, EPS);
+        let gradients = [
+            ("gain", gain),
+            ("up", dw),
+            ("up.bias", reference::bias_gradient(&dup, hidden)),
+            ("down", ddown),
+            ("down.bias", reference::bias_gradient(&given.dy, width)),
+        ];
+        let gradients = gradients.map(|(name, gradient)| (name.to_string(), gradient)).into();
+        Answer { y, dx: plus(&dx, &given.dy), gradients }
     }
     fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
         vec![(Op::AllReduce, 2 * tokens * SIZES[0])] // Y and dN

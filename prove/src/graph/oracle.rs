@@ -1,6 +1,6 @@
 //! A graph evaluated on whole matrices by the independent reference.
-use crate::graph::{Graph, OperatorKind};
 use kernels::Heads;
+use layers::graph::{Graph, OperatorKind};
 use reference::{Mask, Tokens};
 use shape::Objective;
 use std::collections::BTreeMap;
