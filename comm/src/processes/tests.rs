@@ -151,7 +151,10 @@ fn fails(
 ) -> (usize, String) {
     let all: Vec<_> = ran(&[(Axis::Tp, ranks)], limit, program).into_iter().map(Result::unwrap_err).collect();
     for error in &all {
-        assert_eq!((error.rank, &error.reason), (all[0].rank, &all[0].reason));
+        // of ranks whose limit ends at one time, each process may hear another one first
+        let anyone = error.reason.contains(" did not arrive within ");
+        assert_eq!(error.reason, all[0].reason);
+        assert!(anyone || error.rank == all[0].rank, "{error}");
         assert_eq!(
             error.calls.to_string().lines().filter(|row| row.contains("ended")).count(),
             ranks,

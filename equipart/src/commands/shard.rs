@@ -249,7 +249,9 @@ impl ShardArgs {
                 };
                 line(&format!("In the field, {verdict}. A step of f32 takes {} here.", time(*seconds)));
             }
-            None => line("Neither proven nor run: it has more work or more ranks than are run here."),
+            None => {
+                line("Neither proven nor run: it has more work, ranks or bytes than a check here may take.");
+            }
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Proof and time of a planned graph on this machine.
 use comm::World;
 use layers::graph::planned::PlannedGraph;
+use layers::graph::sharding::Sharding;
 use layers::graph::step::GraphStep;
-use layers::graph::{Operator, OperatorKind};
+use layers::graph::{Operator, OperatorKind, OperatorSplit};
 use layers::{Builder, RandomValues};
-use parallel::Result;
+use parallel::{Result, budget};
 use prove::{GraphVerdict, prove_graph};
 use std::sync::Arc;
 use std::time::Instant;
-use tensor::{Cpu, Key, mix};
+use tensor::{Cpu, F61, Key, mix};
 
 /// The most ranks, and the most multiplications of a forward, that are run here.
 const RANKS: usize = 64;
@@ -30,6 +31,22 @@ fn work(plan: &PlannedGraph) -> usize {
     plan.graph.operators.iter().map(of).fold(0, usize::saturating_add)
 }
 
+/// Bytes that all ranks hold in a proof, at most: each matrix of each operator, its gradient, what is kept of
+/// it, and the oracle's.
+fn held(plan: &PlannedGraph, ranks: usize) -> u128 {
+    let share = |(tensor, at): (&usize, &Sharding)| {
+        let [rows, columns] = plan.graph.tensors[*tensor].shape;
+        let blocks: usize = at.blocks(&plan.mesh).iter().product();
+        (rows as u128 * columns as u128).div_ceil(blocks as u128) * ranks as u128
+    };
+    let of = |(operator, split): (&Operator, &OperatorSplit)| -> u128 {
+        let inputs = operator.inputs.iter().zip(&split.inputs);
+        inputs.chain([(&operator.output, &split.output)]).map(share).sum()
+    };
+    let elements: u128 = plan.graph.operators.iter().zip(&plan.splits).map(of).sum();
+    4 * elements * size_of::<F61>() as u128
+}
+
 /// Proves a plan, and times a step of it in f32 on the rank that takes the longest, in seconds; `None` if it
 /// is too large for that.
 ///
@@ -37,7 +54,8 @@ fn work(plan: &PlannedGraph) -> usize {
 /// If a rank fails.
 pub(super) fn run(plan: &PlannedGraph) -> Result<Option<(GraphVerdict, f64)>> {
     let ranks: usize = plan.mesh.iter().map(|(_, size)| size).product();
-    if ranks > RANKS || work(plan) > WORK {
+    let fits = budget::fits_in_free(held(plan, ranks), budget::free());
+    if ranks > RANKS || work(plan) > WORK || !fits {
         return Ok(None);
     }
     let (plan, world) = (Arc::new(plan.clone()), World::threads(&plan.mesh)?);

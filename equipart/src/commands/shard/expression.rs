@@ -7,6 +7,8 @@ use tensor::quoted::quoted;
 
 /// Rows and columns of a matrix whose size no flag gives.
 const SIZE: usize = 64;
+/// The most rows, columns or blocks of a matrix.
+const MOST: usize = 1 << 20;
 
 /// Numbers of blocks of rows and of columns, by the name of the matrix.
 pub(super) type Statements = BTreeMap<String, [usize; 2]>;
@@ -14,14 +16,14 @@ pub(super) type Statements = BTreeMap<String, [usize; 2]>;
 /// Parses two numbers between these characters: `[2,1]`, `64x32`.
 fn pair(text: &str, (open, between, close): (&str, char, &str)) -> Option<[usize; 2]> {
     let (a, b) = text.trim().strip_prefix(open)?.strip_suffix(close)?.split_once(between)?;
-    let number = |text: &str| text.trim().parse().ok().filter(|n| *n > 0);
+    let number = |text: &str| text.trim().parse().ok().filter(|n| (1..=MOST).contains(n));
     Some([number(a)?, number(b)?])
 }
 
 /// Parses `NAME=ROWSxCOLUMNS`.
 pub(super) fn sized(text: &str) -> std::result::Result<(String, [usize; 2]), String> {
     let named = text.split_once('=').and_then(|(name, size)| Some((name, pair(size, ("", 'x', ""))?)));
-    let (name, size) = named.ok_or("write NAME=ROWSxCOLUMNS, such as X=64x32")?;
+    let (name, size) = named.ok_or(format!("write NAME=ROWSxCOLUMNS, such as X=64x32, each 1 to {MOST}"))?;
     Ok((name.trim().to_string(), size))
 }
 
