@@ -5,7 +5,7 @@
 //! bias, sum, activation   axes may cut rows and columns; only a sum takes partial sums
 //! norm                                       axes may cut rows
 //! attention   causal softmax of Q, K and V   axes may cut sequences and heads
-//! loss        softmax and cross-entropy      axes may cut rows, and one axis columns
+//! loss        softmax and cross-entropy      axes may cut rows and columns
 //! ```
 //! An axis that cuts neither dimension of an input, but another dimension of the operator, has partial sums
 //! of this input's gradient. This one rule gives all backward splits.
@@ -131,7 +131,8 @@ impl OperatorKind {
             OperatorKind::Product => "product",
             OperatorKind::Bias => "bias",
             OperatorKind::Sum => "sum",
-            OperatorKind::Activation(_) | OperatorKind::Gated => "activation",
+            OperatorKind::Activation(_) => "activation",
+            OperatorKind::Gated => "swiglu",
             OperatorKind::Norm { .. } => "norm",
             OperatorKind::Attention { .. } => "attention",
             OperatorKind::Loss => "loss",
@@ -157,14 +158,13 @@ impl OperatorKind {
             }
             OperatorKind::Bias => is_whole && inputs[1].cuts == [vec![], x.cuts[1].clone()],
             OperatorKind::Sum => alike(inputs[1]),
-            OperatorKind::Activation(_) | OperatorKind::Value => is_whole,
+            OperatorKind::Activation(_) | OperatorKind::Loss | OperatorKind::Value => is_whole,
             OperatorKind::Norm { .. } => {
                 is_whole && x.cuts[1].is_empty() && inputs[1].cuts == Sharding::WHOLE.cuts
             }
             OperatorKind::Gated | OperatorKind::Attention { .. } => {
                 is_whole && inputs.iter().all(|input| alike(input))
             }
-            OperatorKind::Loss => is_whole && x.cuts[1].len() <= 1,
         };
         if !fits {
             let all: Vec<_> = inputs.iter().map(ToString::to_string).collect();

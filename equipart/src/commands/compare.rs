@@ -237,7 +237,9 @@ fn verdicts(
     let truths = OracleTraces::default();
     for (n, way) in ways.iter().enumerate() {
         let layout = &way.layout;
-        if let Some(known) = ways[..n].iter().position(|before| (before.layout, before.is_found) == (*layout, way.is_found)) {
+        if let Some(known) =
+            ways[..n].iter().position(|before| (before.layout, before.is_found) == (*layout, way.is_found))
+        {
             for all in judged.iter_mut().filter(|all: &&mut Vec<FieldVerdict>| !all.is_empty()) {
                 all.push(all[known].clone());
             }

@@ -1,5 +1,5 @@
 //! Embedding and cross-entropy over a vocabulary that is split over ranks.
-use super::{Partial, Region, Rows, Split, Stream, sum_of, wide_along};
+use super::{Partial, Region, Rows, Split, Stream, same, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::{RowWeight, WholeWeight};
 use comm::{Axes, Group};
@@ -76,8 +76,7 @@ pub fn position_rows_backward<D: Kernels>(
 }
 
 /// Returns this rank's logits without the padding columns, and the range of the vocabulary that they cover.
-fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'_, D>, RowShard) {
-    let x = logits.share();
+fn own<D: Kernels>(x: &Tensor<D>, rank: usize, vocabulary: usize) -> (View<'_, D>, RowShard) {
     let slice = slice(rank, x.cols(), vocabulary);
     (x.view().take_cols(0, slice.len), slice)
 }
@@ -99,16 +98,30 @@ pub fn split_cross_entropy<D: Kernels>(
     terms: &LossTerms,
     over: Axes,
 ) -> Result<Losses<D>> {
-    let (device, (own, slice)) = (logits.device(), own(logits, group.rank(), terms.vocabulary));
+    same(logits.axis(), group.axis())?;
+    cross_entropy(logits.share(), group, targets, terms, over)
+}
+
+/// Computes [`split_cross_entropy`] of this rank's columns, of which the group's other ranks have the others.
+#[track_caller]
+pub(super) fn cross_entropy<D: Kernels>(
+    logits: &Tensor<D>,
+    group: &Group<D::Place>,
+    targets: &TokenIds<D::Place>,
+    terms: &LossTerms,
+    over: Axes,
+) -> Result<Losses<D>> {
+    let (device, axes) = (logits.device(), group.axis());
+    let (own, slice) = own(logits, group.rank(), terms.vocabulary);
     assert_eq!(own.rows(), targets.len(), "a target for every row");
     // Each row's stabiliser.
-    let mut m = wide_along(logits.share(), 1);
+    let mut m = wide_along(logits, 1);
     device.row_stab(m.view_mut(), own);
-    let mut m = Partial::stab(m, logits.axis()).all_reduce(group)?;
+    let mut m = Partial::stab(m, axes).all_reduce(group)?;
     // Each row's Σ exp(logit − m), its target's logit and, with label smoothing, Σ logit.
     let mut sums = m.beside(own.rows(), if terms.smoothing == 0.0 { 2 } else { 3 });
     device.row_sums(sums.view_mut(), own, m.view(), targets.index(), slice);
-    let sums = Partial::sum(sums, logits.axis()).all_reduce(group)?;
+    let sums = Partial::sum(sums, axes).all_reduce(group)?;
     // Each row's log-sum-exp, in m's memory.
     let mut loss = m.beside(1, 1);
     device.wide().cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), terms);
@@ -118,15 +131,27 @@ pub fn split_cross_entropy<D: Kernels>(
 /// Turns the logits into their gradient in place; the gradient of padding is 0.
 #[must_use]
 pub fn cross_entropy_backward<D: Kernels>(
-    mut logits: Split<D>,
+    logits: Split<D>,
     lse: &Tensor<D::Wide>,
     rank: usize,
     targets: &TokenIds<D::Place>,
     terms: &LossTerms,
 ) -> Split<D> {
-    let (device, share) = (logits.device().clone(), logits.shape()[1]);
-    let slice = slice(rank, share, terms.vocabulary);
-    let (x, padding) = logits.share_mut().view_mut().split_cols(slice.len);
+    let axis = logits.axis();
+    Split::new(logits_gradient(logits.into_share(), lse, rank, targets, terms), axis)
+}
+
+/// Turns this rank's columns of the logits into their gradient, as [`cross_entropy_backward`].
+pub(super) fn logits_gradient<D: Kernels>(
+    mut logits: Tensor<D>,
+    lse: &Tensor<D::Wide>,
+    rank: usize,
+    targets: &TokenIds<D::Place>,
+    terms: &LossTerms,
+) -> Tensor<D> {
+    let device = logits.device().clone();
+    let slice = slice(rank, logits.cols(), terms.vocabulary);
+    let (x, padding) = logits.view_mut().split_cols(slice.len);
     device.cross_entropy_backward(x, lse.view(), targets.index(), slice, terms);
     device.fill(padding, D::Elem::ZERO);
     logits

@@ -2,12 +2,11 @@
 //! those of the inputs.
 use super::attention::{softmax, softmax_backward};
 use super::gradients::product_gradient;
+use super::loss::{cross_entropy, logits_gradient};
 use super::sharded::{MeshPlace, Sharded, owned};
-use super::{Split, cross_entropy_backward, filled, product, split_cross_entropy, sum_of, wide_along};
-use crate::graph::sharding::Sharding;
+use super::{filled, product, sum_of, wide_along};
 use crate::graph::{GradientOf, OperatorKind, OperatorSplit};
 use crate::{Error, Param, Result};
-use comm::{Axis, Group};
 use kernels::{Attend, Heads, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Span, Write};
 use tensor::{Category, Place, Scalar, Tensor, TokenIds, ViewMut};
 
@@ -178,35 +177,22 @@ pub struct LossSaved<D: Kernels> {
     targets: TokenIds<D::Place>,
 }
 
-/// Returns the axis that cuts the columns of logits, and its group; of one rank, if rows are whole.
-fn of_columns<D: Kernels>(logits: &Sharding, on: &MeshPlace<D::Place>) -> Result<(Axis, Group<D::Place>)> {
-    Ok(match logits.cuts[1].first() {
-        Some(&axis) => (axis, on.mesh.group(axis).clone()),
-        None => (Axis::Tp, on.mesh.group(Axis::Tp).consecutive(1)?),
-    })
-}
-
 /// Computes the loss of logits of any rows and columns against the targets of all rows: the same on every
 /// rank. Two all-reduces over ranks with other columns, one of one element over those with other rows.
 ///
 /// # Errors
-/// If the logits are partial sums, several axes cut their columns, or a collective fails.
+/// If the logits are partial sums, or a collective fails.
 pub fn loss<D: Kernels>(
     logits: Sharded<D>,
     on: &MeshPlace<D::Place>,
     (targets, terms): (&TokenIds<D::Place>, &LossTerms),
 ) -> Result<(Tensor<D::Wide>, LossSaved<D>)> {
-    let over = OperatorKind::Loss.result(&[&logits.at])?.partial;
+    OperatorKind::Loss.result(&[&logits.at])?;
     let rows = logits.at.range(0, logits.shape[0], &on.sizes, &|axis| on.at(axis));
-    let (targets, (axis, group)) = (targets.part(rows), of_columns::<D>(&logits.at, on)?);
-    let split = Split::new(logits.share.clone(), axis);
-    let (over, all) = if over.is_empty() {
-        (Axis::Tp.into(), on.mesh.group(Axis::Tp).consecutive(1)?)
-    } else {
-        (over, on.mesh.over(over)?)
-    };
-    let (sum, lse) = split_cross_entropy(&split, &group, &targets, terms, over)?;
-    Ok((sum.all_reduce(&all)?, LossSaved { logits, lse, targets }))
+    let [of_rows, of_columns] = [on.group(&logits.at.cuts[0])?, on.group(&logits.at.cuts[1])?];
+    let targets = targets.part(rows);
+    let (sum, lse) = cross_entropy(&logits.share, &of_columns, &targets, terms, of_rows.axis())?;
+    Ok((sum.all_reduce(&of_rows)?, LossSaved { logits, lse, targets }))
 }
 
 /// Returns the gradient of the logits, in their memory.
@@ -219,8 +205,7 @@ pub fn loss_back<D: Kernels>(
     terms: &LossTerms,
 ) -> Result<Sharded<D>> {
     let LossSaved { logits: Sharded { share, shape, at }, lse, targets } = saved;
-    let (axis, group) = of_columns::<D>(&at, on)?;
-    let split = Split::new(owned(share), axis);
-    let share = cross_entropy_backward(split, &lse, group.rank(), &targets, terms).into_share();
+    let group = on.group(&at.cuts[1])?;
+    let share = logits_gradient(owned(share), &lse, group.rank(), &targets, terms);
     Ok(Sharded { share, shape, at })
 }

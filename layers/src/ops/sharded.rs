@@ -23,8 +23,12 @@ impl<P: Place> MeshPlace<P> {
     pub(super) fn at(&self, axis: Axis) -> usize {
         self.mesh.coordinate(axis, self.mesh.rank())
     }
-    /// Returns the group along these axes, whose ranks count with the first axis outermost.
-    fn group(&self, axes: &[Axis]) -> Result<Group<P>> {
+    /// Returns the group along these axes, whose ranks count with the first axis outermost. Without axes it
+    /// has this rank alone.
+    pub(super) fn group(&self, axes: &[Axis]) -> Result<Group<P>> {
+        if axes.is_empty() {
+            return Ok(self.mesh.subgroup(&[self.mesh.rank()])?);
+        }
         let group = self.mesh.over(axes)?;
         let ranks: Vec<_> = group.ranks().collect();
         let mut order: Vec<usize> = (0..ranks.len()).collect();

@@ -94,7 +94,8 @@ pub(super) fn steps<D: RunDevice>(
     let turn = |way: &Partitioning, over: &Network, counted: usize| {
         way.timed(over, |over| -> Result<(Vec<RankMeasurements>, Vec<f64>)> {
             let world = over.world(&way.layout, "training")?;
-            let ranks = session::run((way.scheme::<D>(), &world), work.model.values(), |at: BuildContext<D>| {
+            let split = (way.scheme::<D>(), &world);
+            let ranks = session::run(split, work.model.values(), |at: BuildContext<D>| {
                 let mut trainer = trainer(work, &at)?;
                 if trainer.overlaps() {
                     return over.of_all(at.mesh, overlapping(&at, &mut trainer, batch, counted)?);
