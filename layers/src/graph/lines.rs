@@ -1,5 +1,5 @@
 //! A planned graph in words: its equations on blocks, and the collectives between them with their traffic.
-use crate::graph::planned::{PlannedGraph, given};
+use crate::graph::planned::{PlannedGraph, given, returns};
 use crate::graph::prices::{GraphPrices, Prices};
 use crate::graph::sharding::{Sharding, ShardingStep};
 use crate::graph::{GradientOf, OperatorKind};
@@ -74,7 +74,9 @@ impl PlannedGraph {
                 if operator.kind == OperatorKind::Product {
                     all.push(equation("backward", self.gradient_equation(o, i)));
                 }
-                all.extend(steps("backward", gradient(input), input, &from, &self.backward[o][i]));
+                if returns(&self.graph, &self.splits, (o, i)) {
+                    all.extend(steps("backward", gradient(input), input, &from, &self.backward[o][i]));
+                }
                 if want == GradientOf::Param {
                     let to = &self.splits[o].inputs[i];
                     let price = &mut |at: &Sharding, step: &ShardingStep| {

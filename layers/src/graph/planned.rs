@@ -62,18 +62,13 @@ pub(crate) fn given(
     }
 }
 
-/// Price of what one taker's input adds: its way forward, and that of its gradient.
-pub(crate) fn between(
-    kept: &GraphPrices,
-    (graph, o, i): (&Graph, usize, usize),
-    from: &Sharding,
-    split: &OperatorSplit,
-) -> f64 {
+/// Returns whether the gradient of an operator's input has a way back of its own: it is wanted, and no earlier
+/// taker of the matrix has one of the same sharding, with which it is summed.
+pub(crate) fn returns(graph: &Graph, splits: &[OperatorSplit], (o, i): (usize, usize)) -> bool {
     let tensor = graph.operators[o].inputs[i];
-    let shape = graph.tensors[tensor].shape;
-    let forward = kept.way(shape, from, &split.inputs[i]);
-    let is_wanted = graph.is_wanted(tensor);
-    forward + if is_wanted { kept.way(shape, &split.gradient(i), &from.summed(Axes::NONE)) } else { 0.0 }
+    let own = splits[o].gradient(i);
+    let mut before = graph.takers(tensor).take_while(|taker| *taker != (o, i));
+    graph.wants(o)[i] == GradientOf::Matrix && before.all(|(o, i)| splits[o].gradient(i) != own)
 }
 
 /// Price of a graph with these splits; infinite if the takers of a parameter need it otherwise.
@@ -82,8 +77,10 @@ pub(crate) fn total(kept: &GraphPrices, graph: &Graph, splits: &[OperatorSplit])
     for (o, split) in splits.iter().enumerate() {
         price += kept.operator(o, split);
         for (i, &input) in graph.operators[o].inputs.iter().enumerate() {
-            if graph.tensors[input].source != TensorSource::Parameter {
-                price += between(kept, (graph, o, i), &given(graph, splits, input, (o, i)), split);
+            let (from, shape) = (given(graph, splits, input, (o, i)), graph.tensors[input].shape);
+            price += kept.way(shape, &from, &split.inputs[i]);
+            if returns(graph, splits, (o, i)) {
+                price += kept.way(shape, &split.gradient(i), &from.summed(Axes::NONE));
             }
         }
     }

@@ -1,20 +1,21 @@
 //! Search for the cheapest splits of a graph's operators.
 //!
 //! ```text
-//! least(o, s) = price(o, s) + Σ over operators t that take o's result first
-//!                             min over splits u of t: way(s → u) + least(t, u)
+//! least(o, s) = price(o, s) + Σ over operators t that take o's result first:
+//!                             min over splits u of t: way(s → u) and back + least(t, u)
 //! ```
-//! If each operator takes the result of one other, this dynamic programming is exact. Otherwise its answer,
-//! which leaves the further inputs out, is where a local search starts: it changes one operator after the
-//! other until none gets cheaper, then a few at random, and begins again, until its time is over.
+//! If each operator takes one result, and each result is taken once, this dynamic programming is exact.
+//! Otherwise its answer, which leaves the rest out, is where a local search starts: it changes one operator
+//! after the other until none gets cheaper, then a few at random, and begins again, until its time is over.
 //!
 //! Source: Jia et al., §6, arXiv:1807.05358 (search by single changes); Jia et al., "Exploring hidden
 //! dimensions", §5, arXiv:1802.04924 (dynamic programming).
-use crate::graph::planned::{PlannedGraph, between};
+use crate::graph::planned::PlannedGraph;
 use crate::graph::prices::{GraphPrices, Prices};
 use crate::graph::sharding::{MeshSizes, Sharding};
 use crate::graph::{Graph, OperatorSplit, TensorSource};
 use crate::{Error, Result};
+use comm::Axes;
 use std::time::{Duration, Instant};
 use tensor::mix;
 
@@ -50,12 +51,21 @@ struct Edge {
     prices: Vec<f64>,
 }
 
+/// Gradients of a matrix that several operators take: those of one sharding are summed before they go back.
+struct Returns {
+    giver: Option<usize>, // none if the matrix enters the graph
+    takers: Vec<usize>,
+    gradients: Vec<Vec<usize>>, // number of its gradient's sharding, by taker and split
+    prices: Vec<Vec<f64>>,      // of the way back, by that number and the giver's split
+}
+
 /// Operators, splits of each, and prices.
 struct Space {
     splits: Vec<Vec<OperatorSplit>>,
     own: Vec<Vec<f64>>,
     edges: Vec<Edge>,
     mains: Vec<Option<usize>>, // number of the edge of an operator's first result
+    returns: Vec<Returns>,
 }
 
 /// Searches splits of all operators of a graph, among those that are `allowed` for an operator of this
@@ -102,6 +112,43 @@ pub fn search(
     Ok(FoundGraph { plan: PlannedGraph::new(graph, mesh, splits, prices), end })
 }
 
+impl Returns {
+    /// Returns the gradients of a matrix; `None` unless several operators take it and its gradient is wanted.
+    fn of(kept: &GraphPrices, graph: &Graph, tensor: usize, all: &[Vec<OperatorSplit>]) -> Option<Self> {
+        let takers: Vec<_> = graph.takers(tensor).collect();
+        let is_parameter = graph.tensors[tensor].source == TensorSource::Parameter;
+        if is_parameter || takers.len() < 2 || !graph.is_wanted(tensor) {
+            return None;
+        }
+        let (giver, shape) = (graph.giver(tensor), graph.tensors[tensor].shape);
+        let whole = [Sharding::WHOLE];
+        let from: Vec<_> = match giver {
+            Some(giver) => all[giver].iter().map(|split| &split.output).collect(),
+            None => whole.iter().collect(),
+        };
+        let mut known: Vec<Sharding> = Vec::new();
+        let number = |gradient: Sharding| {
+            known.iter().position(|of| *of == gradient).unwrap_or_else(|| {
+                known.push(gradient);
+                known.len() - 1
+            })
+        };
+        let each = takers.iter().flat_map(|&(o, i)| all[o].iter().map(move |split| split.gradient(i)));
+        let mut numbers = each.map(number).collect::<Vec<_>>().into_iter();
+        let gradients = takers.iter().map(|(o, _)| numbers.by_ref().take(all[*o].len()).collect()).collect();
+        let back =
+            |of: &Sharding| from.iter().map(|to| kept.way(shape, of, &to.summed(Axes::NONE))).collect();
+        let prices = known.iter().map(back).collect();
+        Some(Self { giver, takers: takers.iter().map(|(o, _)| *o).collect(), gradients, prices })
+    }
+    fn price(&self, at: &dyn Fn(usize) -> usize) -> f64 {
+        let number = |taker: usize| self.gradients[taker][at(self.takers[taker])];
+        let is_first = |taker: &usize| (0..*taker).all(|before| number(before) != number(*taker));
+        let of_giver = self.giver.map_or(0, at);
+        (0..self.takers.len()).filter(is_first).map(|taker| self.prices[number(taker)][of_giver]).sum()
+    }
+}
+
 impl Space {
     fn new(
         kept: &GraphPrices,
@@ -127,15 +174,20 @@ impl Space {
                     edges.push(Edge { between: [giver, o], prices });
                     edges.len() - 1
                 };
+                let shape = graph.tensors[input].shape;
+                let is_alone = graph.is_wanted(input) && graph.takers(input).count() == 1;
+                let between = |from: &Sharding, split: &OperatorSplit| {
+                    let back = || kept.way(shape, &split.gradient(i), &from.summed(Axes::NONE));
+                    kept.way(shape, from, &split.inputs[i]) + if is_alone { back() } else { 0.0 }
+                };
                 match graph.tensors[input].source {
                     TensorSource::Input { .. } => {
-                        let from = |split| between(kept, (graph, o, i), &Sharding::WHOLE, split);
+                        let from = |split| between(&Sharding::WHOLE, split);
                         own[o].iter_mut().zip(to).for_each(|(price, split)| *price += from(split));
                     }
                     TensorSource::Result => {
                         let giver = graph.giver(input).expect("a result has a giver");
-                        let way =
-                            |s: usize, u: usize| between(kept, (graph, o, i), &all[giver][s].output, &to[u]);
+                        let way = |s: usize, u: usize| between(&all[giver][s].output, &to[u]);
                         let edge = edge(giver, &way);
                         mains[o].get_or_insert(edge);
                     }
@@ -153,7 +205,8 @@ impl Space {
                 }
             }
         }
-        Ok(Self { splits: all, own, edges, mains })
+        let returns = (0..graph.tensors.len()).filter_map(|t| Returns::of(kept, graph, t, &all)).collect();
+        Ok(Self { splits: all, own, edges, mains, returns })
     }
     /// Returns the splits that are cheapest if only the first result that each operator takes counts, and
     /// whether all others are none.
@@ -181,7 +234,7 @@ impl Space {
                 (0..least[o].len()).min_by(|a, b| price(a).total_cmp(&price(b))).expect("a split")
             };
         }
-        (all, self.edges.len() == self.mains.iter().flatten().count())
+        (all, self.returns.is_empty() && self.edges.len() == self.mains.iter().flatten().count())
     }
     /// Changes one operator after the other to its cheapest split, until none gets cheaper.
     fn improve(&self, all: &mut [usize]) {
@@ -203,7 +256,9 @@ impl Space {
     fn price_of(&self, all: &[usize], o: usize, split: usize) -> f64 {
         let at = |operator: usize| if operator == o { split } else { all[operator] };
         let own = self.edges.iter().filter(|edge| edge.between.contains(&o));
-        self.own[o][split] + own.map(|edge| self.price_between(edge, &at)).sum::<f64>()
+        let back = self.returns.iter().filter(|of| of.giver == Some(o) || of.takers.contains(&o));
+        let forward: f64 = own.map(|edge| self.price_between(edge, &at)).sum();
+        self.own[o][split] + forward + back.map(|of| of.price(&at)).sum::<f64>()
     }
     fn price_between(&self, edge: &Edge, at: &dyn Fn(usize) -> usize) -> f64 {
         let [giver, taker] = edge.between;
@@ -211,6 +266,7 @@ impl Space {
     }
     fn price(&self, all: &[usize]) -> f64 {
         let own: f64 = all.iter().zip(&self.own).map(|(&s, own)| own[s]).sum();
-        own + self.edges.iter().map(|edge| self.price_between(edge, &|o| all[o])).sum::<f64>()
+        let back: f64 = self.returns.iter().map(|of| of.price(&|o| all[o])).sum();
+        own + back + self.edges.iter().map(|edge| self.price_between(edge, &|o| all[o])).sum::<f64>()
     }
 }

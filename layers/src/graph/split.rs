@@ -1,5 +1,6 @@
 //! A rank's part of a planned graph: its parameters, forward and backward.
 use crate::graph::planned::PlannedGraph;
+use crate::graph::sharding::ShardingStep;
 use crate::graph::{OperatorKind, TensorSource};
 use crate::ops::operate::{LossSaved, OperatorSaved, loss, loss_back, operate, operate_back};
 use crate::ops::sharded::{MeshPlace, Sharded};
@@ -22,6 +23,9 @@ pub struct GraphSaved<D: Kernels> {
     operators: Vec<Option<OperatorSaved<D>>>,
     loss: Option<(LossSaved<D>, LossTerms)>,
 }
+
+/// Gradients of one matrix, of different shardings, each with its steps to that of the matrix.
+type Gradients<D> = Vec<(Sharded<D>, Vec<ShardingStep>)>;
 
 /// Result of a graph.
 pub enum Given<D: Kernels> {
@@ -122,38 +126,49 @@ impl<D: Kernels> SplitGraph<D> {
     /// If a collective fails.
     pub fn backward(&mut self, mut saved: GraphSaved<D>, dy: Option<Tensor<D>>) -> Result<Option<Tensor<D>>> {
         let plan = self.plan.clone();
-        let mut gradients: Vec<Option<Sharded<D>>> = plan.graph.tensors.iter().map(|_| None).collect();
+        let mut gradients: Vec<Gradients<D>> = plan.graph.tensors.iter().map(|_| Vec::new()).collect();
         if let Some(dy) = dy {
             let result = plan.graph.result();
             let split = plan.graph.giver(result).map(|giver| &plan.splits[giver]);
             let to = split.expect("the result has a giver").output.summed(Axes::NONE);
             let dy = Sharded::whole(dy);
             let (_, steps) = dy.sharding().way(&to, &mut |_, _| 1.0);
-            gradients[result] = Some(dy.steps(&self.on, &steps)?);
+            gradients[result].push((dy, steps));
         }
         for (o, operator) in plan.graph.operators.iter().enumerate().rev() {
             let of_inputs = if operator.kind == OperatorKind::Loss {
                 let (kept, terms) = saved.loss.take().ok_or_else(|| Error::Cannot("no loss ran".into()))?;
                 vec![Some(loss_back(kept, &self.on, &terms)?)]
             } else {
-                let dy = gradients[operator.output].take();
+                let dy = self.summed(std::mem::take(&mut gradients[operator.output]))?;
                 let kept = saved.operators[o].take();
                 let (Some(dy), Some(kept)) = (dy, kept) else { continue };
                 let params = (&mut self.params[..], &operator.inputs[..], &plan.graph.wants(o)[..]);
                 operate_back((operator.kind, &plan.splits[o]), kept, dy, params)?
             };
             for (i, gradient) in of_inputs.into_iter().enumerate() {
-                let (Some(gradient), input) = (gradient, operator.inputs[i]) else { continue };
-                let gradient = gradient.steps(&self.on, &plan.backward[o][i])?;
-                gradients[input] = Some(match gradients[input].take() {
-                    Some(sum) => sum.plus(&gradient)?,
-                    None => gradient,
-                });
+                let Some(gradient) = gradient else { continue };
+                let all = &mut gradients[operator.inputs[i]];
+                match all.iter().position(|(other, _)| other.sharding() == gradient.sharding()) {
+                    None => all.push((gradient, plan.backward[o][i].clone())),
+                    Some(at) => {
+                        let (sum, steps) = all.swap_remove(at);
+                        all.push((sum.plus(&gradient)?, steps));
+                    }
+                }
             }
         }
-        let input =
-            plan.graph.tensors.iter().position(|t| matches!(t.source, TensorSource::Input { wanted: true }));
-        Ok(input.and_then(|input| gradients[input].take()).map(Sharded::into_share))
+        let input = plan.graph.tensors.iter().position(|t| matches!(t.source, TensorSource::Input { .. }));
+        let dx = input.map(|input| self.summed(std::mem::take(&mut gradients[input]))).transpose()?;
+        Ok(dx.flatten().map(Sharded::into_share))
+    }
+    /// Takes each gradient of a matrix to the sharding in which the matrix was given, and sums them.
+    fn summed(&self, all: Gradients<D>) -> Result<Option<Sharded<D>>> {
+        let add = |sum: Option<Sharded<D>>, (gradient, steps): (Sharded<D>, Vec<ShardingStep>)| {
+            let gradient = gradient.steps(&self.on, &steps)?;
+            sum.map_or(Ok(Some(gradient.clone())), |sum| sum.plus(&gradient).map(Some))
+        };
+        all.into_iter().try_fold(None, add)
     }
     /// Appends its parameters to `into`, in the order of the graph.
     pub fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {

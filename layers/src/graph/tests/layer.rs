@@ -86,7 +86,7 @@ impl Case for FeedForwardCase {
             return self.traffic(microbatches.iter().sum(), ranks);
         }
         let own: usize = microbatches.iter().map(|&rows| part(rows, rank, ranks).len()).sum();
-        vec![(Op::AllGather, 3 * own * SIZES[0])] // Y; dX from the norm, and along the residual
+        vec![(Op::AllGather, 2 * own * SIZES[0])] // Y; dX, of the norm and of the residual together
     }
     fn synced(&self, _: usize, _: bool) -> usize {
         let [width, hidden] = SIZES;
