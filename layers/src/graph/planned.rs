@@ -62,8 +62,8 @@ pub(crate) fn given(
     }
 }
 
-/// Returns whether the gradient of an operator's input has a way back of its own: it is wanted, and no earlier
-/// taker of the matrix has one of the same sharding, with which it is summed.
+/// Returns whether the gradient of an operator's input has a way back of its own: it is wanted, and no
+/// earlier taker of the matrix has one of the same sharding, with which it is summed.
 pub(crate) fn returns(graph: &Graph, splits: &[OperatorSplit], (o, i): (usize, usize)) -> bool {
     let tensor = graph.operators[o].inputs[i];
     let own = splits[o].gradient(i);
