@@ -91,6 +91,30 @@ fn a_search_of_a_residual_finds_the_cheapest_of_all_plans() {
     }
 }
 
+/// Two products take one matrix, and their gradients are summed before they go back. Kills: a search that
+/// prices each way back.
+#[test]
+fn a_search_of_two_takers_finds_the_cheapest_of_all_plans() {
+    for rows in [8, 64, 512] {
+        for width in [16, 64, 256] {
+            for hidden in [16, 64, 256] {
+                let mut graph = chain(rows, &[width, width], false);
+                let x = graph.result();
+                let [up, gate] = ["up", "gate"].map(|name| graph.linear(x, name, hidden, false));
+                graph.apply(OperatorKind::Gated, &[gate, up], "y");
+                let mesh = vec![(TP, 4)];
+                let found = found_within(&graph, &mesh, 10);
+                let least = cheapest(&graph, &mesh, &Nominal::new(&mesh).unwrap());
+                let price = found.plan.price;
+                assert!(
+                    (price - least).abs() <= 1e-9 * least,
+                    "{rows} {width} {hidden}: {price} is not {least}"
+                );
+            }
+        }
+    }
+}
+
 /// Blocks of rows and columns of the matrix of this name, as its operator takes it.
 fn taken(found: &FoundGraph, name: &str) -> [usize; 2] {
     let graph = &found.plan.graph;
