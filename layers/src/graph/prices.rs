@@ -68,7 +68,7 @@ impl<'a> GraphPrices<'a> {
         prices.take();
         Self { prices, graph, mesh, steps: RefCell::default(), ways: RefCell::default() }
     }
-    /// Returns this rank's part of a matrix: the largest, that of the last rank.
+    /// Returns the first rank's part of a matrix.
     fn share(&self, shape: [usize; 2], at: &Sharding) -> Sharded<Priced> {
         let blocks = at.blocks(self.mesh);
         let [rows, columns] = [0, 1].map(|dim| part(shape[dim], 0, blocks[dim]).len());
