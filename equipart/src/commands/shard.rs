@@ -264,17 +264,18 @@ fn shown(found: &FoundGraph) -> Vec<(usize, Sharding)> {
         TensorSource::Result => graph.giver(t).map(|o| found.plan.splits[o].output.clone()),
         _ => graph.takers(t).next().map(|(o, i)| found.plan.splits[o].inputs[i].clone()),
     };
-    let is_last =
-        |t: &usize| graph.tensors.iter().rposition(|of| of.name == graph.tensors[*t].name) == Some(*t);
-    (0..graph.tensors.len()).filter(is_last).filter_map(|t| Some((t, sharding(t)?))).collect()
+    (0..graph.tensors.len()).filter(|t| is_named(graph, *t)).filter_map(|t| Some((t, sharding(t)?))).collect()
 }
 
-/// Returns the stated blocks of a matrix. Of two with one name, the product and its value, the value is
-/// meant.
-fn stated(graph: &Graph, statements: &Statements, tensor: usize) -> Option<[usize; 2]> {
+/// Returns whether its name means this matrix: of two with one name, the product and its value, the value.
+fn is_named(graph: &Graph, tensor: usize) -> bool {
     let name = &graph.tensors[tensor].name;
-    let last = graph.tensors.iter().rposition(|of| of.name == *name);
-    statements.get(&**name).copied().filter(|_| last == Some(tensor))
+    graph.tensors.iter().rposition(|of| of.name == *name) == Some(tensor)
+}
+
+/// Returns the stated blocks of a matrix.
+fn stated(graph: &Graph, statements: &Statements, tensor: usize) -> Option<[usize; 2]> {
+    statements.get(&*graph.tensors[tensor].name).copied().filter(|_| is_named(graph, tensor))
 }
 
 /// Returns whether a split of an operator has the stated shardings.

@@ -1,7 +1,7 @@
 //! A picture of a planned graph: every matrix in its blocks, each with the ranks that have it.
 use super::picture::{INK, MUTED, Picture, shade};
 use layers::graph::planned::PlannedGraph;
-use layers::graph::sharding::{Sharding, size};
+use layers::graph::sharding::Sharding;
 
 /// Sizes, in user units.
 const SIDE: f64 = 148.0; // of a matrix
@@ -58,9 +58,8 @@ fn block_of(plan: &PlannedGraph, at: &Sharding, rank: usize) -> [usize; 2] {
     let coordinate = |axis: comm::Axis| {
         let place = plan.mesh.iter().position(|(of, _)| *of == axis).unwrap_or_default();
         let inner: usize = plan.mesh[place + 1..].iter().map(|(_, size)| size).product();
-        rank / inner % size(&plan.mesh, axis)
+        rank / inner % plan.mesh[place].1
     };
-    at.cuts
-        .each_ref()
-        .map(|axes| axes.iter().fold(0, |block, &axis| block * size(&plan.mesh, axis) + coordinate(axis)))
+    let blocks = at.blocks(&plan.mesh);
+    [0, 1].map(|dim| at.range(dim, blocks[dim], &plan.mesh, &coordinate).start)
 }

@@ -190,7 +190,8 @@ pub fn loss<D: Kernels>(
     OperatorKind::Loss.result(&[&logits.at])?;
     let rows = logits.at.range(0, logits.shape[0], &on.sizes, &|axis| on.at(axis));
     let [of_rows, of_columns] = [on.group(&logits.at.cuts[0])?, on.group(&logits.at.cuts[1])?];
-    let targets = targets.part(rows);
+    let is_whole = rows.len() == targets.len(); // a part is copied by the host
+    let targets = if is_whole { targets.clone() } else { targets.part(rows) };
     let (sum, lse) = cross_entropy(&logits.share, &of_columns, &targets, terms, of_rows.axis())?;
     Ok((sum.all_reduce(&of_rows)?, LossSaved { logits, lse, targets }))
 }

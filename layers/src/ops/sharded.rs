@@ -122,7 +122,8 @@ impl<D: Kernels> Sharded<D> {
             (Change::Gather, 0) => group.all_gather_v(&self.share, &counts(&self.at))?,
             (Change::Gather, _) => group.all_gather_columns(&self.share, columns * n)?,
             (Change::Exchange, 0) => {
-                let (give, own) = (counts(&next), counts(&next)[group.rank()]);
+                let give = counts(&next);
+                let own = give[group.rank()];
                 let all = group.all_to_all_v(&self.share, &give, &vec![own; n])?;
                 let mut y = self.share.beside(own, columns * n);
                 for from in 0..n {
