@@ -136,3 +136,7 @@ mod requests {}
 #[cfg(doctest)]
 #[doc = include_str!("found-shardings.md")]
 mod found_shardings {}
+
+#[cfg(doctest)]
+#[doc = include_str!("sparse-and-shared.md")]
+mod sparse_and_shared {}

@@ -123,6 +123,7 @@ commands! {
     price::PriceArgs as Price,
     plan::PlanArgs as Plan,
     shard::ShardArgs as Shard,
+    sparse::SparseArgs as Sparse,
     machine::MachineArgs as Machine,
     eval::EvalArgs as Eval,
     launch::LaunchArgs as Launch,

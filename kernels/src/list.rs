@@ -21,7 +21,7 @@ macro_rules! every_kernel {
 
             /// y = value.
             fill(y: ViewMut<Self>, value: Self::Elem) = "fill", ElementWise => elementwise::fill(y, value);
-            /// y = x.
+            /// y = x, which may be transposed.
             copy(y: ViewMut<Self>, x: View<Self>) = "copy", ElementWise => elementwise::copy(y, x);
             /// y = x, rounded to this dtype.
             narrow(y: ViewMut<Self>, x: View<Self::Wide>)

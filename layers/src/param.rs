@@ -95,7 +95,8 @@ impl<D: Kernels> Param<D> {
             lent: None,
             call_names: [None, None],
         };
-        let numbers = || at.values.of(&param.name, shape, draw);
+        let numbers =
+            || Ok::<_, Error>(param.sharding.placement.masked(at.values.of(&param.name, shape, draw)?));
         let (keeps, at_rest) = (param.sharding.keeps(|rests| rests.value), param.sharding.at_rest());
         let ([rows, cols], from) = if keeps { at_rest } else { (param.sharding.room(), 0) };
         let narrow = numbers()?.map(|_, wide| D::Elem::narrow(wide));

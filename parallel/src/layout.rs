@@ -28,8 +28,8 @@ use comm::{Axis, CommError, Mesh, World, readable};
 use grammar::Grammar;
 use kernels::Kernels;
 use layers::{
-    Builder, Choice, Design, ShardingStrategy, Strategy, StrategyInfo, TokenShards, ValueSource, Wide,
-    counted,
+    Builder, Choice, Design, NumberArgument, ShardingStrategy, Strategy, StrategyInfo, TokenShards,
+    ValueSource, Wide, counted,
 };
 use std::cmp::Ordering;
 use std::fmt;
@@ -203,9 +203,15 @@ impl Layout {
         let sizes = [TokenShards::SEQUENCES, TokenShards::CONTEXT].map(|axis| self.size(axis));
         TokenShards::new(sizes, taken.unwrap_or(&dealing::ALL[0]).stretches)
     }
+    /// Returns true if ranks leave features out of their messages: the model lacks weights, so it is another
+    /// one than without this layout.
+    pub fn is_sparse(&self) -> bool {
+        self.strategies().iter().any(|about| about.choice == Choice::Features)
+    }
     /// Returns the number that the layout gives a strategy.
     pub fn number(&self, about: &StrategyInfo) -> Option<usize> {
-        Some(self.numbers[about.choice as usize] as usize).filter(|number| *number > 0)
+        let number = self.numbers[about.choice as usize] as usize;
+        (number > 0 || matches!(about.takes, NumberArgument::Percent(_))).then_some(number)
     }
     /// Returns the context in which this layout's ranks build a model.
     pub fn place<'a, D: Kernels>(

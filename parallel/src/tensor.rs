@@ -4,6 +4,7 @@ use crate::strategies::lists::builders;
 builders! {
     tensor_parallel::TensorParallel,
     sequence_parallel::SequenceParallel,
+    sparse::SparseMessages,
     recompute::Recompute,
     recompute_every::RecomputeEvery,
     recompute_selective::RecomputeSelective,

@@ -6,7 +6,7 @@
 //! | `clock.rs` | the clock of a shape-only rank: the time of its kernels and calls |
 //! | `step.rs` | the time of a step: the clocks of all stages, combined by the simulation of the schedule |
 //! | `space.rs`, `candidate.rs`, `search.rs` | layouts to try; the best ones first |
-//! | `block.rs`, `found.rs` | the costs of a block between two others, and of a graph's operators |
+//! | `block.rs`, `found.rs`, `sparse.rs` | the costs of a block, of a graph's operators, of a sparse layer |
 //! | `bound.rs`, `hold.rs` | lower bounds of a layout's time and of its memory |
 //! | `cores.rs`, `kept.rs`, `watch.rs` | work for all cores; prices that a search keeps; its progress |
 //! | `generation.rs` | the time of generating texts, and the search for its best layout |
@@ -28,6 +28,7 @@ pub mod morphing;
 pub mod partition;
 pub mod search;
 pub mod space;
+pub mod sparse;
 pub mod step;
 pub mod watch;
 

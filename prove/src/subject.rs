@@ -4,10 +4,10 @@ use crate::cases::{CaseStep, Document, ProofCase};
 use crate::oracle::Oracle;
 use crate::{ProofProgress, oracle};
 use comm::Axis;
-use layers::{Design, OptimizerKind, RandomValues, Shape, Window, counted};
+use layers::{Choice, Design, OptimizerKind, RandomValues, Shape, Window, counted};
 use parallel::{Batch, BuildContext, Layout, Result, Scheme, Sequence, Stages, dump, session};
-use reference::{StaleTrainer, Staleness, Weights};
-use std::fmt;
+use reference::{Sparsity, StaleTrainer, Staleness, Weights};
+use std::fmt::{self, Arguments};
 use tensor::{Cpu, F61, Key, Scalar, mix};
 
 /// Initial weights of a program: the same under every layout.
@@ -47,6 +47,8 @@ pub struct Subject {
     pub narrowed: Option<usize>,
     /// Age of the weights that microbatches read, if each of them is an update.
     pub stale: Option<Staleness>,
+    /// The linear layers whose ranks send each other only some features, if there are any.
+    pub sparse: Option<Sparsity>,
 }
 
 impl Subject {
@@ -104,6 +106,7 @@ impl Subject {
             optimizer: (OptimizerKind::Sgd, Some(0.5)),
             narrowed: None,
             stale: None,
+            sparse: None,
         })
     }
     fn of_ids(shape: Shape, data: usize, [first, second]: [usize; 2]) -> Result<Self> {
@@ -140,9 +143,13 @@ impl Subject {
         texts.chain(self.given().iter().map(Sequence::tokens)).collect()
     }
     /// Returns the subject of a proof of this scheme: under a schedule that updates after each microbatch,
-    /// one that trains without clipping, on weights as stale as the schedule's paper says.
+    /// one that trains without clipping, on weights as stale as the schedule's paper says; under sparse
+    /// communication, one whose layers are sparse.
     #[must_use]
     pub fn under(&self, scheme: &Scheme<Cpu<F61>>) -> Self {
+        Self { sparse: sparse(&self.model, scheme.layout), ..self.aged(scheme) }
+    }
+    fn aged(&self, scheme: &Scheme<Cpu<F61>>) -> Self {
         let (pipeline, stages) = (scheme.pipeline(), scheme.layout.size(Axis::Pp));
         let vertical = match pipeline.schedule.about().word {
             "pipedream" => false,
@@ -162,9 +169,11 @@ impl Subject {
     /// Returns the oracle, with these weights.
     pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> Oracle<S> {
         let ((kind, clip), design) = (self.optimizer, oracle::design(&self.model));
+        let none = Sparsity { layers: Vec::new(), ranks: 1, percent: 0 };
+        let sparse = self.sparse.as_ref().unwrap_or(&none);
         match self.stale.clone() {
-            None => Oracle::Latest(reference::Trainer::new(design, kind, clip, weights)),
-            Some(stale) => Oracle::Stale(StaleTrainer::new(design, kind, stale, weights)),
+            None => Oracle::Latest(reference::Trainer::new(design, kind, clip, weights).sparse(sparse)),
+            Some(stale) => Oracle::Stale(StaleTrainer::new(design, kind, stale, weights).sparse(sparse)),
         }
     }
     /// Returns the oracle's batch and learning rate of each step.
@@ -207,10 +216,10 @@ impl Subject {
             (oracle::design(&self.model), TensorTrace::new(), self.oracle_texts());
         let (shapes, rows) = (model.shapes(), tokens(&model, &texts, 0));
         watch("the oracle, the texts");
-        let logits =
-            model.logits_recorded(&weights, &texts, &mut |name, x| see(0, &name.to_string(), &rows, x));
-        trace.push(("logits".into(), self.read(logits)));
         let mut trainer = self.oracle(weights);
+        let mut see_texts = |name: Arguments, x: &[F61]| see(0, &name.to_string(), &rows, x);
+        let logits = model.logits_recorded(trainer.weights(), &texts, &mut see_texts);
+        trace.push(("logits".into(), self.read(logits)));
         for (n, (batch, lr)) in self.oracle_steps().iter().enumerate() {
             watch(&format!("the oracle, step {n}"));
             let step = trainer.step_recorded(batch, *lr, &mut |m, name, x| {
@@ -222,6 +231,18 @@ impl Subject {
         }
         trace
     }
+}
+
+/// Returns the layers of a model that are sparse under a layout, if there are any.
+fn sparse(model: &Design, layout: &Layout) -> Option<Sparsity> {
+    let about = layout.strategies().into_iter().find(|about| about.choice == Choice::Features)?;
+    let (device, mesh, ranks) =
+        (kernels::meta_of::<Cpu<f32>>(), layout.ghost(0).ok()?, layout.size(Axis::Tp));
+    let (at, all) = (layout.place(&device, &mesh, &START), 0..model.parts(ranks));
+    model.stage(&at, &[all], None).ok()?;
+    let built = at.built.borrow();
+    let layers = built.iter().filter(|(_, by)| *by == about.name).map(|(name, _)| name.clone()).collect();
+    Some(Sparsity { layers, ranks, percent: layout.number(about).unwrap_or(0) })
 }
 
 /// Callback for the oracle's values: the texts (0) or the step (from 1), the name, the (sequence, position)

@@ -12,6 +12,7 @@ use crate::dropout::Pass;
 use crate::parameters::Weights;
 use crate::pass::Sequence;
 use crate::see::Walk;
+use crate::sparse::Sparsity;
 use crate::train::Step;
 use crate::update::Updates;
 use shape::OptimizerKind;
@@ -82,6 +83,13 @@ impl<S: Scalar> StaleTrainer<S> {
         Self { seed, ..self }
     }
 
+    /// Makes layers sparse, by the current weights.
+    #[must_use]
+    pub fn sparse(mut self, sparsity: &Sparsity) -> Self {
+        self.updates.sparsify(sparsity);
+        self
+    }
+
     /// Returns the current weights.
     pub fn weights(&self) -> &Weights<S> {
         self.updates.weights()
@@ -128,6 +136,7 @@ impl<S: Scalar> StaleTrainer<S> {
             let (loss, gradients) = self.model.gradients_recorded(microbatch, mean_over, &mut walk);
             let chosen = walk.chosen;
             losses.push(loss * S::from_usize(microbatches.len()).inv());
+            let gradients = self.updates.masked(gradients);
             let norm2 = self.updates.apply(&gradients, lr);
             let rate = S::from_f64(self.model.bias_rate());
             for (name, counts) in chosen {

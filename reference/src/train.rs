@@ -13,6 +13,7 @@ use crate::linear::add;
 use crate::parameters::{Weights, trained};
 use crate::pass::Sequence;
 use crate::see::{Chosen, Walk};
+use crate::sparse::Sparsity;
 use crate::update::{Updates, zeros};
 use shape::OptimizerKind;
 use std::fmt::Arguments;
@@ -58,6 +59,13 @@ impl<S: Scalar> Trainer<S> {
     #[must_use]
     pub fn seeded(self, seed: u64) -> Self {
         Self { seed, ..self }
+    }
+
+    /// Makes layers sparse, by the current weights.
+    #[must_use]
+    pub fn sparse(mut self, sparsity: &Sparsity) -> Self {
+        self.updates.sparsify(sparsity);
+        self
     }
 
     /// Returns the current weights.
@@ -112,6 +120,7 @@ impl<S: Scalar> Trainer<S> {
             }
             pass.first_sequence += microbatch.len();
         }
+        let gradients = self.updates.masked(gradients);
         let norm2 = self.updates.apply(&gradients, lr);
         let rate = S::from_f64(self.model.bias_rate());
         for (name, counts) in chosen {

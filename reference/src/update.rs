@@ -14,6 +14,7 @@
 //! arXiv:1211.5063.
 use crate::linear::{add, dot};
 use crate::parameters::{Shapes, Weights, trained};
+use crate::sparse::{Masks, Sparsity};
 use shape::OptimizerKind;
 use tensor::Scalar;
 
@@ -27,6 +28,7 @@ pub struct Updates<S> {
     first: Weights<S>,  // moments m
     second: Weights<S>, // moments v
     steps: usize,       // done
+    masks: Masks,       // of sparse layers
 }
 
 impl<S: Scalar> Updates<S> {
@@ -45,7 +47,32 @@ impl<S: Scalar> Updates<S> {
         assert_eq!(sizes(&weights), sizes(&zeros::<S>(&shapes)), "the weights are not those of the model");
         let shapes = trained(shapes);
         let zero = zeros(&shapes);
-        Self { shapes, optimizer, clip, weights, first: zero.clone(), second: zero, steps: 0 }
+        Self {
+            shapes,
+            optimizer,
+            clip,
+            weights,
+            first: zero.clone(),
+            second: zero,
+            steps: 0,
+            masks: Masks::new(),
+        }
+    }
+
+    /// Makes layers sparse, by their current weights.
+    pub(crate) fn sparsify(&mut self, sparsity: &Sparsity) {
+        self.masks = sparsity.masks(&self.shapes, &self.weights);
+        let weights = std::mem::take(&mut self.weights);
+        self.weights = self.masked(weights);
+    }
+
+    /// Returns weights or gradients with zeros where sparse layers have none.
+    pub(crate) fn masked(&self, mut all: Weights<S>) -> Weights<S> {
+        for (name, mask) in &self.masks {
+            let all = all.get_mut(name).expect("a layer of the model");
+            all.iter_mut().zip(mask).filter(|(_, may)| !**may).for_each(|(w, _)| *w = S::ZERO);
+        }
+        all
     }
 
     /// Returns the current weights.
@@ -58,13 +85,13 @@ impl<S: Scalar> Updates<S> {
         self.steps
     }
 
-    /// Replaces the weights; the optimizer's state stays.
+    /// Replaces the weights; those that sparse layers do not have are 0. The optimizer's state stays.
     ///
     /// # Panics
     /// If the shapes differ.
     pub fn replace(&mut self, weights: Weights<S>) {
         assert_eq!(sizes(&weights), sizes(&self.weights), "the weights are not those of the model");
-        self.weights = weights;
+        self.weights = self.masked(weights);
     }
 
     /// Adds to a parameter that is not trained.

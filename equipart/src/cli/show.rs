@@ -209,7 +209,7 @@ const FOOTNOTES: [&str; 7] = [
     "same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit: in",
     "generation the logits that choose each token, read with a cache, one token at a time; in training",
     "the loss, the norm, gradients and new weights. tokens: as in the unsplit run. error: against f64,",
-    "as a multiple of the unsplit run's error (on stale weights, against the same updates in f64).",
+    "as a multiple of the unsplit run's error (on stale weights, or on fewer, against the same in f64).",
     "--json has exact bytes, seconds, and memory by phase.",
 ];
 

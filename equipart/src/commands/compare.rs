@@ -203,6 +203,7 @@ fn subject(
         optimizer: OPTIMIZER,
         narrowed: None,
         stale: None,
+        sparse: None,
     };
     let Data::Text(model, corpus) = work.data else { return Ok((of(texts, batch(work)?), None)) };
     if price::parameters(design)? <= LARGE {
@@ -281,10 +282,16 @@ fn inference<D: RunDevice>(
     for (n, (way, (generated, timed))) in ways.iter().zip(generated).enumerate() {
         let layout = &way.layout;
         let over = (layout, &way.checks(&work.network));
-        let error = error::largest(&all_logits::<D>(model, over, &texts)?, &truth);
+        let logits = all_logits::<D>(model, over, &texts)?;
+        let error = if layout.is_sparse() {
+            error::largest(&logits, &all_logits::<Cpu<f64>>(model, over, &texts)?)
+        } else {
+            error::largest(&logits, &truth)
+        };
         own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
         // Decoding and a whole forward round differently: allow as much slack again.
-        let tie = parts(&generated.texts, alone, 4.0 * (own + error));
+        let tied = || parts(&generated.texts, alone, 4.0 * (own + error));
+        let tie = (!layout.is_sparse()).then(tied).flatten(); // a sparse model has its own tokens
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
         let rate = Rate::TokensPerSecond(tokens as f64 / timed.median);
         let request = way.request(request);
@@ -294,7 +301,7 @@ fn inference<D: RunDevice>(
         ];
         rows.push(LayoutRow {
             prefill_seconds: Some(generated.prefill_seconds),
-            tokens_equal: Some(tie.is_none()),
+            tokens_equal: (!layout.is_sparse()).then_some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),
             ..row(Workload::Inference, way, (taken, *timed, rate), numbers, error::ratio(error, own))
@@ -325,8 +332,9 @@ fn training<D: RunDevice>(
     for (n, (way, (taken, timed))) in ways.iter().zip(steps).enumerate() {
         let layout = &way.layout;
         let weights = new_weights::<D>(work, way, &batch)?;
-        let error = if layout.pipeline().schedule.updates_each() {
-            error::largest(&weights, &new_weights::<Cpu<f64>>(work, way, &batch)?) // of stale weights
+        let error = if layout.pipeline().schedule.updates_each() || layout.is_sparse() {
+            // of stale weights, or of fewer
+            error::largest(&weights, &new_weights::<Cpu<f64>>(work, way, &batch)?)
         } else {
             error::largest(&weights, &truth)
         };

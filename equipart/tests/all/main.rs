@@ -46,6 +46,7 @@ mod screens;
 mod shard;
 #[path = "../../../cuda/src/twin/tests/skipped.rs"]
 mod skipped;
+mod sparse;
 mod tables;
 mod tokenizers;
 mod trainer;

@@ -13,9 +13,18 @@ pub(super) fn fill<S: Scalar>(mut y: Out<S>, value: S) {
 
 #[inline(always)]
 pub(super) fn copy<S: Scalar>(mut y: Out<S>, x: In<S>) {
-    assert_eq!(y.rows(), x.rows());
-    for i in 0..x.rows() {
-        y.row(i).copy_from_slice(x.row(i));
+    const TILE: usize = 32; // rows and columns of a transposed matrix, so that both fit in the cache
+    assert_eq!([y.rows(), y.cols()], [x.rows(), x.cols()]);
+    if x.col_stride() == 1 {
+        return (0..x.rows()).for_each(|i| y.row(i).copy_from_slice(x.row(i)));
+    }
+    for rows in (0..x.rows()).step_by(TILE) {
+        for cols in (0..x.cols()).step_by(TILE) {
+            for i in rows..x.rows().min(rows + TILE) {
+                let to = &mut y.row(i)[cols..];
+                (cols..x.cols().min(cols + TILE)).zip(to).for_each(|(j, to)| *to = x.at(i, j));
+            }
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub enum Choice {
     Dealing,
     /// The way attention reaches the tokens of other ranks.
     Core,
+    /// The input features of linear layers that ranks send each other.
+    Features,
     /// Sharding of a parameter's value, gradient and optimizer state at rest.
     State,
     /// State that is kept off the device at rest.
@@ -61,11 +63,11 @@ impl Choice {
     /// True if the first entry of this choice is the default where its axis is split and the layout names no
     /// other.
     pub fn has_default(self) -> bool {
-        !matches!(self, Choice::Offload | Choice::Tiling | Choice::Recompute)
+        !matches!(self, Choice::Offload | Choice::Tiling | Choice::Recompute | Choice::Features)
     }
 }
 
-/// A method's number, as in `interleaved/2`: none, optional or required, with its meaning.
+/// A method's number, as in `interleaved/2`: none, optional, required or a percentage, with its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberArgument {
     /// No number.
@@ -74,6 +76,8 @@ pub enum NumberArgument {
     Optional(&'static str),
     /// A required number.
     Required(&'static str),
+    /// A required percentage, 0 to 99.
+    Percent(&'static str),
 }
 
 /// Numbers with which a search for a layout tries an entry; without numbers, it is tried as it is.
@@ -83,7 +87,7 @@ pub enum Tries {
     Always(&'static [usize]),
     /// Only if nothing else fits: it costs time, and nothing but memory is gained.
     Needed(&'static [usize]),
-    /// Never: another entry is at least as good everywhere.
+    /// Never: another entry is at least as good everywhere, or it computes another function.
     Never,
 }
 
@@ -171,9 +175,13 @@ impl StrategyInfo {
     pub fn is_named(&self) -> bool {
         self.axis.is_none() || !self.is_plain()
     }
-    /// Returns the word with the smallest number that it needs: `zero1`, `interleaved/2`.
+    /// Returns the word with a number that it needs: `zero1`, `interleaved/2`.
     pub fn method(&self) -> String {
-        let number = if let NumberArgument::Required(_) = self.takes { "/2" } else { "" };
+        let number = match self.takes {
+            NumberArgument::Required(_) => "/2",
+            NumberArgument::Percent(_) => "/50",
+            NumberArgument::Nothing | NumberArgument::Optional(_) => "",
+        };
         format!("{}{number}", self.word)
     }
     /// Returns a layout that names it, with this number of ranks along its axis.

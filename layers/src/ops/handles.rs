@@ -64,7 +64,7 @@ pub struct Columns<D: Kernels> {
     share: Tensor<D>, // this rank's shard, if there are tiles
     tiles: Option<Arc<WeightTiles<D::Place>>>,
     turned: bool,
-    axis: Axis,
+    pub(super) axis: Axis,
 }
 
 /// `W[I_t,O]`: a weight cut by rows; the transpose of one cut by columns.
@@ -102,7 +102,7 @@ impl<D: Kernels> Columns<D> {
         same(axis, self.axis)?;
         Ok(self.whole())
     }
-    fn whole(&self) -> &Tensor<D> {
+    pub(super) fn whole(&self) -> &Tensor<D> {
         assert!(self.tiles.is_none(), "a weight of tiles is only used in products");
         &self.share
     }

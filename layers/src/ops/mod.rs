@@ -10,6 +10,7 @@ mod exchange;
 #[path = "tests/exhibits.rs"]
 mod exhibits;
 mod experts;
+mod features;
 mod gradients;
 mod handles;
 mod heads;
@@ -32,6 +33,7 @@ pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use dropout::dropout;
 pub use exchange::HeadExchange;
 pub use experts::{Matrices, dots, expert_columns, expert_gradient, expert_rows, rows_of, scaled};
+pub use features::{FeatureExchange, ReceivedFeatures};
 use gradients::weight_gradient;
 pub use gradients::{columns_gradient, gathered_gradient, rows_gradient};
 pub(crate) use handles::same;

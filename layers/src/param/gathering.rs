@@ -96,6 +96,7 @@ impl<D: Kernels> Param<D> {
     pub fn disturb<'a>(&mut self, at: impl Into<ParamOrigin<'a, D>>, draw: Draw) -> Result<()> {
         assert!(self.master.is_none(), "proofs need a dtype that is its own wide dtype");
         let values = at.into().values.of(&self.name, self.shape, draw)?;
+        let noise = self.placement().masked(values).map(|_, wide| D::Elem::narrow(wide));
         if self.sharding.is_elsewhere() {
             return Ok(());
         }
@@ -103,7 +104,6 @@ impl<D: Kernels> Param<D> {
         self.load_state();
         let value = self.value.rest_mut().expect("the parameter has no value");
         let before = value.read().unwrap_or_default();
-        let noise = values.map(|_, wide| D::Elem::narrow(wide));
         value.write_slices(&mut |first, to| {
             self.sharding.cuts.fill(from + first, to, &noise);
             to.iter_mut().zip(&before[first..]).for_each(|(to, &x)| *to = x + *to);

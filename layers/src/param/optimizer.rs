@@ -149,7 +149,7 @@ impl<D: Kernels> Optimizer<D> {
             let (mut moments, (_, from)) = (std::mem::take(&mut param.moments), param.sharding.at_rest());
             for (which, moment) in moments.iter_mut().enumerate() {
                 moment.load();
-                param.set(moment.here(), from, &numbers(param, which)?)?;
+                param.set(moment.here(), from, &param.placement().masked(numbers(param, which)?))?;
                 drop(moment.begin_store().map(Move::wait));
             }
             param.moments = moments;

@@ -9,13 +9,16 @@
 //! rank 3    | q3 | k1 | v1 |                     k1 and v1 have two `holders`, each with a partial sum of dW
 //! ```
 mod cuts;
+pub mod sent;
 
 use crate::param::shards::ShardingStrategy;
-use crate::{Error, Result};
+use crate::{Error, ParamValues, Result};
 use comm::{Axes, Axis, Mesh};
 use cuts::Piece;
 pub(crate) use cuts::{Band, CutRectangle, Cuts, Replica};
-use tensor::Place;
+use sent::SentFeatures;
+use std::sync::Arc;
+use tensor::{Place, Scalar};
 
 /// Placement of a parameter along one mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,13 +107,21 @@ pub struct Placement {
     /// True if it has a gradient. A parameter without one, such as a router's bias, is placed, gathered,
     /// saved and loaded as others.
     pub trained: bool,
+    /// The weights that are always 0, if some are: those of features that ranks do not send.
+    pub sent: Option<Arc<SentFeatures>>,
 }
 
 impl Default for Placement {
     /// The placement common to all parameters: ranks with different tokens each have a partial sum of the
     /// gradient.
     fn default() -> Self {
-        Self { cuts: Vec::new(), summed: Axes::TOKENS, rests: ShardingStrategy::WHOLE, trained: true }
+        Self {
+            cuts: Vec::new(),
+            summed: Axes::TOKENS,
+            rests: ShardingStrategy::WHOLE,
+            trained: true,
+            sent: None,
+        }
     }
 }
 
@@ -136,6 +147,11 @@ impl Placement {
             Placed::Shard { .. } => self.cuts.push((axis, placed)),
         }
         self
+    }
+    /// Returns values with zeros in place of the weights that are always 0.
+    pub(crate) fn masked<'a, E: Scalar>(&self, values: ParamValues<'a, E>) -> ParamValues<'a, E> {
+        let Some(sent) = self.sent.clone() else { return values };
+        values.map(move |index, x| if sent.reaches(index) { x } else { E::ZERO })
     }
     /// The axes along which ranks have partial sums of the gradient.
     pub fn summed(&self) -> Axes {

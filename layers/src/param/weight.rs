@@ -3,8 +3,9 @@
 use crate::model::record::{Recordable, RecordedPart};
 use crate::ops::{Columns, Matrices, Rows, Split, same};
 use crate::param::origin::ParamOrigin;
+use crate::param::placement::sent::SentFeatures;
 use crate::param::placement::{Cuts, Pieces, Section};
-use crate::{Draw, Param, Placed, Placement, Result};
+use crate::{Draw, Error, Param, Placed, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::Kernels;
 use std::sync::Arc;
@@ -88,6 +89,34 @@ impl<D: Kernels> ColumnWeight<D> {
         let outputs = sections.iter().map(|s| s.size).sum();
         let placed = at.placement.clone().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
         Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
+    }
+    /// Creates this rank's columns of the matrix `name[inputs, outputs]`, whose rows are features that the
+    /// ranks have in parts. Each rank sends `each` of its features, the most important ones of the initial
+    /// values; weights from the others to other ranks' outputs are 0.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn sparse<'a>(
+        at: impl Into<ParamOrigin<'a, D>>,
+        axis: Axis,
+        name: &str,
+        shape: [usize; 2],
+        each: usize,
+    ) -> Result<(Self, Arc<SentFeatures>)> {
+        let (at, [inputs, outputs]) = (at.into(), shape);
+        let (ranks, draw) =
+            (at.mesh.group(axis).size(), Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() });
+        if !inputs.is_multiple_of(ranks) {
+            return Err(Error::fit("input features", inputs, (axis, ranks)));
+        }
+        let values = at.values.of(name, shape, draw)?;
+        let mut importance = Tensor::empty(at.device.wide(), Category::Buffers, inputs, 1);
+        importance.write(&mut |row| SentFeatures::importance(&values, shape, ranks, row));
+        values.check()?;
+        let importance = importance.read().unwrap_or_else(|| vec![Scalar::ZERO; inputs]);
+        let sent = Arc::new(SentFeatures::choose(shape, (ranks, each), |row| importance[row]));
+        let at = ParamOrigin { placement: Placement { sent: Some(sent.clone()), ..at.placement }, ..at };
+        Ok((Self::drawn(at, axis, name.into(), inputs, &[outputs.into()], draw)?, sent))
     }
     /// Lets products gather a value that is sharded at rest tile by tile, as the sharding says.
     #[must_use]

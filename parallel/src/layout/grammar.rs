@@ -136,19 +136,28 @@ impl Grammar<'_> {
     }
     fn number(self, i: usize, number: Option<&str>) -> Result<u32> {
         let StrategyInfo { word, takes, .. } = *self.0[i];
+        let method = self.0[i].method();
         match (takes, number) {
             (NumberArgument::Nothing, Some(n)) => bail!("{word}/{n}: {word} takes no number; write {word}"),
-            (NumberArgument::Required(what), None) => {
-                bail!("{word} needs a number, its {what}; write {word}/2")
+            (NumberArgument::Required(what) | NumberArgument::Percent(what), None) => {
+                bail!("{word} needs a number, its {what}; write {method}")
             }
             (_, None) => Ok(0),
-            (NumberArgument::Optional(what) | NumberArgument::Required(what), Some(n)) => {
+            (
+                NumberArgument::Optional(what)
+                | NumberArgument::Required(what)
+                | NumberArgument::Percent(what),
+                Some(n),
+            ) => {
                 let digits = n.bytes().all(|byte| byte.is_ascii_digit());
-                let number = n.parse().ok().filter(|number| digits && *number > 0);
+                let (fits, possible, such) = match takes {
+                    NumberArgument::Percent(_) => (0..=99, "0 to 99", method),
+                    _ => (1..=u32::MAX, "1 or more", format!("{word}/2")),
+                };
+                let number = n.parse().ok().filter(|number| digits && fits.contains(number));
                 number.ok_or_else(|| {
-                    Error::new(format!(
-                        "{word}/{n}: {what} must be a whole number, 1 or more, such as {word}/2"
-                    ))
+                    let why = format!("{what} must be a whole number, {possible}, such as {such}");
+                    Error::new(format!("{word}/{n}: {why}"))
                 })
             }
         }
@@ -222,8 +231,7 @@ impl Grammar<'_> {
     /// `ulysses/4`.
     pub(super) fn named(self, layout: &Layout) -> Vec<(&'static StrategyInfo, String)> {
         let of = |i: usize| {
-            let number = layout.numbers[self.0[i].choice as usize];
-            let number = if number > 0 { format!("/{number}") } else { String::new() };
+            let number = layout.number(self.0[i]).map_or(String::new(), |number| format!("/{number}"));
             (self.0[i], format!("{}{number}", self.0[i].word))
         };
         (0..self.0.len()).filter(|&i| layout.names(i)).map(of).collect()

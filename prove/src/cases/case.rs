@@ -162,6 +162,7 @@ impl ProofCase {
             optimizer: (self.optimizer, self.clip),
             narrowed: None,
             stale: None,
+            sparse: None,
         })
     }
     fn batch(&self, n: usize, step: &CaseStep) -> Result<Batch> {

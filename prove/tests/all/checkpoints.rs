@@ -1,6 +1,7 @@
 //! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on
 //! exactly as a run that did not stop. Files hold an element's canonical integer.
-use layers::{Draw, OptimizerKind, Param, ParamValues, RandomValues, SavedTensor, ValueSource};
+use comm::Axis;
+use layers::{Choice, Draw, OptimizerKind, Param, ParamValues, RandomValues, SavedTensor, ValueSource};
 use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
 use parallel::layout::covering::covering;
 use parallel::{BuildContext, Entry, Layout, Result, Trainer, named, session};
@@ -89,13 +90,16 @@ fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
         if layout.pipeline().schedule.updates_each() {
             continue; // other updates lead to other files
         }
+        let is_sparse = layout.strategies().iter().any(|about| about.choice == Choice::Features);
+        let sparse = || format!("tp={}:sparse/50", layout.size(Axis::Tp)).parse().unwrap();
+        let base = if is_sparse { sparse() } else { Layout::UNSPLIT }; // of a model without these weights
         let Ok(subject) = member.subject(layout) else { continue };
         let kind = [OptimizerKind::ADAMW, OptimizerKind::ADAMW, OptimizerKind::Sgd][i % 3];
         let subject = Subject { optimizer: (kind, subject.optimizer.1), ..subject };
         let folders = [(); 6].map(|()| tempfile::tempdir().unwrap());
         let [first, second, own, then, read, last] = folders.each_ref().map(tempfile::TempDir::path);
         let about = format!("{layout}, {} ({})", member.name, subject.learner());
-        run(&subject, &Layout::UNSPLIT, None, &[], &[first, second]).unwrap();
+        run(&subject, &base, None, &[], &[first, second]).unwrap();
         run(&subject, layout, None, &[], &[own, then]).unwrap_or_else(|why| panic!("{about}: {why}"));
         assert!(bytes(own) == bytes(first) && bytes(then) == bytes(second), "{about}: written");
         run(&subject, layout, Some(first), &[1], &[read, last]).unwrap();

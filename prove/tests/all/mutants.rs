@@ -72,7 +72,13 @@ impl Trials {
 
 /// All possible mutants of these calls.
 fn mutants(sites: &[CallSite], of: impl Fn(&CallSite) -> bool) -> Vec<(usize, Mutation)> {
-    let there = |site: &CallSite, m: Mutation| of(site) && site.outlook(m) != ExpectedResult::None;
+    // One of two ranks has all queries: as its neighbour it gets both softmaxes to merge, in the other order.
+    let merges = |site: &CallSite, m: Mutation| {
+        m == Mutation::Neighbour && site.at.file().ends_with("ring.rs") && site.words.contains("of [0, ")
+    };
+    let there = |site: &CallSite, m: Mutation| {
+        of(site) && site.outlook(m) != ExpectedResult::None && !merges(site, m)
+    };
     let of_site = |(n, site)| Mutation::ALL.iter().filter(move |m| there(site, **m)).map(move |&m| (n, m));
     sites.iter().enumerate().flat_map(of_site).collect()
 }

@@ -25,14 +25,14 @@ pub(super) fn bytes<D: RunDevice>(
     let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
     let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
     let mut parts = vec![prove::bytes(&subject, way.scheme()), all(training_peak::<D>(work, way, &batch))];
-    if layout.ranks() == 1 || layout.pipeline().schedule.updates_each() {
+    if layout.ranks() == 1 || layout.pipeline().schedule.updates_each() || layout.is_sparse() {
         parts.push(all(training_peak::<Cpu<f64>>(work, way, &batch)));
     }
     if let (Data::Text(model, _), Some(request)) = (work.data, request) {
         let shape = &model.config.shape;
         parts.push(all(way.request(request).peak::<D>(model, layout)));
         parts.push(all(all_logits_peak::<D>(shape, layout, &lengths)));
-        if layout.ranks() == 1 {
+        if layout.ranks() == 1 || layout.is_sparse() {
             parts.push(all(all_logits_peak::<Cpu<f64>>(shape, layout, &lengths)));
         }
     }

@@ -67,9 +67,10 @@ impl Case<'_> {
     fn saves(&self) -> bool {
         self.number != DtypeName::F64
     }
-    /// Returns true if rounding changes no choice of experts.
+    /// Returns true if a run differs from the unsplit one by rounding only: rounding changes no choice of
+    /// experts, and no weights are left out.
     fn is_smooth(&self) -> bool {
-        (self.kind, self.number) != (Kind::Experts, DtypeName::Bf16)
+        (self.kind, self.number) != (Kind::Experts, DtypeName::Bf16) && !self.layout.is_sparse()
     }
     fn refused_to_save(&self) -> Option<&'static str> {
         (!self.saves()).then_some("keeps no checkpoints")

@@ -1,0 +1,300 @@
+//! `sparse`: features that ranks need not send each other. The time of a layer over a slow link, predicted
+//! and measured; and a model that is trained on as more and more of them are left out.
+mod timed;
+
+use super::Run;
+use super::train::TrainArgs;
+use super::train::data::TrainData;
+use super::train::evaluations::Evaluations;
+use super::train::run::{StepLine, TrainRun};
+use super::train::state::{self, Saves};
+use crate::cli::args::ModelName;
+use crate::cli::out::line;
+use crate::cli::pictures::PicturesArgs;
+use crate::cli::watch::ProgressWatch;
+use crate::cli::{out, show};
+use crate::draw::curves::{self, Quantity};
+use clap::{Args, Command, FromArgMatches};
+use comm::{Axis, Link};
+use models::TrainableModel;
+use parallel::{Error, Layout, Network, Result, bail};
+use plan::sparse::{SparseLayer, zero_weights};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use tensor::files;
+use timed::LayerSize;
+
+/// Help on the columns.
+const MORE: &str = "\
+The first table is about one layer: the messages and products of the equations (8) to (12) of DISCO (arXiv:2302.11180), \
+their\nprediction and a measurement; then the whole layer, with its outputs gathered, beside the dense one with its \
+all-reduce.\nThe second table is about a model: from the second row on, each run begins with the weights of the one \
+before, and so\ndoes the dense model's.";
+
+/// Training steps of a run of a model of text.
+const STEPS: usize = 100;
+
+/// Leave features out of messages: the time of a layer, and what a model loses
+#[derive(Args, Debug)]
+#[command(after_help = MORE)]
+pub(crate) struct SparseArgs {
+    /// Percentages of features to leave out, in rising order
+    #[arg(long, value_name = "S,S,...", value_delimiter = ',', default_value = "0,25,50,75,90")]
+    leave_out: Vec<usize>,
+    /// Number of tensor ranks
+    #[arg(long, default_value_t = 2)]
+    ranks: usize,
+    /// The slow link between the ranks of the timed layer
+    #[arg(long, value_name = "LATENCY,BANDWIDTH", default_value = "20us,50MB/s")]
+    link: Link,
+    /// Tokens of the timed layer
+    #[arg(long, default_value_t = 256)]
+    tokens: usize,
+    /// Inputs, and outputs, of the timed layer
+    #[arg(long, default_value_t = 1024)]
+    features: usize,
+    /// Model to train, as in train: a folder, embedded or moe [default: fresh weights]; or mlp, a classifier
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    #[command(flatten)]
+    pictures: PicturesArgs,
+    /// Data to train on, as in train
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Training steps of each run of a model of text; 0: train nothing [default: 100]
+    #[arg(long)]
+    steps: Option<usize>,
+    /// With --model mlp: epochs of each run [default: 1]
+    #[arg(long)]
+    epochs: Option<usize>,
+    /// Keep the folder of each run here, as dense-S and sparse-S
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Draw both tables to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// A layer that leaves out a share of its features.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct TimeRow {
+    left_out_percent: usize,
+    messages_seconds: f64,
+    products_seconds: f64,
+    predicted_seconds: f64,
+    measured_seconds: f64,
+    whole_layer_seconds: f64,
+    dense_layer_seconds: f64,
+}
+
+/// A model that leaves out a share of its features, beside a dense one that was trained for as long.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct QualityRow {
+    left_out_percent: usize,
+    zero_weights: f64,
+    sparse: f64,
+    dense: f64,
+}
+
+impl Run for SparseArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        self.check()?;
+        let times = self.times(json)?;
+        let (quality, title) = if self.trains() { self.trained(json)? } else { (Vec::new(), "") };
+        if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
+            files::replace_file(file, picture(&times, &quality, title).as_bytes())?;
+        }
+        Ok(true)
+    }
+}
+
+impl SparseArgs {
+    fn trains(&self) -> bool {
+        self.steps != Some(0) && self.epochs != Some(0)
+    }
+    fn check(&self) -> Result<()> {
+        let Self { leave_out, ranks, tokens, features, .. } = self;
+        if let Some(bad) = leave_out.iter().find(|percent| **percent > 99) {
+            bail!("--leave-out has {bad}; write percentages from 0 to 99");
+        }
+        if !leave_out.is_sorted_by(|a, b| a < b) {
+            bail!("--leave-out is not in rising order; weights that have become 0 stay 0");
+        }
+        let unused =
+            [("out", self.out.is_some()), ("model", self.model.is_some()), ("data", self.data.is_some())];
+        if let Some((flag, _)) = unused.iter().find(|(_, given)| *given && !self.trains()) {
+            let none = if self.steps == Some(0) { "steps" } else { "epochs" };
+            bail!("--{flag} is for the runs of a model, and --{none} 0 trains nothing");
+        }
+        for (flag, seen, least) in [("ranks", *ranks, 2), ("tokens", *tokens, 1), ("features", *features, 1)]
+        {
+            if seen < least {
+                bail!("--{flag} is {seen}; it must be {least} or more");
+            }
+        }
+        if !features.is_multiple_of(*ranks) {
+            bail!("--features is {features}; it must be a multiple of the ranks, {ranks}");
+        }
+        let sends = |percent: usize| parallel::tensor::sparse::sent_of(features / ranks, percent);
+        if let Some(bad) = leave_out.iter().find(|percent| sends(**percent) == 0) {
+            let own = features / ranks;
+            bail!("--leave-out {bad} leaves a rank without input: none of {own} features would be sent");
+        }
+        Ok(())
+    }
+    /// Times the layer, and prints the first table.
+    fn times(&self, json: bool) -> Result<Vec<TimeRow>> {
+        let Self { ranks, tokens, features, link, .. } = *self;
+        let (size, watch) = (LayerSize { ranks, tokens, features }, ProgressWatch::spinner());
+        watch.say("timing a layer");
+        let layer = SparseLayer {
+            ranks,
+            work: size.work(),
+            speed: size.speed()?,
+            bytes: (4 * tokens * (features - features / ranks)) as f64,
+            bandwidth: link.bandwidth(),
+        };
+        let dense = size.dense(link)?;
+        let row = |percent: &usize| {
+            let (percent, share) = (*percent, *percent as f64 / 100.0);
+            let seen = size.sparse(link, percent)?;
+            Ok(TimeRow {
+                left_out_percent: percent,
+                messages_seconds: layer.messages(share),
+                products_seconds: layer.products(share),
+                predicted_seconds: layer.seconds(share),
+                measured_seconds: seen.columns,
+                whole_layer_seconds: seen.whole,
+                dense_layer_seconds: dense,
+            })
+        };
+        let rows = self.leave_out.iter().map(row).collect::<Result<Vec<_>>>()?;
+        watch.done();
+        show::all(json, &rows, || {
+            let ms = |seconds: f64| format!("{:.2}", 1e3 * seconds);
+            let head = ["left out", "messages", "products", "predicted", "measured", "layer", "dense layer"];
+            let cells = |row: &TimeRow| {
+                let of = [
+                    row.messages_seconds,
+                    row.products_seconds,
+                    row.predicted_seconds,
+                    row.measured_seconds,
+                    row.whole_layer_seconds,
+                    row.dense_layer_seconds,
+                ];
+                [format!("{} %", row.left_out_percent)].into_iter().chain(of.map(ms)).collect()
+            };
+            line(&format!("{features}x{features}, {tokens} tokens, {ranks} ranks, {link}; in ms:"));
+            line(&show::table(&head, rows.iter().map(cells)).to_string());
+            let balance = 100.0 * layer.balance();
+            line(&format!("Messages and products take equally long with {balance:.0} % left out.\n"));
+        });
+        Ok(rows)
+    }
+    /// Trains the models, and prints the second table. Returns its rows, and what they measure.
+    fn trained(&self, json: bool) -> Result<(Vec<QualityRow>, &'static str)> {
+        let (args, watch) = (self.train()?, ProgressWatch::spinner());
+        let (fresh, learnt) = args.begin_with(None)?;
+        let settings = args.settings_for(&learnt)?;
+        let title = match learnt {
+            TrainData::Digits(_) => "accuracy on the test pictures, %",
+            _ => "bits a byte on the held-out text",
+        };
+        let temporary = tempfile::tempdir().map_err(|why| Error::new(why.to_string()))?;
+        let folder = self.out.as_deref().unwrap_or(temporary.path());
+        let run = |model: &TrainableModel, (name, percent): (&str, usize), layout: String| {
+            let dir = folder.join(format!("{name}-{percent}"));
+            watch.say(&format!("training {layout}"));
+            let run = TrainRun {
+                model: model.clone(),
+                source: &learnt,
+                settings: settings.clone(),
+                layout: layout.parse::<Layout>()?,
+                network: Network::default(),
+                out: Some(dir.clone()),
+                saves: Saves::default(),
+                resume: None,
+                evaluations: Evaluations::default(),
+                checkpoint_every: usize::MAX,
+                check_every: None,
+                stop_after: None,
+                dump: None,
+            };
+            run.ready()?;
+            judged(&run, &dir)
+        };
+        let (mut last, mut rows) = ([fresh.clone(), fresh], Vec::new());
+        for &percent in &self.leave_out {
+            let ranks = self.ranks;
+            let (sparse, next) =
+                run(&last[0], ("sparse", percent), format!("{}={ranks}:sparse/{percent}", Axis::Tp))?;
+            let (dense, also) = run(&last[1], ("dense", percent), format!("{}={ranks}", Axis::Tp))?;
+            last = [next, also];
+            let zero_weights = zero_weights(percent as f64 / 100.0, ranks);
+            rows.push(QualityRow { left_out_percent: percent, zero_weights, sparse, dense });
+        }
+        watch.done();
+        show::all(json, &rows, || {
+            let cells = |row: &QualityRow| {
+                let zero = format!("{:.1} %", 100.0 * row.zero_weights);
+                let of = [row.sparse, row.dense].map(|value| format!("{value:.3}"));
+                [format!("{} %", row.left_out_percent), zero].into_iter().chain(of).collect()
+            };
+            let head = ["left out", "zero weights", "sparse", "dense, as long"];
+            line(&format!("{title}:\n{}", show::table(&head, rows.iter().map(cells))));
+        });
+        Ok((rows, title))
+    }
+    /// Returns the flags of train that are given.
+    fn train(&self) -> Result<TrainArgs> {
+        let parsed = TrainArgs::augment_args(Command::new("train")).try_get_matches_from(["train"]);
+        let train = parsed.and_then(|flags| TrainArgs::from_arg_matches(&flags));
+        let is_mlp = self.model == Some(ModelName::Mlp);
+        Ok(TrainArgs {
+            steps: self.steps.or((!is_mlp).then_some(STEPS)),
+            epochs: self.epochs.or(is_mlp.then_some(1)),
+            model: self.model.clone(),
+            data: self.data.iter().cloned().collect(),
+            pictures: PicturesArgs { hidden: self.pictures.hidden.clone() },
+            ..train.map_err(|why| Error::new(why.to_string()))?
+        })
+    }
+}
+
+/// Trains, and returns the run's last evaluation, and its model.
+fn judged(run: &TrainRun, dir: &Path) -> Result<(f64, TrainableModel)> {
+    let _lock = state::prepare(dir, None, &run.model)?;
+    let accuracy = Mutex::new(None);
+    let step = |done: &StepLine| {
+        let mut last = accuracy.lock().expect("nothing panics under this lock");
+        *last = done.accuracy.or(*last);
+        Ok(())
+    };
+    let finished = run.train(&step, &|_, _| ())?;
+    let accuracy = accuracy.into_inner().expect("no rank is left").map(|right| 100.0 * right);
+    let Some(value) = finished.held_out_bits_per_byte.or(accuracy) else {
+        bail!("there is no held-out text, or it is too short; give a longer one with --data");
+    };
+    Ok((value, TrainableModel::read(dir)?))
+}
+
+/// Draws time and quality over the share of features that is left out.
+fn picture(times: &[TimeRow], quality: &[QualityRow], title: &'static str) -> String {
+    let over = |of: fn(&TimeRow) -> f64| {
+        times.iter().map(|row| (row.left_out_percent, 1e3 * of(row))).collect::<Vec<_>>()
+    };
+    let of = |of: fn(&QualityRow) -> f64| {
+        quality.iter().map(|row| (row.left_out_percent, of(row))).collect::<Vec<_>>()
+    };
+    let names = ["sparse, measured", "sparse, predicted", "dense"].map(String::from);
+    let quantities = [
+        Quantity {
+            title: "time of a layer, ms",
+            from_0: true,
+            runs: vec![over(|row| row.measured_seconds), over(|row| row.predicted_seconds)],
+        },
+        Quantity { title, from_0: false, runs: vec![of(|row| row.sparse), vec![], of(|row| row.dense)] },
+    ];
+    curves::draw("features left out of messages", (&names, "% left out"), &quantities, &[])
+}

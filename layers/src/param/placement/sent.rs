@@ -1,0 +1,69 @@
+//! Input features of a linear layer that ranks send each other. A weight that leads from a feature which its
+//! rank does not send to an output of another rank is always 0.
+//!
+//! ```text
+//! W[I,O] over 2 ranks, each sending 1 of its 2 features:    rank 0's outputs | rank 1's outputs
+//!                                   rank 0's features  0    x                | x       sent
+//!                                                      1    x                | 0
+//!                                   rank 1's features  2    0                | x
+//!                                                      3    x                | x       sent
+//! ```
+//!
+//! The mask is the zeros of the weight: a file of weights needs nothing else. A feature's importance is the
+//! sum of squares of its weights to other ranks' outputs.
+//!
+//! Source: Qin et al., "DISCO: distributed inference with sparse communications", §3, arXiv:2302.11180.
+use crate::ParamValues;
+use tensor::Scalar;
+
+/// The input features that each rank sends to all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentFeatures {
+    cut: [usize; 2], // inputs and outputs of a rank
+    each: usize,     // features that a rank sends
+    sent: Vec<bool>, // of every input
+}
+
+impl SentFeatures {
+    /// Returns the importance of input `row` of a weight `[I,O]` for `ranks` ranks: Σ W² over the outputs of
+    /// the other ranks.
+    pub fn importance<E: Scalar>(
+        values: &ParamValues<E>,
+        [inputs, outputs]: [usize; 2],
+        ranks: usize,
+        row: usize,
+    ) -> E {
+        let (mut weights, share) = (vec![E::ZERO; outputs], outputs.div_ceil(ranks));
+        values.set([row, 0], &mut weights);
+        let own = row / (inputs / ranks) * share;
+        let other = weights.iter().enumerate().filter(|(column, _)| !(own..own + share).contains(column));
+        other.fold(E::ZERO, |sum, (_, w)| sum + *w * *w)
+    }
+    /// Chooses the `each` most important features of every rank; of equally important ones, the first.
+    pub fn choose<E: Scalar>(
+        [inputs, outputs]: [usize; 2],
+        (ranks, each): (usize, usize),
+        importance: impl Fn(usize) -> E,
+    ) -> Self {
+        let (cut, mut sent) = ([inputs / ranks, outputs.div_ceil(ranks)], vec![false; inputs]);
+        for rank in 0..ranks {
+            let mut own: Vec<_> = (rank * cut[0]..(rank + 1) * cut[0]).collect();
+            own.sort_by(|a, b| importance(*b).order(importance(*a)).then(a.cmp(b)));
+            own[..each].iter().for_each(|feature| sent[*feature] = true);
+        }
+        Self { cut, each, sent }
+    }
+    /// Number of features that a rank sends.
+    pub fn each(&self) -> usize {
+        self.each
+    }
+    /// Returns the features that a rank sends, counted among all inputs.
+    pub fn of(&self, rank: usize) -> impl Iterator<Item = usize> {
+        let own = rank * self.cut[0]..(rank + 1) * self.cut[0];
+        own.filter(|feature| self.sent[*feature])
+    }
+    /// Returns whether a weight may be other than 0: its feature is sent, or its output is on the same rank.
+    pub fn reaches(&self, [row, column]: [usize; 2]) -> bool {
+        self.sent[row] || row / self.cut[0] == column / self.cut[1]
+    }
+}

@@ -1,0 +1,158 @@
+//! Sparse communication, `tp=N:sparse/S`: before a row layer, each rank sends the others only the features
+//! that matter most to them. S percent of each rank's features are left out.
+//!
+//! ```text
+//! tp alone  Y[B,O]   = Σ_t X_t · W[I_t,O]                              all-reduce, B·O elements
+//! sparse    Y[B,O_t] = X_t · W[I_t,O_t] + Σ_s X_s[sent] · W[sent,O_t]  all-gather, B·I/N·(1 − S) elements
+//!           Y[B,O]   = all ranks' columns                              all-gather, B·O/N elements
+//! backward  dX_t, dW: `layers/src/ops/features.rs`                     reduce-scatter, B·I·(1 − S) elements
+//! ```
+//!
+//! Source: Qin et al., "DISCO: distributed inference with sparse communications", §3, arXiv:2302.11180.
+//! Chapter: 26.
+use comm::{Axis, Group};
+use kernels::Kernels;
+use layers::model::strategy::Row;
+use layers::ops::{
+    FeatureExchange, ReceivedFeatures, Region, Split, Stream, add_columns, columns_bias_gradient,
+};
+use layers::param::weight::ColumnWeight;
+use layers::{
+    BoxedLayer, Builder, Choice, Design, DividedSize, DivisionRule, InputHalf, KeptValue, Layer,
+    NumberArgument, Params, PassContext, Result, Sizes, Strategy, StrategyInfo, Tries,
+};
+use std::iter::once;
+use std::sync::Arc;
+
+/// Sparse communication between the tensor ranks.
+///
+/// A weight from a feature that is not sent to an output of another rank is 0, and stays 0: the mask is the
+/// zeros of the weight, so a checkpoint is an ordinary folder. Building a model sets those weights to 0 that
+/// are least important in its initial values, or in the values of a folder. A dense model becomes sparse step
+/// by step: a run under `sparse/25` begins from its folder, one under `sparse/50` from that one's. The share
+/// of a layer's weights that are 0 is `S·(N − 1)/N`, because weights within a rank stay.
+pub struct SparseMessages;
+
+static ABOUT: StrategyInfo = StrategyInfo {
+    name: "sparse communication",
+    word: "sparse",
+    takes: NumberArgument::Percent("percentage of features that are not sent"),
+    tries: Tries::Never,
+    shares,
+    paper: "Qin et al., arXiv:2302.11180",
+    chapter: Some("sparse-and-shared.md"),
+    hints: &[
+        ("gradient of", "a weight from a feature that is not sent to another rank's output has no gradient"),
+        (".bias", "a row layer's bias is cut like its columns, and added before they are gathered"),
+        ("dx", "dX is this rank's own part, and for features that were sent what the other ranks add"),
+        ("", "a rank sends its own features that other ranks' outputs weigh most, the same ones to all"),
+    ],
+    ..StrategyInfo::of(Some(Axis::Tp), Choice::Features)
+};
+
+/// Number of features that a rank sends of `own`, if `percent` of them are left out.
+pub fn sent_of(own: usize, percent: usize) -> usize {
+    (own * (100 - percent) + 50) / 100
+}
+
+fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
+    let (ranks, percent) = (sizes.along(Axis::Tp), sizes.number.unwrap_or(0));
+    let one = |what, size, by| DividedSize { what, size, over: ranks, by };
+    let sent = |inputs: usize| {
+        let all = sent_of(inputs / ranks, percent) * ranks;
+        one("features that are sent", all, DivisionRule::AtLeastOne)
+    };
+    let Some(shape) = design.shape() else {
+        return design.shared().into_iter().map(sent).collect();
+    };
+    let dense = (0..shape.blocks).any(|block| shape.experts(block).is_none()).then_some(shape.hidden);
+    let of_all = shape.experts.and_then(|experts| experts.shared).map(|shared| shared.hidden);
+    let width = one("features of a token", shape.width, DivisionRule::Equally);
+    let inputs = [Some(shape.heads.queries * shape.heads.dim), dense, of_all];
+    once(width).chain(inputs.into_iter().flatten().map(sent)).collect()
+}
+
+impl<D: Kernels> Strategy<D> for SparseMessages {
+    fn about(&self) -> &'static StrategyInfo {
+        &ABOUT
+    }
+    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<BoxedLayer<D, Split<D>, Stream<D>>>> {
+        let percent = at.numbers[Choice::Features as usize] as usize;
+        Ok(Some(BoxedLayer::new(SparseRow::shard(at, row, percent)?)))
+    }
+}
+
+/// A row layer whose ranks send each other some of its inputs, and gather its outputs.
+pub struct SparseRow<D: Kernels> {
+    name: Arc<str>,
+    weight: ColumnWeight<D>,       // W[I,O_t]
+    bias: Option<ColumnWeight<D>>, // b[O_t]
+    exchange: FeatureExchange<D>,
+    group: Group<D::Place>, // the ranks of axis t
+    region: Region,         // the rows of Y that a rank has
+}
+
+impl<D: Kernels> SparseRow<D> {
+    /// Builds this rank's columns of `W[inputs, outputs]`, and `name.bias` if there is one, with the initial
+    /// values of a [`RowLinear`](layers::RowLinear); `percent` of the inputs are not sent.
+    ///
+    /// # Errors
+    /// If the ranks do not divide the inputs and the outputs.
+    pub fn shard(at: &Builder<D>, row: &Row, percent: usize) -> Result<Self> {
+        let Row { axis, name, sizes: [inputs, outputs], bias } = *row;
+        let group = at.mesh.group(axis).named(name);
+        let own = inputs / group.size();
+        let (weight, sent) = ColumnWeight::sparse(at, axis, name, row.sizes, sent_of(own, percent))?;
+        let bias = bias.then(|| ColumnWeight::bias(at, axis, name, &[outputs.into()])).transpose()?;
+        let exchange = FeatureExchange::new(at.device, group.clone(), &sent, own);
+        Ok(Self { name: name.into(), weight, bias, exchange, group, region: at.region })
+    }
+}
+
+impl<D: Kernels> Layer<D> for SparseRow<D> {
+    type In = Split<D>; // X[B,I_t]
+    type Out = Stream<D>; // Y[B,O], the same on every rank, or this rank's tokens
+    type Saved = KeptValue<(Split<D>, ReceivedFeatures<D>)>;
+    type Pending = (Split<D>, ReceivedFeatures<D>, Split<D>);
+
+    fn forward(&self, cx: &PassContext<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
+        cx.record(&self.name, "in", &(&x, &self.group, x.shape()[1] * self.group.size()))?;
+        let (mut y, received) = self.exchange.columns(&x, &self.weight.columns()?)?;
+        if let Some(bias) = &self.bias {
+            y = add_columns(y, &bias.columns()?)?;
+        }
+        let y = Stream::cut(&y.all_gather(&self.group)?, self.region);
+        cx.record(&self.name, "out", &y)?;
+        Ok((y, cx.keep((x, received))))
+    }
+
+    fn backward_input(
+        &mut self,
+        cx: &PassContext<D>,
+        saved: Self::Saved,
+        dy: Stream<D>,
+    ) -> InputHalf<D, Self> {
+        cx.record_gradient(&self.name, "out", &dy)?;
+        let dy = Split::cut(&dy.gather(&self.group)?, &self.group)?;
+        let dx = self.exchange.input_gradient(&dy, &self.weight.columns()?)?;
+        cx.record_gradient(&self.name, "in", &(&dx, &self.group, dx.shape()[1] * self.group.size()))?;
+        let (x, received) = saved.open();
+        Ok((dx, (x, received, dy)))
+    }
+
+    fn backward_weight(&mut self, _: &PassContext<D>, (x, received, dy): Self::Pending) -> Result<()> {
+        self.exchange.weight_gradient(&mut self.weight, (&x, &received), &dy);
+        if let Some(bias) = &mut self.bias {
+            columns_bias_gradient(bias, &dy);
+        }
+        Ok(())
+    }
+
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
+        into.push(self.weight.param());
+        into.extend(self.bias.as_mut().map(ColumnWeight::param));
+    }
+}
+
+#[cfg(test)]
+mod tests;
