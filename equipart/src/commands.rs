@@ -123,6 +123,7 @@ commands! {
     price::PriceArgs as Price,
     plan::PlanArgs as Plan,
     shard::ShardArgs as Shard,
+    share::ShareArgs as Share,
     sparse::SparseArgs as Sparse,
     machine::MachineArgs as Machine,
     eval::EvalArgs as Eval,

@@ -11,7 +11,7 @@
 //! | `cores.rs`, `kept.rs`, `watch.rs` | work for all cores; prices that a search keeps; its progress |
 //! | `generation.rs` | the time of generating texts, and the search for its best layout |
 //! | `morphing.rs` | the best layout of as many devices as are left |
-//! | `partition.rs` | `PipeDream`'s stages, by measured times of a model's parts |
+//! | `partition.rs`, `share.rs` | by measured times: `PipeDream`'s stages, a model's share of a device |
 //! | `advice.rs` | the usual decision trees, with this job's figures |
 pub mod advice;
 pub mod block;
@@ -27,6 +27,7 @@ pub mod machine;
 pub mod morphing;
 pub mod partition;
 pub mod search;
+pub mod share;
 pub mod space;
 pub mod sparse;
 pub mod step;

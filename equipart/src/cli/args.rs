@@ -64,6 +64,11 @@ const NAMES: [(&str, ModelName); 3] =
     [("embedded", ModelName::Embedded), ("moe", ModelName::Moe), ("mlp", ModelName::Mlp)];
 
 impl ModelName {
+    /// Returns the name as it is given.
+    pub(crate) fn given(&self) -> OsString {
+        let named = NAMES.iter().find(|(_, model)| model == self).map(|(name, _)| (*name).into());
+        named.unwrap_or_else(|| if let Self::Folder(folder) = self { folder.into() } else { OsString::new() })
+    }
     /// Parser of the value of `--model`.
     pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(Self::read)

@@ -44,6 +44,7 @@ mod runs;
 mod schedule;
 mod screens;
 mod shard;
+mod share;
 #[path = "../../../cuda/src/twin/tests/skipped.rs"]
 mod skipped;
 mod sparse;

@@ -1,0 +1,252 @@
+//! `share`: the cores that a model should get. Its time on every share of this machine's cores, predicted
+//! and measured; and several models, each on cores of its own, beside one after the other.
+mod forwards;
+mod pins;
+mod process;
+
+use super::Run;
+use crate::cli::args::ModelName;
+use crate::cli::out::line;
+use crate::cli::watch::ProgressWatch;
+use crate::cli::{self, show};
+use clap::Args;
+use forwards::{Forward, median};
+use parallel::{Result, bail};
+use plan::share::{knee, slope, throughput};
+use process::Worker;
+use serde::Serialize;
+
+/// Help on the columns.
+const MORE: &str = "\
+E is the time of a forward on S cores; A = 1/(E·S) is the throughput of a core, -1/(E²·S) its slope (equations (13) \
+and (14) of\nD-STACK, arXiv:2304.13541). The knee is the S with the steepest slope. Each rank is pinned to a core; for \
+less than a core\nit is paused for a part of the time.";
+
+/// Find the cores that models should get: their times on shares of this machine, predicted and measured
+#[derive(Args, Debug)]
+#[command(after_help = MORE)]
+pub(crate) struct ShareArgs {
+    /// Models of text: folders, embedded or moe
+    #[arg(value_name = "DIR|NAME", default_value = "embedded", value_parser = ModelName::parser())]
+    models: Vec<ModelName>,
+    /// Tokens of a forward, for all models or for each
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "256")]
+    tokens: Vec<usize>,
+    /// Seconds that each share is measured, in each of five rounds
+    #[arg(long, default_value_t = 0.24)]
+    seconds: f64,
+    /// Only run the first model on these cores, --forwards times, and print the seconds
+    #[arg(long, value_name = "CORE,CORE,...", value_delimiter = ',', requires = "forwards")]
+    cores: Option<Vec<usize>>,
+    /// With --cores: number of forwards
+    #[arg(long, requires = "cores")]
+    forwards: Option<usize>,
+}
+
+/// A model on a share of the cores.
+#[derive(Clone, Debug, Serialize)]
+struct ShareRow {
+    model: String,
+    cores: f64,
+    predicted_seconds: f64,
+    measured_seconds: f64,
+    throughput_of_a_core: f64,
+    slope: f64,
+}
+
+/// A model at its knee.
+#[derive(Clone, Debug, Serialize)]
+struct KneeRow {
+    model: String,
+    predicted_knee: f64,
+    measured_knee: f64,
+}
+
+/// A model beside others, each on its own cores, and in turns with them on all cores.
+#[derive(Clone, Debug, Serialize)]
+struct TogetherRow {
+    model: String,
+    cores: usize,
+    together_forwards_per_second: f64,
+    in_turns_forwards_per_second: f64,
+}
+
+/// Rounds of all shares.
+const ROUNDS: usize = 5;
+/// Shares of less than a core.
+const PARTS: [f64; 9] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+
+impl Run for ShareArgs {
+    fn run(self, json: bool) -> Result<bool> {
+        let all = pins::cores()?;
+        self.check(&all)?;
+        if let (Some(cores), Some(forwards)) = (&self.cores, self.forwards) {
+            let forward = Forward { model: cli::model(self.models.first())?, tokens: self.tokens[0] };
+            let seconds = forward.run(cores, forwards, &process::ready)?;
+            show::one(json, &serde_json::json!({ "seconds": seconds }), || format!("{seconds}"));
+            return Ok(true);
+        }
+        let watch = ProgressWatch::spinner();
+        let mut of_models = Vec::new();
+        for (number, name) in self.models.iter().enumerate() {
+            let forward = Forward { model: cli::model(Some(name))?, tokens: self.tokens(number) };
+            let worker = Worker { model: name.clone(), tokens: forward.tokens };
+            of_models.push((self.rows((&forward, &worker), &all, &watch)?, worker));
+        }
+        watch.done();
+        let knees: Vec<_> = of_models.iter().map(|(rows, worker)| knees(worker, rows)).collect();
+        for ((rows, worker), knee) in of_models.iter().zip(&knees) {
+            show::all(json, rows, || tell(&worker.label(), rows));
+            show::one(json, knee, || {
+                format!("knee: {} predicted, {} measured\n", knee.predicted_knee, knee.measured_knee)
+            });
+        }
+        if of_models.len() > 1 {
+            let rows = self.together(&of_models, &knees, &all)?;
+            show::all(json, &rows, || tell_together(&rows));
+        }
+        Ok(true)
+    }
+}
+
+impl ShareArgs {
+    fn tokens(&self, model: usize) -> usize {
+        self.tokens[if self.tokens.len() == 1 { 0 } else { model }]
+    }
+    fn check(&self, all: &[usize]) -> Result<()> {
+        let Self { models, tokens, seconds, .. } = self;
+        if models.len() > all.len() {
+            let there = layers::counted(all.len(), "core");
+            bail!("{} models are more than the {there} of this machine; each needs one", models.len());
+        }
+        if tokens.len() != 1 && tokens.len() != models.len() {
+            bail!("--tokens has {} numbers for {}", tokens.len(), layers::counted(models.len(), "model"));
+        }
+        if tokens.contains(&0) {
+            bail!("--tokens has 0; a forward needs a token");
+        }
+        if !(0.01..=600.0).contains(seconds) {
+            bail!("--seconds is {seconds}; it must be 0.01 to 600");
+        }
+        if let Some(bad) = self.cores.iter().flatten().find(|core| !all.contains(core)) {
+            bail!("--cores has {bad}, which this process may not use; it may use {all:?}");
+        }
+        Ok(())
+    }
+    /// Measures a model on every share, beside its prediction. The median of the rounds counts.
+    fn rows(
+        &self,
+        (forward, worker): (&Forward, &Worker),
+        all: &[usize],
+        watch: &ProgressWatch,
+    ) -> Result<Vec<ShareRow>> {
+        let whole = (1..=all.len()).filter(|cores| forwards::layout(&forward.model, *cores).is_ok());
+        let shares: Vec<f64> = PARTS.into_iter().chain(whole.map(|cores| cores as f64)).collect();
+        // seconds of the forward, of its calls, and of unsplit forwards on all of the cores at once
+        let mut seen = vec![[const { Vec::new() }; 3]; shares.len()];
+        let mut kernels = Vec::new();
+        for round in 1..=ROUNDS {
+            watch.say(&format!("{}, round {round} of {ROUNDS}", worker.label()));
+            let now = forward.kernels(all[0])?;
+            let one = now.seconds(1.0);
+            kernels.push(now);
+            for (cores, seen) in shares.iter().zip(&mut seen) {
+                let (pinned, part) = (&all[..cores.ceil() as usize], cores.min(1.0));
+                let forwards = ((self.seconds * part / one).ceil() as usize).max(2);
+                seen[0].push(worker.seconds(pinned, forwards, part)?);
+                if pinned.len() > 1 {
+                    seen[1].push(forward.calls(pinned)?);
+                    seen[2].push(worker.beside(pinned, forwards)?);
+                }
+            }
+        }
+        kernels.sort_by(|a, b| a.seconds(1.0).total_cmp(&b.seconds(1.0)));
+        let kernels = &kernels[ROUNDS / 2];
+        let alone = kernels.seconds(1.0);
+        let row = |(cores, [measured, calls, beside]): (f64, [f64; 3])| ShareRow {
+            model: worker.label(),
+            cores,
+            predicted_seconds: kernels.seconds(cores) * (beside / alone).max(1.0) + calls,
+            measured_seconds: measured,
+            throughput_of_a_core: throughput(measured, cores),
+            slope: slope(measured, cores),
+        };
+        Ok(shares.into_iter().zip(seen.into_iter().map(|seen| seen.map(median))).map(row).collect())
+    }
+    /// Runs all models at once, each on as many cores as its knee says if there are enough, and compares them
+    /// with turns of equal length on all cores.
+    fn together(
+        &self,
+        of_models: &[(Vec<ShareRow>, Worker)],
+        knees: &[KneeRow],
+        all: &[usize],
+    ) -> Result<Vec<TogetherRow>> {
+        let mut left = all.len() - of_models.len();
+        let mut wishes: Vec<_> = knees.iter().map(|knee| (knee.measured_knee.ceil() as usize, 1)).collect();
+        while left > 0 && wishes.iter().any(|(wish, has)| wish > has) {
+            for (wish, has) in &mut wishes {
+                let more = usize::from(*wish > *has && left > 0);
+                (*has, left) = (*has + more, left - more);
+            }
+        }
+        let mut from = 0;
+        let mut running = Vec::new();
+        for ((rows, worker), (_, cores)) in of_models.iter().zip(wishes) {
+            let on = |cores: usize| rows.iter().rfind(|row| row.cores <= cores as f64).expect("one core");
+            let own = on(cores);
+            let cores = own.cores as usize; // those that the model fits
+            let forwards = ((self.seconds / own.measured_seconds).ceil() as usize).max(2);
+            let turn = 1.0 / (of_models.len() as f64 * on(all.len()).measured_seconds);
+            running.push((worker.start(&all[from..from + cores], forwards)?, forwards, cores, turn));
+            from += cores;
+        }
+        let row = |(process, forwards, cores, turn): (process::ForwardProcess, usize, usize, f64)| {
+            let model = process.model().to_string();
+            let seconds = process.end(1.0)?;
+            Ok(TogetherRow {
+                model,
+                cores,
+                together_forwards_per_second: forwards as f64 / seconds,
+                in_turns_forwards_per_second: turn,
+            })
+        };
+        running.into_iter().map(row).collect()
+    }
+}
+
+fn knees(worker: &Worker, rows: &[ShareRow]) -> KneeRow {
+    let of = |seconds: fn(&ShareRow) -> f64| {
+        knee(rows.iter().map(|row| (row.cores, seconds(row)))).expect("there are shares")
+    };
+    KneeRow {
+        model: worker.label(),
+        predicted_knee: of(|row| row.predicted_seconds),
+        measured_knee: of(|row| row.measured_seconds),
+    }
+}
+
+fn tell(label: &str, rows: &[ShareRow]) {
+    let cells = |row: &ShareRow| {
+        let ratio = row.measured_seconds / row.predicted_seconds;
+        vec![
+            format!("{}", row.cores),
+            format!("{:.2}", 1e3 * row.predicted_seconds),
+            format!("{:.2}", 1e3 * row.measured_seconds),
+            format!("{:+.0} %", 100.0 * (ratio - 1.0)),
+            format!("{:.1}", row.throughput_of_a_core),
+            format!("{:.0}", row.slope),
+        ]
+    };
+    let head = ["S", "E, ms", "measured", "off by", "A, 1/s", "slope, 1/s²"];
+    line(&format!("{label}:\n{}", show::table(&head, rows.iter().map(cells))));
+}
+
+fn tell_together(rows: &[TogetherRow]) {
+    let cells = |row: &TogetherRow| {
+        let [together, turns] = [row.together_forwards_per_second, row.in_turns_forwards_per_second];
+        let ratio = format!("x{:.2}", together / turns);
+        vec![row.model.clone(), row.cores.to_string(), format!("{together:.1}"), format!("{turns:.1}"), ratio]
+    };
+    let head = ["forwards/s", "cores", "together", "in turns, on all cores", "gain"];
+    line(&show::table(&head, rows.iter().map(cells)).to_string());
+}

@@ -1,0 +1,247 @@
+//! Forwards of a model on pinned cores, and the kernels that they consist of.
+use super::pins::pin;
+use comm::{Axis, CallClock, GhostCall, Reduce, TimeUse, Trace};
+use layers::{Design, PassContext};
+use models::Model;
+use parallel::{BuildContext, Error, Layout, Network, Result, Stages, bail, session};
+use plan::share::{ParallelKernel, SharedModel};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+use tensor::{Category, Clock, Cpu, Device, KernelWork, Tensor, TokenIds};
+
+/// Forwards before the first that is timed: in all, the seconds that a processor needs to get up to speed.
+const WARM: f64 = 0.1;
+/// Forwards whose kernels are timed.
+const TIMED: usize = 20;
+/// Tokens of a sequence, at most.
+const SEQUENCE: usize = 64;
+/// The most tensor ranks for which a kernel's parallel part is looked for.
+const RANKS: usize = 64;
+
+/// Work of a forward: a model, and a number of tokens in sequences of equal length, or nearly so.
+pub(super) struct Forward {
+    pub(super) model: Model,
+    pub(super) tokens: usize,
+}
+
+/// Returns the layout on this many cores: a tensor rank on each.
+///
+/// # Errors
+/// If the model does not fit it.
+pub(super) fn layout(model: &Model, cores: usize) -> Result<Layout> {
+    let layout = Layout::new(&[(Axis::Tp, cores)])?;
+    layout.fits(Design::from(model.config.shape).inferring())?;
+    Ok(layout)
+}
+
+impl Forward {
+    fn sequences(&self) -> Vec<usize> {
+        let longest = SEQUENCE.min(self.model.config.positions).min(self.tokens);
+        let (all, rest) = (self.tokens / longest, self.tokens % longest);
+        [vec![longest; all], vec![rest; usize::from(rest > 0)]].concat()
+    }
+    /// Runs forwards on these cores, each rank pinned to its own: some to warm up, then after a call of
+    /// `ready` the timed ones. Returns the seconds of the timed ones together.
+    ///
+    /// # Errors
+    /// If the model does not fit as many ranks, or a core cannot be used.
+    pub(super) fn run(&self, cores: &[usize], forwards: usize, ready: &(dyn Fn() + Sync)) -> Result<f64> {
+        let layout = layout(&self.model, cores.len())?;
+        let seconds = self.on(&layout, &Network::default(), |at, forward| {
+            pin(cores[at.mesh.rank()])?;
+            let first = timed(forward)?.max(1e-6);
+            let mut more = [(WARM / first).ceil() as usize];
+            at.mesh.world().all_reduce_values(&mut more, usize::max)?; // as many on every rank
+            (0..more[0]).try_for_each(|_| forward())?;
+            at.mesh.barrier()?;
+            if at.mesh.rank() == 0 {
+                ready();
+            }
+            at.mesh.barrier()?;
+            let start = Instant::now();
+            (0..forwards).try_for_each(|_| forward())?;
+            Ok(start.elapsed().as_secs_f64())
+        })?;
+        Ok(seconds.into_iter().fold(0.0, f64::max))
+    }
+    fn on<T: Send>(
+        &self,
+        layout: &Layout,
+        network: &Network,
+        work: impl Fn(&BuildContext<Cpu<f32>>, &mut dyn FnMut() -> Result<()>) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        let (shape, lengths, world) =
+            (self.model.config.shape, self.sequences(), network.world(layout, "forwards")?);
+        session::run((layout, &world), self.model.values(), |at: BuildContext<Cpu<f32>>| {
+            let mut stages = Stages::new(&at, shape)?;
+            let ids: Vec<u32> = (0..self.tokens).map(|i| (i % shape.vocabulary) as u32).collect();
+            let mut forward = || {
+                let cx = PassContext::infer(lengths.clone()).sharded(at.tokens);
+                let ids = TokenIds::new(at.device.place(), &ids, shape.vocabulary)?;
+                stages.logits(&cx, ids, false).map(drop)
+            };
+            work(&at, &mut forward)
+        })
+    }
+    /// Returns the kernels of a forward: their seconds on one of the cores, measured, and the number of cores
+    /// that they can use, from the shapes under all numbers of tensor ranks that fit. Time outside kernels
+    /// that a forward of one token has, too, is serial; the rest grows with the matrices, as that of fresh
+    /// memory does, and counts for all kernels alike.
+    ///
+    /// # Errors
+    /// If a core cannot be used.
+    pub(super) fn kernels(&self, core: usize) -> Result<SharedModel> {
+        let (whole, (kernels, _)) = (self.measured(core)?, self.shapes(1)?);
+        let outside = |(whole, kernels): &(f64, Vec<f64>)| (whole - kernels.iter().sum::<f64>()).max(0.0);
+        let one = Self { model: self.model.clone(), tokens: 1 };
+        let serial = outside(&one.measured(core)?).min(outside(&whole));
+        let (whole, work) = whole;
+        let slower = (whole - serial) / work.iter().sum::<f64>();
+        let mut parallel = vec![1.0_f64; kernels.len()];
+        for ranks in (2..=RANKS).filter(|ranks| layout(&self.model, *ranks).is_ok()) {
+            let (parts, _) = self.shapes(ranks)?;
+            let alike = alike(&kernels, &parts);
+            parallel.iter_mut().zip(alike).for_each(|(kernel, part)| *kernel = kernel.max(part));
+        }
+        let kernel = |(work, parallel)| ParallelKernel { work: work * slower, parallel };
+        Ok(SharedModel { serial, kernels: work.into_iter().zip(parallel).map(kernel).collect() })
+    }
+    /// Measures a forward on one core: its seconds, and those of each of its kernels, medians.
+    fn measured(&self, core: usize) -> Result<(f64, Vec<f64>)> {
+        let trace = Trace::new();
+        let network = Network { trace: Some(trace.clone()), ..Network::default() }.profiling();
+        let took = self.on(&Layout::UNSPLIT, &network, |at, forward| {
+            pin(core)?;
+            warm_up(&mut *forward)?;
+            let whole = (0..TIMED).map(|_| timed(&mut *forward)).collect::<Result<Vec<_>>>()?;
+            let _profile = at.mesh.profile(at.device.place());
+            (0..TIMED).try_for_each(|_| forward())?;
+            Ok(median(whole))
+        })?;
+        let (kernels, _) = self.shapes(1)?;
+        let events = &trace.runs()[0].ranks[0];
+        let seen = events.iter().filter_map(|event| match event.what {
+            TimeUse::Kernel { name, .. } => Some((name, event.took().as_secs_f64())),
+            _ => None,
+        });
+        let mut seconds = vec![Vec::new(); kernels.len()];
+        for (i, (name, took)) in seen.enumerate() {
+            let at = i % kernels.len();
+            if name != kernels[at].name {
+                bail!("kernel {i} of the forwards is {name}, not {}", kernels[at].name);
+            }
+            seconds[at].push(took);
+        }
+        Ok((took[0], seconds.into_iter().map(median).collect()))
+    }
+    /// Returns the seconds that the ranks on these cores spend on the calls of a forward, measured without
+    /// its kernels: each as an all-reduce that sends as many bytes.
+    ///
+    /// # Errors
+    /// If a core cannot be used.
+    pub(super) fn calls(&self, cores: &[usize]) -> Result<f64> {
+        let (layout, ranks) = (layout(&self.model, cores.len())?, cores.len());
+        let (_, calls) = self.shapes(ranks)?;
+        let elements = |sent: &usize| (sent * ranks).div_ceil(2 * (ranks - 1).max(1) * size_of::<f32>());
+        let took = layout.world()?.run(|device: Cpu<f32>, mesh| {
+            pin(cores[mesh.rank()])?;
+            let zeros = |n| Tensor::from_fn(&device, Category::Buffers, 1, n, |_| 0.0);
+            let mut all: Vec<_> = calls.iter().map(elements).map(zeros).collect();
+            let mut once =
+                || all.iter_mut().try_for_each(|x| Ok(mesh.group(Axis::Tp).all_reduce(x, Reduce::Sum)?));
+            let took = (0..TIMED).map(|_| timed(&mut once)).collect::<Result<Vec<_>>>()?;
+            Ok::<_, Error>(median(took))
+        })?;
+        Ok(took.into_iter().fold(0.0, f64::max))
+    }
+    /// Returns the kernels of a forward of the first of so many tensor ranks, and the bytes that each of its
+    /// calls sends, in order.
+    fn shapes(&self, ranks: usize) -> Result<(Vec<KernelWork>, Vec<usize>)> {
+        let (layout, seen) = (layout(&self.model, ranks)?, Arc::new(SeenWork::default()));
+        let (shape, lengths) = (self.model.config.shape, self.sequences());
+        let clock = (seen.clone() as Arc<dyn Clock>, seen.clone() as Arc<dyn CallClock>);
+        session::timed::<Cpu<f32>, _>(&layout, (0, None), Some(clock), |at| {
+            let mut stages = Stages::new(&at, shape)?;
+            seen.take(); // of the building
+            let cx = PassContext::infer(lengths).sharded(at.tokens);
+            let ids = TokenIds::new(at.device.place(), &vec![0; self.tokens], shape.vocabulary)?;
+            stages.logits(&cx, ids, false).map(drop)
+        })?;
+        Ok(seen.take())
+    }
+}
+
+/// Seconds of some work.
+fn timed(work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    work().map(|()| start.elapsed().as_secs_f64())
+}
+
+/// Repeats work on one rank until its processor is up to speed.
+fn warm_up(work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    work()?;
+    while start.elapsed().as_secs_f64() < WARM {
+        work()?;
+    }
+    Ok(())
+}
+
+/// The middle one of some times; 0 if there are none.
+pub(super) fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The kernels of a shape-only rank, and the bytes that its calls send.
+#[derive(Default)]
+struct SeenWork(Mutex<(Vec<KernelWork>, Vec<usize>)>);
+
+impl SeenWork {
+    fn see(&self) -> MutexGuard<'_, (Vec<KernelWork>, Vec<usize>)> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+    fn take(&self) -> (Vec<KernelWork>, Vec<usize>) {
+        std::mem::take(&mut *self.see())
+    }
+}
+
+impl Clock for SeenWork {
+    fn kernel(&self, work: &KernelWork) {
+        self.see().0.push(*work);
+    }
+}
+
+impl CallClock for SeenWork {
+    fn call(&self, call: &GhostCall) {
+        self.see().1.push(call.bytes);
+    }
+    fn start(&self, call: &GhostCall) -> usize {
+        self.call(call);
+        0
+    }
+    fn finish(&self, _: usize) {}
+}
+
+/// Returns, for each kernel of the whole model, how many times as much it does as its part on a rank: 1 if
+/// the ranks have another number of kernels of its name.
+fn alike(whole: &[KernelWork], part: &[KernelWork]) -> Vec<f64> {
+    let by_name = |all: &[KernelWork]| {
+        let mut by: BTreeMap<&str, Vec<KernelWork>> = BTreeMap::new();
+        for kernel in all {
+            by.entry(kernel.name).or_default().push(*kernel);
+        }
+        by
+    };
+    let (all, parts, mut seen) = (by_name(whole), by_name(part), BTreeMap::<&str, usize>::new());
+    let amount =
+        |kernel: &KernelWork| if kernel.flops > 0 { kernel.flops as f64 } else { kernel.bytes as f64 };
+    let ratio = |kernel: &KernelWork| {
+        let at = seen.entry(kernel.name).or_default();
+        *at += 1;
+        let own = parts.get(kernel.name).filter(|own| own.len() == all[kernel.name].len());
+        own.map_or(1.0, |own| amount(kernel) / amount(&own[*at - 1]).max(1.0))
+    };
+    whole.iter().map(ratio).collect()
+}

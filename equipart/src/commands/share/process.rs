@@ -1,0 +1,127 @@
+//! A model's forwards in a process of their own, which may be paused for a part of the time.
+use crate::cli::args::ModelName;
+use layers::counted;
+use parallel::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write, stdout};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+use tensor::quoted::escaped;
+
+/// A running process is stopped once in this time.
+const PERIOD: Duration = Duration::from_millis(40);
+/// Line of a process that has warmed up.
+const READY: &str = r#"{"ready":true}"#;
+
+/// Says that the timed forwards begin.
+pub(super) fn ready() {
+    let mut out = stdout().lock();
+    let _ = writeln!(out, "{READY}").and_then(|()| out.flush()); // if nobody listens, nobody waits
+}
+
+/// A model whose forwards a process of its own runs.
+pub(super) struct Worker {
+    pub(super) model: ModelName,
+    pub(super) tokens: usize,
+}
+
+/// A process that runs forwards; dropping it ends the process.
+pub(super) struct ForwardProcess {
+    process: Child,
+    out: BufReader<ChildStdout>,
+    forwards: usize,
+    model: String,
+}
+
+impl Drop for ForwardProcess {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended
+        let _ = self.process.wait();
+    }
+}
+
+impl Worker {
+    /// Returns the model and its tokens, in words.
+    pub(super) fn label(&self) -> String {
+        format!("{}, {}", escaped(&self.model.given().to_string_lossy()), counted(self.tokens, "token"))
+    }
+    /// Starts forwards on these cores, and waits until they have warmed up.
+    ///
+    /// # Errors
+    /// If the process fails.
+    pub(super) fn start(&self, cores: &[usize], forwards: usize) -> Result<ForwardProcess> {
+        let program = std::env::current_exe();
+        let program = program.map_err(|why| Error::new(format!("this program is not known: {why}")))?;
+        let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
+        let mut command = Command::new(program);
+        command.args(["--json", "share"]).arg(self.model.given());
+        command.args(["--tokens", &self.tokens.to_string()]);
+        command.args(["--cores", &cores.join(","), "--forwards", &forwards.to_string()]);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let failed = |why| Error::new(format!("a process for {} cannot be started: {why}", self.label()));
+        let mut process = command.spawn().map_err(failed)?;
+        let out = BufReader::new(process.stdout.take().expect("piped"));
+        let mut running = ForwardProcess { process, out, forwards, model: self.label() };
+        let mut said = String::new();
+        if running.out.read_line(&mut said).is_err() || said.trim_end() != READY {
+            return Err(running.failure());
+        }
+        Ok(running)
+    }
+    /// Measures the seconds of a forward on these cores, of which the process gets this part of the time.
+    ///
+    /// # Errors
+    /// If the process fails.
+    pub(super) fn seconds(&self, cores: &[usize], forwards: usize, part: f64) -> Result<f64> {
+        Ok(self.start(cores, forwards)?.end(part)? / forwards as f64)
+    }
+    /// Measures the seconds of an unsplit forward on each of these cores, all at once.
+    ///
+    /// # Errors
+    /// If a process fails.
+    pub(super) fn beside(&self, cores: &[usize], forwards: usize) -> Result<f64> {
+        let all = cores.iter().map(|core| self.start(&[*core], forwards)).collect::<Result<Vec<_>>>()?;
+        let ends = all.into_iter().map(|one| one.end(1.0)).collect::<Result<Vec<_>>>()?;
+        Ok(ends.iter().sum::<f64>() / (ends.len() * forwards) as f64)
+    }
+}
+
+impl ForwardProcess {
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+    /// Lets the process run for this part of the time, until it ends. Returns the seconds of its forwards.
+    ///
+    /// # Errors
+    /// If the process fails.
+    pub(super) fn end(mut self, part: f64) -> Result<f64> {
+        let pid = Pid::from_child(&self.process);
+        // Half a turn first: then forwards of whole turns take as many periods.
+        let mut turn = PERIOD.mul_f64(part / 2.0);
+        while part < 1.0 && self.process.try_wait().is_ok_and(|ended| ended.is_none()) {
+            sleep(turn);
+            let _ = kill_process(pid, Signal::STOP); // it may have ended
+            sleep(PERIOD.mul_f64(1.0 - part));
+            let _ = kill_process(pid, Signal::CONT);
+            turn = PERIOD.mul_f64(part);
+        }
+        let mut said = String::new();
+        let _ = self.out.read_to_string(&mut said); // what is missing is an error below
+        let said: Value = serde_json::from_str(&said).unwrap_or_default();
+        match said["seconds"].as_f64() {
+            Some(seconds) if seconds > 0.0 => Ok(seconds),
+            _ => Err(self.failure()),
+        }
+    }
+    fn failure(&mut self) -> Error {
+        let mut said = String::new();
+        let _ = self.process.kill();
+        if let Some(mut error) = self.process.stderr.take() {
+            let _ = error.read_to_string(&mut said);
+        }
+        let why = said.lines().last().unwrap_or("it ended without a word").trim_start_matches("error: ");
+        Error::new(format!("{} forwards of {} failed: {why}", self.forwards, self.model))
+    }
+}
