@@ -291,6 +291,9 @@ pub(crate) fn optimizer(kind: OptimizerKind) -> String {
 impl fmt::Display for Subject {
     /// Writes the shapes that run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}; {}", self.model, self.work(), self.learner())
+        write!(f, "{}; {}; {}", self.model, self.work(), self.learner())?;
+        let Some(Sparsity { layers, percent, .. }) = &self.sparse else { return Ok(()) };
+        let layers = counted(layers.len(), "layer");
+        write!(f, "; {layers} without the weights of {percent} % of the features to other ranks")
     }
 }

@@ -71,6 +71,8 @@ struct TogetherRow {
     in_turns_forwards_per_second: f64,
 }
 
+/// The most tokens of a forward.
+const MOST: usize = 1 << 16;
 /// Rounds of all shares.
 const ROUNDS: usize = 5;
 /// Shares of less than a core.
@@ -91,6 +93,7 @@ impl Run for ShareArgs {
         for (number, name) in self.models.iter().enumerate() {
             let forward = Forward { model: cli::model(Some(name))?, tokens: self.tokens(number) };
             let worker = Worker { model: name.clone(), tokens: forward.tokens };
+            forward.fits(&worker.label(), all.len())?;
             of_models.push((self.rows((&forward, &worker), &all, &watch)?, worker));
         }
         watch.done();
@@ -122,8 +125,11 @@ impl ShareArgs {
         if tokens.len() != 1 && tokens.len() != models.len() {
             bail!("--tokens has {} numbers for {}", tokens.len(), layers::counted(models.len(), "model"));
         }
-        if tokens.contains(&0) {
-            bail!("--tokens has 0; a forward needs a token");
+        if let Some(bad) = tokens.iter().find(|tokens| !(1..=MOST).contains(*tokens)) {
+            bail!("--tokens has {bad}; a forward has 1 to {MOST} tokens");
+        }
+        if self.forwards == Some(0) {
+            bail!("--forwards is 0; it must be 1 or more");
         }
         if !(0.01..=600.0).contains(seconds) {
             bail!("--seconds is {seconds}; it must be 0.01 to 600");

@@ -17,12 +17,12 @@ use crate::draw::curves::{self, Quantity};
 use clap::{Args, Command, FromArgMatches};
 use comm::{Axis, Link};
 use models::TrainableModel;
-use parallel::{Error, Layout, Network, Result, bail};
+use parallel::{Error, Layout, Network, Result, bail, budget};
 use plan::sparse::{SparseLayer, zero_weights};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use tensor::files;
+use tensor::{Host, files};
 use timed::LayerSize;
 
 /// Help on the columns.
@@ -127,10 +127,14 @@ impl SparseArgs {
             let none = if self.steps == Some(0) { "steps" } else { "epochs" };
             bail!("--{flag} is for the runs of a model, and --{none} 0 trains nothing");
         }
-        for (flag, seen, least) in [("ranks", *ranks, 2), ("tokens", *tokens, 1), ("features", *features, 1)]
-        {
-            if seen < least {
-                bail!("--{flag} is {seen}; it must be {least} or more");
+        let sizes = [
+            ("ranks", *ranks, 2, 1024),
+            ("tokens", *tokens, 1, 1 << 20),
+            ("features", *features, 1, 1 << 16),
+        ];
+        for (flag, seen, least, most) in sizes {
+            if !(least..=most).contains(&seen) {
+                bail!("--{flag} is {seen}; it must be {least} to {most}");
             }
         }
         if !features.is_multiple_of(*ranks) {
@@ -141,7 +145,9 @@ impl SparseArgs {
             let own = features / ranks;
             bail!("--leave-out {bad} leaves a rank without input: none of {own} features would be sent");
         }
-        Ok(())
+        let [n, tokens, features] = [*ranks, *tokens, *features].map(|size| size as u128);
+        let held = 4 * features * (features + 5 * n * tokens); // the weight, and matrices of each rank
+        budget::fits::<Host>("timing the layer", [*ranks; 2], held)
     }
     /// Times the layer, and prints the first table.
     fn times(&self, json: bool) -> Result<Vec<TimeRow>> {

@@ -84,13 +84,14 @@ fn a_resumed_run_leaves_more_out() {
 /// Kills: a share that cannot be, a rank that gets nothing, an option that is taken and ignored.
 #[test]
 fn bad_input_is_told_in_one_sentence() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["sparse", "--leave-out", "100"], "--leave-out has 100; write percentages from 0 to 99"),
         (
             &["sparse", "--leave-out", "50,25"],
             "--leave-out is not in rising order; weights that have become 0 stay 0",
         ),
-        (&["sparse", "--ranks", "1"], "--ranks is 1; it must be 2 or more"),
+        (&["sparse", "--ranks", "1"], "--ranks is 1; it must be 2 to 1024"),
+        (&["sparse", "--tokens", "99999999"], "--tokens is 99999999; it must be 1 to 1048576"),
         (&["sparse", "--features", "9"], "--features is 9; it must be a multiple of the ranks, 2"),
         (
             &["sparse", "--features", "8", "--leave-out", "90"],
@@ -111,6 +112,10 @@ fn bad_input_is_told_in_one_sentence() {
         (
             &["price", "--layout", "tp=1:sparse/50"],
             "sparse (sparse communication) needs tp ranks, 2 or more: write tp=2:sparse/50",
+        ),
+        (
+            &["price", "--layout", "tp=4:sparse/99"],
+            "tp=4:sparse/99 does not fit a model without features left to send: tp can be 2 with sparse/99",
         ),
     ];
     for (args, says) in cases {

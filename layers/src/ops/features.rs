@@ -41,7 +41,7 @@ impl<D: Kernels> FeatureExchange<D> {
     pub fn new(device: &D, group: Group<D::Place>, sent: &SentFeatures, own: usize) -> Self {
         let (rank, each, place) = (group.rank(), sent.each(), device.place());
         let mine: Vec<usize> = sent.of(rank).map(|feature| feature - rank * own).collect();
-        let at = |feature: usize| mine.iter().position(|of| *of == feature).unwrap_or(each) as u32;
+        let at = |feature: usize| mine.binary_search(&feature).map_or(each, |at| at) as u32;
         let foreign = (0..group.size()).filter(|other| *other != rank).flat_map(|other| sent.of(other));
         Self {
             each,

@@ -6,7 +6,7 @@ use crate::{Error, Result, strategies};
 use ::tensor::Cpu;
 use ::tensor::count::Overflow;
 use comm::Axis;
-use layers::{Choice, Design, DividedSize, DivisionRule, RandomValues, Sizes, StrategyInfo};
+use layers::{Choice, Design, DividedSize, DivisionRule, NumberArgument, RandomValues, Sizes, StrategyInfo};
 
 impl Layout {
     /// Checks that the ranks of every axis can share a model.
@@ -48,7 +48,8 @@ impl Layout {
                 let method = grammar_of_all().named(self).into_iter().find(|(about, _)| is_why(about));
                 let is_other = |other: &StrategyInfo| {
                     let alike = |of: &StrategyInfo| (other.axis, other.choice) == (of.axis, of.choice);
-                    method.as_ref().is_some_and(|(about, _)| alike(about)) && alone(other, None)
+                    let is_whole = !matches!(other.takes, NumberArgument::Percent(_)); // without a number
+                    method.as_ref().is_some_and(|(about, _)| alike(about)) && is_whole && alone(other, None)
                 };
                 let keeps = |other: &StrategyInfo| {
                     let of = pipeline::ALL.iter().find(|of| std::ptr::eq(of.about(), other));

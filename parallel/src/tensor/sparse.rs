@@ -60,7 +60,7 @@ fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let one = |what, size, by| DividedSize { what, size, over: ranks, by };
     let sent = |inputs: usize| {
         let all = sent_of(inputs / ranks, percent) * ranks;
-        one("features that are sent", all, DivisionRule::AtLeastOne)
+        one("features left to send", all, DivisionRule::AtLeastOne)
     };
     let Some(shape) = design.shape() else {
         return design.shared().into_iter().map(sent).collect();

@@ -1,5 +1,5 @@
-//! Bugs of the planner, of prices and of found shardings: words of a source are replaced in a copy of the
-//! tree, and the tests of what they are in must fail. The list is `plan/mutants.txt`.
+//! Bugs of the planner, of prices, of found shardings and of sparse messages: words of a source are replaced
+//! in a copy of the tree, and the tests of what they are in must fail. The list is `plan/mutants.txt`.
 use crate::museum::{scratch, target};
 use crate::{cargo, root};
 use std::fs;
@@ -7,7 +7,11 @@ use std::path::Path;
 
 /// The list, from the root. A line has a file, words that occur in it once, and the words of the bug.
 const LIST: &str = "plan/mutants.txt";
-/// Tests that run under a bug of a layer's graph, and under each other bug.
+/// Tests that run under a bug of sparse messages, of a layer's graph, and under each other bug.
+const OF_SPARSE: [&str; 2] = [
+    "test --quiet --package parallel --lib sparse",
+    "test --quiet --package prove --test all strategies::every",
+];
 const OF_GRAPHS: [&str; 2] =
     ["test --quiet --package layers --lib graph::", "test --quiet --package prove --test all graphs::"];
 const TESTS: [&str; 2] = ["test --quiet --package plan", "test --quiet --package parallel --lib price::"];
@@ -60,7 +64,11 @@ pub(super) fn tried() -> Result<String, String> {
             fs::read_to_string(&path).map_err(|why| format!("{} cannot be read ({why})", bug.file))?;
         let write = |text: &str| fs::write(&path, text).map_err(|why| format!("{} ({why})", bug.file));
         write(&bug.planted(&source)?)?;
-        let tests = if bug.file.starts_with("layers/") { &OF_GRAPHS[..] } else { &TESTS };
+        let tests = match bug.file {
+            file if file.ends_with("/features.rs") || file.ends_with("/sent.rs") => &OF_SPARSE[..],
+            file if file.starts_with("layers/") => &OF_GRAPHS,
+            _ => &TESTS,
+        };
         let end = tested((&tree, tests), &target);
         write(&source)?;
         let end = if end.map_err(|why| format!("{line}\n{why}"))? { "survived" } else { "killed" };

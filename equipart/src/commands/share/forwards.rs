@@ -3,12 +3,13 @@ use super::pins::pin;
 use comm::{Axis, CallClock, GhostCall, Reduce, TimeUse, Trace};
 use layers::{Design, PassContext};
 use models::Model;
-use parallel::{BuildContext, Error, Layout, Network, Result, Stages, bail, session};
+use models::generate::all_logits_peak;
+use parallel::{BuildContext, Error, Layout, Network, Result, Stages, bail, budget, session};
 use plan::share::{ParallelKernel, SharedModel};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
-use tensor::{Category, Clock, Cpu, Device, KernelWork, Tensor, TokenIds};
+use tensor::{Category, Clock, Cpu, Device, Host, KernelWork, Tensor, TokenIds};
 
 /// Forwards before the first that is timed: in all, the seconds that a processor needs to get up to speed.
 const WARM: f64 = 0.1;
@@ -40,6 +41,15 @@ impl Forward {
         let longest = SEQUENCE.min(self.model.config.positions).min(self.tokens);
         let (all, rest) = (self.tokens / longest, self.tokens % longest);
         [vec![longest; all], vec![rest; usize::from(rest > 0)]].concat()
+    }
+    /// Checks that the machine has the memory for unsplit forwards on so many cores at once.
+    ///
+    /// # Errors
+    /// If it has not.
+    pub(super) fn fits(&self, label: &str, cores: usize) -> Result<()> {
+        let peak =
+            all_logits_peak::<Cpu<f32>>(&self.model.config.shape, &Layout::UNSPLIT, &self.sequences())?;
+        budget::fits::<Host>(format_args!("forwards of {label}"), [cores; 2], peak.all * cores as u128)
     }
     /// Runs forwards on these cores, each rank pinned to its own: some to warm up, then after a call of
     /// `ready` the timed ones. Returns the seconds of the timed ones together.
