@@ -36,7 +36,8 @@ impl StrategyEntry {
         let shared =
             (about.shares)(&Shape::LLAMA.into(), &Sizes { ranks: Layout::UNSPLIT.sizes, number: None });
         let what = |by| if by == DivisionRule::OrCopies { " (or copies)" } else { "" };
-        let fits: Vec<_> = shared.iter().map(|s| format!("{}{}", s.what, what(s.by))).collect();
+        let mut fits: Vec<_> = shared.iter().map(|s| format!("{}{}", s.what, what(s.by))).collect();
+        fits.dedup(); // of two layers
         let layout: Layout = about.written(2).parse().expect("what an entry is written as");
         StrategyEntry {
             layout: about.written(2),
