@@ -169,8 +169,7 @@ impl Subject {
     /// Returns the oracle, with these weights.
     pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> Oracle<S> {
         let ((kind, clip), design) = (self.optimizer, oracle::design(&self.model));
-        let none = Sparsity { layers: Vec::new(), ranks: 1, percent: 0 };
-        let sparse = self.sparse.as_ref().unwrap_or(&none);
+        let sparse = &self.sparse.clone().unwrap_or_default();
         match self.stale.clone() {
             None => Oracle::Latest(reference::Trainer::new(design, kind, clip, weights).sparse(sparse)),
             Some(stale) => Oracle::Stale(StaleTrainer::new(design, kind, stale, weights).sparse(sparse)),

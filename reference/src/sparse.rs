@@ -10,8 +10,8 @@ use crate::parameters::{Shapes, Weights};
 use std::collections::BTreeMap;
 use tensor::Scalar;
 
-/// Linear layers whose parts send each other only some of their inputs.
-#[derive(Clone, Debug, PartialEq)]
+/// Linear layers whose parts send each other only some of their inputs; by default none.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sparsity {
     /// Names of the layers' weights.
     pub layers: Vec<String>,

@@ -66,8 +66,10 @@ const NAMES: [(&str, ModelName); 3] =
 impl ModelName {
     /// Returns the name as it is given.
     pub(crate) fn given(&self) -> OsString {
-        let named = NAMES.iter().find(|(_, model)| model == self).map(|(name, _)| (*name).into());
-        named.unwrap_or_else(|| if let Self::Folder(folder) = self { folder.into() } else { OsString::new() })
+        if let Self::Folder(folder) = self {
+            return folder.into();
+        }
+        NAMES.iter().find(|(_, model)| model == self).expect("all others have names").0.into()
     }
     /// Parser of the value of `--model`.
     pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {

@@ -319,6 +319,12 @@ fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
     })
 }
 
+/// Returns true if training under a layout is compared with its own run in f64: it is on stale weights, or on
+/// fewer.
+fn has_own_truth(layout: &Layout) -> bool {
+    layout.pipeline().schedule.updates_each() || layout.is_sparse()
+}
+
 /// One row for each way.
 fn training<D: RunDevice>(
     work: &Comparison,
@@ -332,8 +338,7 @@ fn training<D: RunDevice>(
     for (n, (way, (taken, timed))) in ways.iter().zip(steps).enumerate() {
         let layout = &way.layout;
         let weights = new_weights::<D>(work, way, &batch)?;
-        let error = if layout.pipeline().schedule.updates_each() || layout.is_sparse() {
-            // of stale weights, or of fewer
+        let error = if has_own_truth(layout) {
             error::largest(&weights, &new_weights::<Cpu<f64>>(work, way, &batch)?)
         } else {
             error::largest(&weights, &truth)

@@ -150,10 +150,10 @@ impl ShareArgs {
         let shares: Vec<f64> = PARTS.into_iter().chain(whole.map(|cores| cores as f64)).collect();
         // seconds of the forward, of its calls, and of unsplit forwards on all of the cores at once
         let mut seen = vec![[const { Vec::new() }; 3]; shares.len()];
-        let mut kernels = Vec::new();
+        let (mut kernels, parallel) = (Vec::new(), forward.parallel()?);
         for round in 1..=ROUNDS {
             watch.say(&format!("{}, round {round} of {ROUNDS}", worker.label()));
-            let now = forward.kernels(all[0])?;
+            let now = forward.kernels(all[0], &parallel)?;
             let one = now.seconds(1.0);
             kernels.push(now);
             for (cores, seen) in shares.iter().zip(&mut seen) {
@@ -203,20 +203,17 @@ impl ShareArgs {
             let cores = own.cores as usize; // those that the model fits
             let forwards = ((self.seconds / own.measured_seconds).ceil() as usize).max(2);
             let turn = 1.0 / (of_models.len() as f64 * on(all.len()).measured_seconds);
-            running.push((worker.start(&all[from..from + cores], forwards)?, forwards, cores, turn));
-            from += cores;
-        }
-        let row = |(process, forwards, cores, turn): (process::ForwardProcess, usize, usize, f64)| {
-            let model = process.model().to_string();
-            let seconds = process.end(1.0)?;
-            Ok(TogetherRow {
+            let model = worker.label();
+            let row = move |seconds: f64| TogetherRow {
                 model,
                 cores,
-                together_forwards_per_second: forwards as f64 / seconds,
+                together_forwards_per_second: 1.0 / seconds,
                 in_turns_forwards_per_second: turn,
-            })
-        };
-        running.into_iter().map(row).collect()
+            };
+            running.push((worker.start(&all[from..from + cores], forwards)?, row));
+            from += cores;
+        }
+        running.into_iter().map(|(process, row)| process.end(1.0).map(row)).collect()
     }
 }
 

@@ -5,16 +5,15 @@ mod timed;
 use super::Run;
 use super::train::TrainArgs;
 use super::train::data::TrainData;
-use super::train::evaluations::Evaluations;
 use super::train::run::{StepLine, TrainRun};
-use super::train::state::{self, Saves};
+use super::train::state;
 use crate::cli::args::ModelName;
 use crate::cli::out::line;
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
 use crate::draw::curves::{self, Quantity};
-use clap::{Args, Command, FromArgMatches};
+use clap::Args;
 use comm::{Axis, Link};
 use models::TrainableModel;
 use parallel::{Error, Layout, Network, Result, bail, budget};
@@ -200,7 +199,7 @@ impl SparseArgs {
     }
     /// Trains the models, and prints the second table. Returns its rows, and what they measure.
     fn trained(&self, json: bool) -> Result<(Vec<QualityRow>, &'static str)> {
-        let (args, watch) = (self.train()?, ProgressWatch::spinner());
+        let (args, watch) = (self.train(), ProgressWatch::spinner());
         let (fresh, learnt) = args.begin_with(None)?;
         let settings = args.settings_for(&learnt)?;
         let title = match learnt {
@@ -212,21 +211,9 @@ impl SparseArgs {
         let run = |model: &TrainableModel, (name, percent): (&str, usize), layout: String| {
             let dir = folder.join(format!("{name}-{percent}"));
             watch.say(&format!("training {layout}"));
-            let run = TrainRun {
-                model: model.clone(),
-                source: &learnt,
-                settings: settings.clone(),
-                layout: layout.parse::<Layout>()?,
-                network: Network::default(),
-                out: Some(dir.clone()),
-                saves: Saves::default(),
-                resume: None,
-                evaluations: Evaluations::default(),
-                checkpoint_every: usize::MAX,
-                check_every: None,
-                stop_after: None,
-                dump: None,
-            };
+            let (model, settings, layout) = (model.clone(), settings.clone(), layout.parse::<Layout>()?);
+            let run = TrainRun::of((model, &learnt), settings, layout, Network::default());
+            let run = TrainRun { out: Some(dir.clone()), ..run };
             run.ready()?;
             judged(&run, &dir)
         };
@@ -253,18 +240,16 @@ impl SparseArgs {
         Ok((rows, title))
     }
     /// Returns the flags of train that are given.
-    fn train(&self) -> Result<TrainArgs> {
-        let parsed = TrainArgs::augment_args(Command::new("train")).try_get_matches_from(["train"]);
-        let train = parsed.and_then(|flags| TrainArgs::from_arg_matches(&flags));
+    fn train(&self) -> TrainArgs {
         let is_mlp = self.model == Some(ModelName::Mlp);
-        Ok(TrainArgs {
+        TrainArgs {
             steps: self.steps.or((!is_mlp).then_some(STEPS)),
             epochs: self.epochs.or(is_mlp.then_some(1)),
             model: self.model.clone(),
             data: self.data.iter().cloned().collect(),
             pictures: PicturesArgs { hidden: self.pictures.hidden.clone() },
-            ..train.map_err(|why| Error::new(why.to_string()))?
-        })
+            ..TrainArgs::usual()
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use comm::{Axis, Group};
 use kernels::{Activation, Activation::Relu, Kernels};
 use std::iter::successors;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Builds the layers between two bars: layer `first` of these `sizes` with its columns gathered, or `first`
 /// and the next one, a pair; a `ReLU` after each layer. Parameters `layers.0[I,O]`, `layers.0.bias[1,O]`, ….
@@ -36,7 +37,7 @@ pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[us
     let sections = &[sizes[1].into()];
     let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
     let Some(&outputs) = sizes.get(2) else {
-        let gathered = GatherColumns { group: at.mesh.group(axis).named(name), region: at.region };
+        let gathered = GatherColumns::new(at, axis, name);
         return Ok(BoxedLayer::new(((up, gathered), Relu)));
     };
     let down = at.build(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true })?;
@@ -44,9 +45,16 @@ pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[us
 }
 
 /// Gathers all ranks' columns into a stream.
-struct GatherColumns<D: Kernels> {
+pub struct GatherColumns<D: Kernels> {
     group: Group<D::Place>,
     region: Region, // of the result
+}
+
+impl<D: Kernels> GatherColumns<D> {
+    /// Gathers over the ranks of an axis, into the builder's region; `name` labels the calls.
+    pub fn new(at: &Builder<D>, axis: Axis, name: impl Into<Arc<str>>) -> Self {
+        Self { group: at.mesh.group(axis).named(name), region: at.region }
+    }
 }
 
 impl<D: Kernels> Layer<D> for GatherColumns<D> {

@@ -37,9 +37,9 @@ impl<D: Kernels> Clone for ReceivedFeatures<D> {
 }
 
 impl<D: Kernels> FeatureExchange<D> {
-    /// Makes the exchange of these features among the ranks of a group, each of which has `own` features.
-    pub fn new(device: &D, group: Group<D::Place>, sent: &SentFeatures, own: usize) -> Self {
-        let (rank, each, place) = (group.rank(), sent.each(), device.place());
+    /// Makes the exchange of these features among the ranks of a group.
+    pub fn new(device: &D, group: Group<D::Place>, sent: &SentFeatures) -> Self {
+        let (rank, own, each, place) = (group.rank(), sent.own(), sent.each(), device.place());
         let mine: Vec<usize> = sent.of(rank).map(|feature| feature - rank * own).collect();
         let at = |feature: usize| mine.binary_search(&feature).map_or(each, |at| at) as u32;
         let foreign = (0..group.size()).filter(|other| *other != rank).flat_map(|other| sent.of(other));

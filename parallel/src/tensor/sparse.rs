@@ -12,10 +12,9 @@
 //! Chapter: 26.
 use comm::{Axis, Group};
 use kernels::Kernels;
+use layers::model::classifier::GatherColumns;
 use layers::model::strategy::Row;
-use layers::ops::{
-    FeatureExchange, ReceivedFeatures, Region, Split, Stream, add_columns, columns_bias_gradient,
-};
+use layers::ops::{FeatureExchange, ReceivedFeatures, Split, Stream, add_columns, columns_bias_gradient};
 use layers::param::weight::ColumnWeight;
 use layers::{
     BoxedLayer, Builder, Choice, Design, DividedSize, DivisionRule, InputHalf, KeptValue, Layer,
@@ -78,51 +77,56 @@ impl<D: Kernels> Strategy<D> for SparseMessages {
     }
     fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<BoxedLayer<D, Split<D>, Stream<D>>>> {
         let percent = at.numbers[Choice::Features as usize] as usize;
-        Ok(Some(BoxedLayer::new(SparseRow::shard(at, row, percent)?)))
+        Ok(Some(BoxedLayer::new(shard(at, row, percent)?)))
     }
 }
 
-/// A row layer whose ranks send each other some of its inputs, and gather its outputs.
-pub struct SparseRow<D: Kernels> {
+/// A row layer: the sparse layer, and its outputs gathered.
+pub type SparseRow<D> = (SparseLinear<D>, GatherColumns<D>);
+
+/// Builds `W[inputs, outputs]` of a row layer, and `name.bias` if there is one, with the initial values of a
+/// [`RowLinear`](layers::RowLinear); `percent` of the inputs are not sent.
+///
+/// # Errors
+/// If the ranks do not divide the inputs and the outputs.
+pub fn shard<D: Kernels>(at: &Builder<D>, row: &Row, percent: usize) -> Result<SparseRow<D>> {
+    Ok((SparseLinear::shard(at, row, percent)?, GatherColumns::new(at, row.axis, row.name)))
+}
+
+/// A linear layer whose inputs and outputs the ranks have in parts, and that send each other some inputs.
+pub struct SparseLinear<D: Kernels> {
     name: Arc<str>,
     weight: ColumnWeight<D>,       // W[I,O_t]
     bias: Option<ColumnWeight<D>>, // b[O_t]
     exchange: FeatureExchange<D>,
     group: Group<D::Place>, // the ranks of axis t
-    region: Region,         // the rows of Y that a rank has
 }
 
-impl<D: Kernels> SparseRow<D> {
-    /// Builds this rank's columns of `W[inputs, outputs]`, and `name.bias` if there is one, with the initial
-    /// values of a [`RowLinear`](layers::RowLinear); `percent` of the inputs are not sent.
-    ///
-    /// # Errors
-    /// If the ranks do not divide the inputs and the outputs.
-    pub fn shard(at: &Builder<D>, row: &Row, percent: usize) -> Result<Self> {
+impl<D: Kernels> SparseLinear<D> {
+    fn shard(at: &Builder<D>, row: &Row, percent: usize) -> Result<Self> {
         let Row { axis, name, sizes: [inputs, outputs], bias } = *row;
         let group = at.mesh.group(axis).named(name);
-        let own = inputs / group.size();
-        let (weight, sent) = ColumnWeight::sparse(at, axis, name, row.sizes, sent_of(own, percent))?;
+        let each = sent_of(inputs / group.size(), percent);
+        let (weight, sent) = ColumnWeight::sparse(at, axis, name, row.sizes, each)?;
         let bias = bias.then(|| ColumnWeight::bias(at, axis, name, &[outputs.into()])).transpose()?;
-        let exchange = FeatureExchange::new(at.device, group.clone(), &sent, own);
-        Ok(Self { name: name.into(), weight, bias, exchange, group, region: at.region })
+        let exchange = FeatureExchange::new(at.device, group.clone(), &sent);
+        Ok(Self { name: name.into(), weight, bias, exchange, group })
     }
 }
 
-impl<D: Kernels> Layer<D> for SparseRow<D> {
+impl<D: Kernels> Layer<D> for SparseLinear<D> {
     type In = Split<D>; // X[B,I_t]
-    type Out = Stream<D>; // Y[B,O], the same on every rank, or this rank's tokens
+    type Out = Split<D>; // Y[B,O_t]
     type Saved = KeptValue<(Split<D>, ReceivedFeatures<D>)>;
     type Pending = (Split<D>, ReceivedFeatures<D>, Split<D>);
 
-    fn forward(&self, cx: &PassContext<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &PassContext<D>, x: Split<D>) -> Result<(Split<D>, Self::Saved)> {
         cx.record(&self.name, "in", &(&x, &self.group, x.shape()[1] * self.group.size()))?;
         let (mut y, received) = self.exchange.columns(&x, &self.weight.columns()?)?;
         if let Some(bias) = &self.bias {
             y = add_columns(y, &bias.columns()?)?;
         }
-        let y = Stream::cut(&y.all_gather(&self.group)?, self.region);
-        cx.record(&self.name, "out", &y)?;
+        cx.record(&self.name, "out", &(&y, &self.weight))?;
         Ok((y, cx.keep((x, received))))
     }
 
@@ -130,10 +134,9 @@ impl<D: Kernels> Layer<D> for SparseRow<D> {
         &mut self,
         cx: &PassContext<D>,
         saved: Self::Saved,
-        dy: Stream<D>,
+        dy: Split<D>,
     ) -> InputHalf<D, Self> {
-        cx.record_gradient(&self.name, "out", &dy)?;
-        let dy = Split::cut(&dy.gather(&self.group)?, &self.group)?;
+        cx.record_gradient(&self.name, "out", &(&dy, &self.weight))?;
         let dx = self.exchange.input_gradient(&dy, &self.weight.columns()?)?;
         cx.record_gradient(&self.name, "in", &(&dx, &self.group, dx.shape()[1] * self.group.size()))?;
         let (x, received) = saved.open();

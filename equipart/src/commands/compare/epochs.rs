@@ -2,20 +2,18 @@
 //! each, the time of the run, and memory. A step is that of `train`: the same pictures under every layout.
 //! Only stages have microbatches, one each: parts of a batch of 32 are small, and their products slower.
 use super::{CompareArgs, Comparison, Data};
+use crate::cli::args::ModelName;
 use crate::cli::out::line;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
 use crate::commands::train::TrainArgs;
 use crate::commands::train::data::TrainData;
 use crate::commands::train::epochs::EpochLine;
-use crate::commands::train::evaluations::Evaluations;
 use crate::commands::train::run::{StepLine, TrainRun};
 use crate::commands::train::settings::Settings;
-use crate::commands::train::state::Saves;
 use crate::draw::curves::{self, Quantity};
-use clap::{Args, Command, FromArgMatches};
 use comm::{Axis, readable};
-use parallel::{Error, Result};
+use parallel::Result;
 use serde::Serialize;
 use std::sync::Mutex;
 
@@ -74,10 +72,8 @@ impl EpochsRow {
 
 /// Settings of `train --model mlp` for so many epochs.
 fn settings(a: &CompareArgs, epochs: usize, source: &TrainData) -> Result<Settings> {
-    let flags = ["train", "--model", "mlp", "--epochs", &epochs.to_string()];
-    let parsed = TrainArgs::augment_args(Command::new("train")).try_get_matches_from(flags);
-    let train = parsed.and_then(|flags| TrainArgs::from_arg_matches(&flags));
-    let settings = train.map_err(|why| Error::new(why.to_string()))?.settings_for(source)?;
+    let train = TrainArgs { model: Some(ModelName::Mlp), epochs: Some(epochs), ..TrainArgs::usual() };
+    let settings = train.settings_for(source)?;
     Ok(Settings { number: a.number.name, device: a.number.device, ..settings })
 }
 
@@ -92,21 +88,8 @@ pub(super) fn run(work: &Comparison, a: &CompareArgs, epochs: usize, json: bool)
     let run = |way: &super::Partitioning| {
         let stages = way.layout.size(Axis::Pp);
         let microbatches = if stages > 1 { a.microbatches.unwrap_or(stages) } else { 1 };
-        TrainRun {
-            model: work.model.clone(),
-            source: &source,
-            settings: Settings { microbatches, ..settings.clone() },
-            layout: way.layout,
-            network: way.over(&work.network),
-            out: None,
-            saves: Saves::default(),
-            evaluations: Evaluations::default(),
-            resume: None,
-            checkpoint_every: usize::MAX,
-            check_every: None,
-            stop_after: None,
-            dump: None,
-        }
+        let settings = Settings { microbatches, ..settings.clone() };
+        TrainRun::of((work.model.clone(), &source), settings, way.layout, way.over(&work.network))
     };
     let runs: Vec<_> = work.all_ways().into_iter().map(|way| (way, run(&way))).collect();
     runs.iter().try_for_each(|(_, run)| run.ready())?;

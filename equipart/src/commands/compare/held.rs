@@ -1,5 +1,5 @@
 //! Peak memory of the work, known before any of it runs.
-use super::{Comparison, Data, Partitioning, batch, optimizer, subject};
+use super::{Comparison, Data, Partitioning, batch, has_own_truth, optimizer, subject};
 use comm::Mesh;
 use kernels::Kernels;
 use models::generate::{Prompts, all_logits_peak};
@@ -25,7 +25,7 @@ pub(super) fn bytes<D: RunDevice>(
     let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
     let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
     let mut parts = vec![prove::bytes(&subject, way.scheme()), all(training_peak::<D>(work, way, &batch))];
-    if layout.ranks() == 1 || layout.pipeline().schedule.updates_each() || layout.is_sparse() {
+    if layout.ranks() == 1 || has_own_truth(layout) {
         parts.push(all(training_peak::<Cpu<f64>>(work, way, &batch)));
     }
     if let (Data::Text(model, _), Some(request)) = (work.data, request) {

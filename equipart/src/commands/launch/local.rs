@@ -41,7 +41,7 @@ impl FirstEnd {
 }
 
 /// Returns a command that starts this program.
-pub(super) fn program() -> Result<Command> {
+pub(crate) fn program() -> Result<Command> {
     let path = std::env::current_exe();
     let path = path.map_err(|why| Error::new(format!("the path of this program is not known: {why}")))?;
     Ok(Command::new(path))

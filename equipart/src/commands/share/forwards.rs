@@ -60,10 +60,7 @@ impl Forward {
         let layout = layout(&self.model, cores.len())?;
         let seconds = self.on(&layout, &Network::default(), |at, forward| {
             pin(cores[at.mesh.rank()])?;
-            let first = timed(forward)?.max(1e-6);
-            let mut more = [(WARM / first).ceil() as usize];
-            at.mesh.world().all_reduce_values(&mut more, usize::max)?; // as many on every rank
-            (0..more[0]).try_for_each(|_| forward())?;
+            warm_up(at, forward)?;
             at.mesh.barrier()?;
             if at.mesh.rank() == 0 {
                 ready();
@@ -94,27 +91,36 @@ impl Forward {
             work(&at, &mut forward)
         })
     }
-    /// Returns the kernels of a forward: their seconds on one of the cores, measured, and the number of cores
-    /// that they can use, from the shapes under all numbers of tensor ranks that fit. Time outside kernels
-    /// that a forward of one token has, too, is serial; the rest grows with the matrices, as that of fresh
-    /// memory does, and counts for all kernels alike.
+    /// Returns the number of cores that each kernel of a forward can use, from the shapes under all numbers
+    /// of tensor ranks that fit.
     ///
     /// # Errors
-    /// If a core cannot be used.
-    pub(super) fn kernels(&self, core: usize) -> Result<SharedModel> {
-        let (whole, (kernels, _)) = (self.measured(core)?, self.shapes(1)?);
-        let outside = |(whole, kernels): &(f64, Vec<f64>)| (whole - kernels.iter().sum::<f64>()).max(0.0);
-        let one = Self { model: self.model.clone(), tokens: 1 };
-        let serial = outside(&one.measured(core)?).min(outside(&whole));
-        let (whole, work) = whole;
-        let slower = (whole - serial) / work.iter().sum::<f64>();
+    /// If the number of bytes overflows 64 bits.
+    pub(super) fn parallel(&self) -> Result<Vec<f64>> {
+        let (kernels, _) = self.shapes(1)?;
         let mut parallel = vec![1.0_f64; kernels.len()];
         for ranks in (2..=RANKS).filter(|ranks| layout(&self.model, *ranks).is_ok()) {
             let (parts, _) = self.shapes(ranks)?;
             let alike = alike(&kernels, &parts);
             parallel.iter_mut().zip(alike).for_each(|(kernel, part)| *kernel = kernel.max(part));
         }
-        let kernel = |(work, parallel)| ParallelKernel { work: work * slower, parallel };
+        Ok(parallel)
+    }
+    /// Returns the kernels of a forward: their seconds on one of the cores, measured, and the cores that they
+    /// can use. Time outside kernels that a forward of one token has, too, is serial; the rest grows with the
+    /// matrices, as that of fresh memory does, and counts for all kernels alike.
+    ///
+    /// # Errors
+    /// If a core cannot be used.
+    pub(super) fn kernels(&self, core: usize, parallel: &[f64]) -> Result<SharedModel> {
+        let whole = self.measured(core)?;
+        let outside = |(whole, kernels): &(f64, Vec<f64>)| (whole - kernels.iter().sum::<f64>()).max(0.0);
+        let one = Self { model: self.model.clone(), tokens: 1 };
+        let serial = outside(&one.measured(core)?).min(outside(&whole));
+        let (whole, work) = whole;
+        let slower = (whole - serial) / work.iter().sum::<f64>();
+        let kernel =
+            |(work, parallel): (f64, &f64)| ParallelKernel { work: work * slower, parallel: *parallel };
         Ok(SharedModel { serial, kernels: work.into_iter().zip(parallel).map(kernel).collect() })
     }
     /// Measures a forward on one core: its seconds, and those of each of its kernels, medians.
@@ -123,7 +129,7 @@ impl Forward {
         let network = Network { trace: Some(trace.clone()), ..Network::default() }.profiling();
         let took = self.on(&Layout::UNSPLIT, &network, |at, forward| {
             pin(core)?;
-            warm_up(&mut *forward)?;
+            warm_up(at, &mut *forward)?;
             let whole = (0..TIMED).map(|_| timed(&mut *forward)).collect::<Result<Vec<_>>>()?;
             let _profile = at.mesh.profile(at.device.place());
             (0..TIMED).try_for_each(|_| forward())?;
@@ -188,14 +194,11 @@ fn timed(work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
     work().map(|()| start.elapsed().as_secs_f64())
 }
 
-/// Repeats work on one rank until its processor is up to speed.
-fn warm_up(work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-    let start = Instant::now();
-    work()?;
-    while start.elapsed().as_secs_f64() < WARM {
-        work()?;
-    }
-    Ok(())
+/// Runs forwards until the processors are up to speed, as many on every rank.
+fn warm_up(at: &BuildContext<Cpu<f32>>, forward: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    let mut more = [(WARM / timed(forward)?.max(1e-6)).ceil() as usize];
+    at.mesh.world().all_reduce_values(&mut more, usize::max)?;
+    (0..more[0]).try_for_each(|_| forward())
 }
 
 /// The middle one of some times; 0 if there are none.

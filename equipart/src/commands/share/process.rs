@@ -1,11 +1,12 @@
 //! A model's forwards in a process of their own, which may be paused for a part of the time.
 use crate::cli::args::ModelName;
+use crate::commands::launch::program;
 use layers::counted;
 use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write, stdout};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 use tensor::quoted::escaped;
@@ -52,10 +53,8 @@ impl Worker {
     /// # Errors
     /// If the process fails.
     pub(super) fn start(&self, cores: &[usize], forwards: usize) -> Result<ForwardProcess> {
-        let program = std::env::current_exe();
-        let program = program.map_err(|why| Error::new(format!("this program is not known: {why}")))?;
         let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
-        let mut command = Command::new(program);
+        let mut command = program()?;
         command.args(["--json", "share"]).arg(self.model.given());
         command.args(["--tokens", &self.tokens.to_string()]);
         command.args(["--cores", &cores.join(","), "--forwards", &forwards.to_string()]);
@@ -75,7 +74,7 @@ impl Worker {
     /// # Errors
     /// If the process fails.
     pub(super) fn seconds(&self, cores: &[usize], forwards: usize, part: f64) -> Result<f64> {
-        Ok(self.start(cores, forwards)?.end(part)? / forwards as f64)
+        self.start(cores, forwards)?.end(part)
     }
     /// Measures the seconds of an unsplit forward on each of these cores, all at once.
     ///
@@ -84,15 +83,13 @@ impl Worker {
     pub(super) fn beside(&self, cores: &[usize], forwards: usize) -> Result<f64> {
         let all = cores.iter().map(|core| self.start(&[*core], forwards)).collect::<Result<Vec<_>>>()?;
         let ends = all.into_iter().map(|one| one.end(1.0)).collect::<Result<Vec<_>>>()?;
-        Ok(ends.iter().sum::<f64>() / (ends.len() * forwards) as f64)
+        Ok(ends.iter().sum::<f64>() / ends.len() as f64)
     }
 }
 
 impl ForwardProcess {
-    pub(super) fn model(&self) -> &str {
-        &self.model
-    }
-    /// Lets the process run for this part of the time, until it ends. Returns the seconds of its forwards.
+    /// Lets the process run for this part of the time, until it ends. Returns the seconds of a
+    /// forward.
     ///
     /// # Errors
     /// If the process fails.
@@ -111,7 +108,7 @@ impl ForwardProcess {
         let _ = self.out.read_to_string(&mut said); // what is missing is an error below
         let said: Value = serde_json::from_str(&said).unwrap_or_default();
         match said["seconds"].as_f64() {
-            Some(seconds) if seconds > 0.0 => Ok(seconds),
+            Some(seconds) if seconds > 0.0 => Ok(seconds / self.forwards as f64),
             _ => Err(self.failure()),
         }
     }

@@ -1,11 +1,11 @@
 //! Times of one layer on thread ranks over a slow link: dense with an all-reduce, and sparse.
 use comm::{Axis, Link, Mesh, World};
 use layers::model::strategy::Row;
-use layers::ops::{FeatureExchange, Split, matmul};
+use layers::ops::{Split, matmul};
 use layers::param::weight::ColumnWeight;
 use layers::{Builder, EvenValues, Layer, PassContext, RowLinear};
 use parallel::Result;
-use parallel::tensor::sparse::{SparseRow, sent_of};
+use parallel::tensor::sparse::shard;
 use std::time::Instant;
 use tensor::{Category, Cpu, Host, Tensor};
 
@@ -96,16 +96,12 @@ impl LayerSize {
     /// If a rank fails.
     pub(super) fn sparse(&self, link: Link, percent: usize) -> Result<SparseTimes> {
         let columns = self.seconds(Some(link), |(at, mesh), x| {
-            let (group, own) = (mesh.group(Axis::Tp), self.features / self.ranks);
-            let each = sent_of(own, percent);
-            let (w, sent) = ColumnWeight::sparse(at, Axis::Tp, "w", [self.features; 2], each)?;
-            let exchange = FeatureExchange::new(at.device, group.clone(), &sent, own);
-            let x = Split::cut(x, group)?;
-            Ok(Box::new(move || exchange.columns(&x, &w.columns()?).map(drop)))
+            let ((layer, _), x) = (shard(at, &self.row(), percent)?, Split::cut(x, mesh.group(Axis::Tp))?);
+            let cx = PassContext::infer(vec![self.tokens]);
+            Ok(Box::new(move || layer.forward(&cx, x.clone()).map(drop)))
         })?;
         let whole = self.seconds(Some(link), |(at, mesh), x| {
-            let (layer, x) =
-                (SparseRow::shard(at, &self.row(), percent)?, Split::cut(x, mesh.group(Axis::Tp))?);
+            let (layer, x) = (shard(at, &self.row(), percent)?, Split::cut(x, mesh.group(Axis::Tp))?);
             let cx = PassContext::infer(vec![self.tokens]);
             Ok(Box::new(move || layer.forward(&cx, x.clone()).map(drop)))
         })?;

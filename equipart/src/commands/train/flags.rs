@@ -14,7 +14,7 @@ use crate::commands::train::schedule::LrSchedule;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
 use crate::commands::train::state::{SaveArgs, State};
 use crate::device::DeviceName;
-use clap::Args;
+use clap::{Args, Command, FromArgMatches};
 use layers::counted;
 use models::digits::Digits;
 use models::text::{Corpus, documents};
@@ -158,6 +158,11 @@ fn grammar() -> String {
 }
 
 impl TrainArgs {
+    /// The flags of `train` without any.
+    pub(crate) fn usual() -> Self {
+        let none = Self::augment_args(Command::new("train")).get_matches_from(["train"]);
+        Self::from_arg_matches(&none).expect("no flag is required")
+    }
     /// Returns the files of the training data: those of the flags, or if none is given those of the run to
     /// resume.
     pub(crate) fn files(&self, resume: Option<&State>) -> DataFiles {

@@ -95,6 +95,32 @@ pub struct Finished {
 /// evaluated parts of the held-out text and of all parts.
 type Watches<'a> = (&'a (dyn Fn(&StepLine) -> Result<()> + Sync), &'a (dyn Fn(usize, usize) + Sync));
 
+impl<'a> TrainRun<'a> {
+    /// A run under a layout that keeps no folder, and evaluates at its end only.
+    pub(crate) fn of(
+        (model, source): (TrainableModel, &'a TrainData),
+        settings: Settings,
+        layout: Layout,
+        network: Network,
+    ) -> Self {
+        Self {
+            model,
+            source,
+            settings,
+            layout,
+            network,
+            out: None,
+            saves: Saves::default(),
+            resume: None,
+            evaluations: Evaluations::default(),
+            checkpoint_every: usize::MAX,
+            check_every: None,
+            stop_after: None,
+            dump: None,
+        }
+    }
+}
+
 impl TrainRun<'_> {
     /// Trains in the settings' dtype, from the initial weights of an f32 run: in f64 the result is the truth
     /// of the f32 run. On rank 0, `step` receives every step, and `evaluated` the number of evaluated parts

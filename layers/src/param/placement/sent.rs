@@ -53,6 +53,10 @@ impl SentFeatures {
         }
         Self { cut, each, sent }
     }
+    /// Number of features that a rank has.
+    pub fn own(&self) -> usize {
+        self.cut[0]
+    }
     /// Number of features that a rank sends.
     pub fn each(&self) -> usize {
         self.each

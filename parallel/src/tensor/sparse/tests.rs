@@ -21,7 +21,7 @@ impl Case for Sparse {
         SIZES
     }
     fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<SparseRow<D>> {
-        SparseRow::shard(at, &Row { axis: Axis::Tp, name: "w", sizes: SIZES, bias: self.bias }, self.percent)
+        shard(at, &Row { axis: Axis::Tp, name: "w", sizes: SIZES, bias: self.bias }, self.percent)
     }
     fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
         let w = &g.weights["w"];
