@@ -10,7 +10,7 @@ use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{EvenValues, Keeper, OptimizerKind, ParamHooks, PassContext, Shape};
+use layers::{EvenValues, Keeper, OptimizerKind, PassContext, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
@@ -85,14 +85,7 @@ impl<D: Kernels> Ready<D> {
             Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
             Self::Moves(trainer, keeper) => {
                 let mut params = trainer.model().params();
-                for i in 0..params.len() {
-                    keeper.before_update(&mut params[i..=i])?;
-                    if let Some(next) = params.get_mut(i + 1..i + 2) {
-                        keeper.ahead_of_update(next)?;
-                    }
-                    keeper.after_update(&mut params[i..=i])?;
-                }
-                keeper.share(&mut params)?;
+                keeper.update(&mut params, &[], |_| ())?;
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ pub mod mlp;
 pub mod model;
 pub mod norm;
 pub mod ops;
+pub mod optimizer;
 pub mod param;
 #[cfg(any(test, feature = "proof"))]
 pub mod proof;
@@ -47,18 +48,18 @@ pub use model::stage::{Ending, Half, Input, Output, StageRequest, Targets};
 pub use model::strategy::{
     Choice, DividedSize, DivisionRule, NumberArgument, Sizes, Strategy, StrategyInfo, Tries,
 };
-pub use model::uses::ParamHooks;
-
 pub use norm::Norm;
-pub use param::held::HeldTensor;
+pub use optimizer::Optimizer;
+pub use optimizer::part::{StateParts, UpdatePart};
+pub use optimizer::rule::{UpdateRule, UpdateStep};
 pub use param::keeper::Keeper;
-pub use param::optimizer::Optimizer;
 pub use param::placement::{Pieces, Placed, Placement, Section};
-pub use param::saved::{SavedPart, SavedRectangle, SavedTensor, TensorAtRest};
 pub use param::shards::{AtRest, ShardingStrategy};
+pub use param::state::VALUE;
+pub use param::tensors::{ParamTensor, SavedPart, SavedRectangle, TensorAtRest};
 pub use param::values::{Draw, EvenValues, ParamValues, RandomValues, ValueSource};
 pub use param::{Param, Wide};
 pub use shape::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Positions,
-    Rates, Scoring, Shape, SharedExpert, Window, counted,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, Like, NormKind, Objective, OptimizerKind,
+    Positions, Rates, Scoring, Shape, SharedExpert, StateInfo, Window, counted,
 };

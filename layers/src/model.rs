@@ -12,4 +12,3 @@ pub mod record;
 pub mod spec;
 pub mod stage;
 pub mod strategy;
-pub mod uses;

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 use comm::Mesh;
 use files::PlannedFile;
 use kernels::Kernels;
-use layers::{Param, SavedPart, SavedTensor, Wide};
+use layers::{Param, SavedPart, Wide};
 use pieces::Part;
 use std::ops::Range;
 use std::thread::{JoinHandle, spawn};
@@ -72,9 +72,10 @@ impl<T: Send + 'static> SaveWork<T> {
 }
 
 /// Begins to save files: one after the other replaces the old file of its name, and the last one makes the
-/// checkpoint current. A parameter without a tensor of some name has no elements in it, such as a moment
-/// before the first step. In the background, elements are written from a copy while the caller goes on; the
-/// caller then calls [`Saving::advance`] until the checkpoint is whole. Every rank calls it.
+/// checkpoint current. A parameter without a tensor of some name has no elements in it, such as the
+/// optimizer's state before the first step. In the background, elements are written from a copy while the
+/// caller goes on; the caller then calls [`Saving::advance`] until the checkpoint is whole. Every rank calls
+/// it.
 ///
 /// # Errors
 /// If a file cannot be created, such as for a full disk; if a rank fails.
@@ -106,16 +107,15 @@ pub fn save<D: Kernels, S: Storable>(
 
 /// The tensors of which this rank saves elements, one at a time.
 fn parts<D: Kernels>(params: &[&mut Param<D>]) -> impl Iterator<Item = Part<D>> {
-    let of = |param: &&mut Param<D>, which| {
-        let saved = param.saved(which)?;
-        Some(Part { name: param.name().clone(), which, saved })
-    };
-    let tensors = [SavedTensor::Value, SavedTensor::Moment(0), SavedTensor::Moment(1)];
-    params.iter().flat_map(move |param| tensors.into_iter().filter_map(move |which| of(param, which)))
+    let tensors = params.iter().flat_map(|param| param.tensors());
+    tensors.filter_map(|tensor| {
+        let tensor_name = tensor.saved_as()?;
+        Some(Part { param: tensor.param().into(), tensor: tensor_name, saved: tensor.saved()? })
+    })
 }
 
-/// Holds what a save takes of this rank's memory, in turn; returns the copies of a save in the background.
-pub(crate) fn held<D: Kernels>(params: &[&mut Param<D>], background: bool) -> Vec<SavedPart<D>> {
+/// Takes what a save takes of this rank's memory, in turn; returns the copies of a save in the background.
+pub(crate) fn copies<D: Kernels>(params: &[&mut Param<D>], background: bool) -> Vec<SavedPart<D>> {
     parts(params).filter_map(|part| background.then(|| part.snapshot().saved)).collect()
 }
 

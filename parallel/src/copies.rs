@@ -1,11 +1,11 @@
 //! Copies of parameters: ranks that hold the same elements compare digests of them.
 //!
 //! ```text
-//! once       every rank    which blocks of which tensors it holds         48 bytes a block
+//! once       every rank    which blocks of which tensors it keeps         48 bytes a block
 //! a check    every rank    a digest of each block that others hold too    8 bytes a block
 //! ```
-//! A block is a rectangle of a whole parameter, cut as checkpoints cut it: the elements that a rank holds
-//! between steps, of the value, its master and the optimizer's moments. Data and context ranks hold the same
+//! A block is a rectangle of a whole tensor, cut as checkpoints cut it: the elements that a rank keeps
+//! between steps, of the value, its master and the optimizer's state. Data and context ranks hold the same
 //! blocks, and so do tensor ranks with the same norm or KV head, stages with a tied embedding, and subgroups
 //! of shards. Shards of one group are apart and are not compared.
 //!
@@ -14,17 +14,17 @@
 use crate::Result;
 use comm::{Mesh, named_ranks};
 use kernels::Kernels;
-use layers::{HeldTensor, Param, SavedRectangle, Wide};
+use layers::{Param, ParamTensor, SavedRectangle, Wide};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tensor::safetensors::Storable;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// Digest of a parameter's name, number of its tensor, first row and column, rows and columns.
-type HeldBlock = [u64; 6];
+/// Digest of a parameter's name, digest of its tensor's name, first row and column, rows and columns.
+type TensorBlock = [u64; 6];
 
 /// The blocks that several ranks hold, with these ranks.
-pub struct Copies(BTreeMap<HeldBlock, BTreeSet<usize>>);
+pub struct Copies(BTreeMap<TensorBlock, BTreeSet<usize>>);
 
 /// A block of which ranks hold different values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +45,9 @@ impl Copies {
     /// # Errors
     /// If ranks do not meet.
     pub fn of<D: Kernels>(params: &[&mut Param<D>], mesh: &Mesh<D::Place>) -> Result<Self> {
-        let held = params.iter().flat_map(|param| param.held());
-        let own: Vec<HeldBlock> = held.flat_map(|held| blocks(&held).collect::<Vec<_>>()).collect();
+        let tensors = params.iter().flat_map(|param| param.tensors());
+        let own: Vec<TensorBlock> =
+            tensors.flat_map(|tensor| blocks(&tensor, &tensor.rectangles())).collect();
         let all = mesh.world().named("blocks of parameters").all_gather_values(&own)?;
         let mut holders = BTreeMap::<_, BTreeSet<_>>::new();
         for (rank, own) in all.into_iter().enumerate() {
@@ -75,11 +76,14 @@ impl Copies {
         Wide<D>: Storable,
     {
         let mut own = BTreeMap::new();
-        for held in params.iter().flat_map(|param| param.held()) {
-            if blocks(&held).any(|block| self.0.contains_key(&block)) {
-                let values = held.read();
+        for tensor in params.iter().flat_map(|param| param.tensors()) {
+            let rectangles = tensor.rectangles();
+            let blocks = blocks(&tensor, &rectangles);
+            if blocks.iter().any(|block| self.0.contains_key(block)) {
+                let at_rest = tensor.read();
+                let values = at_rest.read();
                 let of = |rectangle| values.as_ref().map_or(0, |values| digest(values, rectangle));
-                own.extend(blocks(&held).zip(held.rectangles.iter().map(of)));
+                own.extend(blocks.into_iter().zip(rectangles.iter().map(of)));
             }
         }
         let own: Vec<u64> = self.0.keys().filter_map(|block| own.get(block).copied()).collect();
@@ -101,13 +105,15 @@ impl Copies {
 
 /// Returns the first of these blocks in program order, with the ranks that hold each of its values.
 fn first<D: Kernels>(
-    apart: &BTreeMap<HeldBlock, Vec<Vec<usize>>>,
+    apart: &BTreeMap<TensorBlock, Vec<Vec<usize>>>,
     params: &[&mut Param<D>],
     mesh: &Mesh<D::Place>,
 ) -> Result<CopyDifference> {
-    let is_apart = |held: &HeldTensor<D>| blocks(held).find(|block| apart.contains_key(block));
-    let mut held = params.iter().flat_map(|param| param.held());
-    let own = held.find_map(|held| is_apart(&held).map(|block| (block, held.to_string())));
+    let is_apart = |tensor: &ParamTensor<D>| {
+        blocks(tensor, &tensor.rectangles()).into_iter().find(|block| apart.contains_key(block))
+    };
+    let mut tensors = params.iter().flat_map(|param| param.tensors());
+    let own = tensors.find_map(|tensor| is_apart(&tensor).map(|block| (block, tensor.to_string())));
     let (block, name) = own.map_or((Vec::new(), String::new()), |(block, name)| (vec![block], name));
     let world = mesh.world().named("a parameter that differs");
     let (blocks, names) = (world.all_gather_values(&block)?, world.all_gather_values(name.as_bytes())?);
@@ -125,12 +131,13 @@ fn first<D: Kernels>(
 }
 
 /// The blocks of a tensor, one for each of its rectangles.
-fn blocks<D: Kernels>(held: &HeldTensor<D>) -> impl Iterator<Item = HeldBlock> {
-    let of = [xxh3_64(held.name().as_bytes()), held.number() as u64];
-    held.rectangles.iter().map(move |SavedRectangle { begin: [row, col], shape: [rows, cols], .. }| {
+fn blocks<D: Kernels>(tensor: &ParamTensor<D>, rectangles: &[SavedRectangle]) -> Vec<TensorBlock> {
+    let [param, name] = [tensor.param(), tensor.name()].map(|name| xxh3_64(name.as_bytes()));
+    let of = |SavedRectangle { begin: [row, col], shape: [rows, cols], .. }: &SavedRectangle| {
         let [row, col, rows, cols] = [row, col, rows, cols].map(|n| *n as u64);
-        [of[0], of[1], row, col, rows, cols]
-    })
+        [param, name, row, col, rows, cols]
+    };
+    rectangles.iter().map(of).collect()
 }
 
 /// Digest of the elements of a rectangle.

@@ -9,7 +9,7 @@ pub use held::{MoveCosts, shows};
 use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, checkpoint, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Design, OptimizerKind, Param, ShardingStrategy, TokenShards};
+use layers::{Design, Param, ShardingStrategy, TokenShards, UpdateRule};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Overflow};
@@ -80,7 +80,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
 pub fn training<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     design: impl Into<Design>,
-    optimizer: (OptimizerKind, Option<f64>),
+    (rule, clip): (impl UpdateRule<Meta<D::Elem>> + Clone + 'static, Option<f64>),
     batch: &Batch,
     after: impl Fn(&mut Trainer<Meta<D::Elem>>, &Mesh<tensor::MetaPlace>) -> Result<()>,
 ) -> Result<Peak> {
@@ -89,7 +89,7 @@ pub fn training<'a, D: Kernels>(
         scheme,
         |tokens| batch.dealt(&tokens),
         |at: BuildContext<Meta<D::Elem>>| {
-            let mut trainer = Trainer::new(&at, design, optimizer)?;
+            let mut trainer = Trainer::new(&at, design, (rule.clone(), clip))?;
             let mut running = None;
             for _ in 0..STEPS + trainer.filling(batch) {
                 trainer.next_step(&mut running, batch, 0.0)?;
@@ -122,7 +122,7 @@ pub fn gathering<S: Scalar>(trainer: &mut Trainer<Meta<S>>, mesh: &Mesh<tensor::
 /// # Errors
 /// If a collective fails.
 pub fn saving<S: Scalar>(trainer: &mut Trainer<Meta<S>>, background: Option<&Batch>) -> Result<()> {
-    let copies = checkpoint::held(&trainer.model().params(), background.is_some());
+    let copies = checkpoint::copies(&trainer.model().params(), background.is_some());
     background.map_or(Ok(()), |batch| trainer.step(batch, 0.0).map(drop))?;
     drop(copies);
     Ok(())

@@ -6,7 +6,7 @@
 //! cost of a part is its number of [`parameters`], or the [`seconds`] that it takes on this machine.
 use crate::{BuildContext, Error, Layout, Result, deal, session};
 use kernels::Meta;
-use layers::{Design, Half, Input, Output, PassContext, RandomValues, StageRequest, Targets};
+use layers::{Design, Half, Input, Keeper, Output, PassContext, RandomValues, StageRequest, Targets};
 use std::str::FromStr;
 use std::time::Instant;
 use tensor::{Category, Cpu, Device, Tensor, TokenIds};
@@ -167,11 +167,11 @@ fn taken(at: &BuildContext<Cpu<f32>>, design: &Design, part: usize) -> Result<f6
         };
         let wanted = (part + 1 == design.parts(1)).then_some(StageRequest::Loss(y));
         let start = Instant::now();
-        let dy = match stage.forward(0, &cx, &mut (), x, wanted)? {
+        let dy = match stage.forward(0, &cx, &mut Keeper::default(), x, wanted)? {
             Output::Activation(y) => Some(y),
             _ => None,
         };
-        stage.backward(0, &cx, &mut (), dy, Half::Both, false)?;
+        stage.backward(0, &cx, &mut Keeper::default(), dy, Half::Both, false)?;
         least = least.min(start.elapsed().as_secs_f64());
     }
     Ok(least)

@@ -16,8 +16,8 @@ use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use layers::ops::{Region, filled};
 use layers::{
-    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, ParamHooks, Params, PassContext,
-    ShardingStrategy, StageRequest, TokenShards,
+    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, Params, PassContext, ShardingStrategy,
+    StageRequest, TokenShards,
 };
 use passed::{Passed, Received, Sent, tags};
 use std::rc::Rc;
@@ -63,7 +63,7 @@ pub(crate) trait Microbatches<D: Kernels> {
         &mut self,
         _: Task,
         _: &[Box<dyn Hooks<D>>],
-        _: &mut dyn ParamHooks<D>,
+        _: &mut Keeper<D>,
         _: &mut [&mut Param<D>],
     ) -> Result<()> {
         Ok(())
@@ -75,12 +75,7 @@ pub(crate) trait Microbatches<D: Kernels> {
         Ok(())
     }
     /// Called when all gradients are summed; changes the weights.
-    fn update(
-        &mut self,
-        _: &[Box<dyn Hooks<D>>],
-        _: &mut dyn ParamHooks<D>,
-        _: &mut [&mut Param<D>],
-    ) -> Result<()> {
+    fn update(&mut self, _: &[Box<dyn Hooks<D>>], _: &mut Keeper<D>, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
 }
@@ -148,14 +143,14 @@ impl<D: Kernels> Stages<D> {
         microbatches: usize,
         learns: bool,
         work: &mut dyn Microbatches<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
     ) -> Result<()> {
         let plan =
             Plan { slices: self.slices(learns), ..self.pipeline.plan(self.logits.size(), microbatches) };
         let moves = self.table(plan, learns)?;
         let step = if learns { self.begun } else { 0 };
         let known = step.min(moves.steps.len() - 1);
-        self.go(&moves.steps[known].clone(), (&plan, step - known, learns), work, uses)?;
+        self.go(&moves.steps[known].clone(), (&plan, step - known, learns), work, keeper)?;
         if learns && self.pipeline.schedule.carries(&plan) > 0 {
             self.begun += 1;
         } else if learns {
@@ -168,14 +163,10 @@ impl<D: Kernels> Stages<D> {
         self.made[1].as_ref().filter(|_| self.begun > 0).map_or(0, |(plan, _)| plan.microbatches)
     }
     /// Finishes the microbatches in flight, and gives the parameters their latest version.
-    pub(crate) fn empty(
-        &mut self,
-        work: &mut dyn Microbatches<D>,
-        uses: &mut dyn ParamHooks<D>,
-    ) -> Result<()> {
+    pub(crate) fn empty(&mut self, work: &mut dyn Microbatches<D>, keeper: &mut Keeper<D>) -> Result<()> {
         if let (Some((plan, moves)), Some(last)) = (self.made[1].clone(), self.begun.checked_sub(1)) {
             let known = last.min(moves.ends.len() - 1);
-            self.go(&moves.ends[known].clone(), (&plan, last - known, true), work, uses)?;
+            self.go(&moves.ends[known].clone(), (&plan, last - known, true), work, keeper)?;
             self.versions.end(&mut self.stage.params());
             self.begun = 0;
         }
@@ -187,7 +178,7 @@ impl<D: Kernels> Stages<D> {
         moves: &[ActionPhase],
         (plan, later, learns): (&Plan, usize, bool),
         work: &mut dyn Microbatches<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
     ) -> Result<()> {
         let stages = self.mesh.group(Axis::Pp).clone();
         let steps = 1 + self.pipeline.schedule.carries(plan).div_ceil(plan.microbatches);
@@ -208,9 +199,9 @@ impl<D: Kernels> Stages<D> {
                     }
                     let of = in_flight(cell.of);
                     if cell.act == PassKind::U {
-                        self.update(of, plan, work, uses)?;
+                        self.update(of, plan, work, keeper)?;
                     } else {
-                        self.cell(Cell { of, ..cell }, last, plan, work, uses)?;
+                        self.cell(Cell { of, ..cell }, last, plan, work, keeper)?;
                     }
                 }
                 ActionPhase::End(Action::Run { cell, .. }) => {
@@ -244,10 +235,10 @@ impl<D: Kernels> Stages<D> {
                 }
                 ActionPhase::Begin(Action::Complete) => {
                     work.complete()?;
-                    uses.finish(&mut self.stage.params())?;
+                    keeper.finish(&mut self.stage.params())?;
                 }
                 ActionPhase::Begin(Action::Update) => {
-                    work.update(&self.hooks, uses, &mut self.stage.params())?;
+                    work.update(&self.hooks, keeper, &mut self.stage.params())?;
                 }
                 ActionPhase::End(Action::Complete | Action::Update) => {}
             }
@@ -303,12 +294,12 @@ impl<D: Kernels> Stages<D> {
         of: Task,
         plan: &Plan,
         work: &mut dyn Microbatches<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
     ) -> Result<()> {
         let _span = self.mesh.span(Cell { act: PassKind::U, of }.within(plan));
         let params = &mut self.stage.params();
-        uses.finish(params)?;
-        work.update_each(of, &self.hooks, uses, params)?;
+        keeper.finish(params)?;
+        work.update_each(of, &self.hooks, keeper, params)?;
         self.versions.updated();
         Ok(())
     }
@@ -319,7 +310,7 @@ impl<D: Kernels> Stages<D> {
         last: bool,
         plan: &Plan,
         work: &mut dyn Microbatches<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
     ) -> Result<()> {
         let number = of.chunk as usize;
         let (first, end) = (number == 0, number + 1 == plan.all_chunks());
@@ -349,7 +340,7 @@ impl<D: Kernels> Stages<D> {
         let (stage, mut ended) = (&mut self.stage, None);
         let given = match (act, input) {
             (PassKind::F, input) => {
-                match stage.forward(run, cx, uses, input.expect("taken above"), wanted)? {
+                match stage.forward(run, cx, keeper, input.expect("taken above"), wanted)? {
                     Output::Activation(y) => Some(y),
                     output => {
                         ended = Some(output);
@@ -357,10 +348,10 @@ impl<D: Kernels> Stages<D> {
                     }
                 }
             }
-            (PassKind::B, _) => stage.backward(run, cx, uses, dy, Half::Both, last)?,
-            (PassKind::I, _) => stage.backward(run, cx, uses, dy, Half::Input, last)?,
+            (PassKind::B, _) => stage.backward(run, cx, keeper, dy, Half::Both, last)?,
+            (PassKind::I, _) => stage.backward(run, cx, keeper, dy, Half::Input, last)?,
             (PassKind::W, _) => {
-                stage.backward_weight(run, cx, uses, last)?;
+                stage.backward_weight(run, cx, keeper, last)?;
                 None
             }
             (PassKind::U, _) => unreachable!("it is no pass through a chunk"),

@@ -23,7 +23,10 @@ use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
 use kernels::{Kernels, OrderedKernels};
 use layers::ops::{Partial, RootExchange, top_k};
-use layers::{Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, Wide};
+use layers::{
+    Builder, Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, UpdateRule,
+    Wide,
+};
 pub use share::features;
 use std::collections::VecDeque;
 use tensor::{Category, Real, Scalar, Tensor};
@@ -67,29 +70,26 @@ impl<D: Kernels> Trainer<D> {
     pub fn new(
         at: &BuildContext<D>,
         design: impl Into<Design>,
-        optimizer: (OptimizerKind, Option<f64>),
+        (rule, clip): (impl UpdateRule<D> + 'static, Option<f64>),
     ) -> Result<Self> {
-        let learning = BuildContext { builder: at.learning(), pipeline: at.pipeline };
-        Self::of(&learning, design, optimizer)
+        let builder = Builder { states: rule.states(), ..at.learning() };
+        Self::of(&BuildContext { builder, pipeline: at.pipeline }, design, Optimizer::new(rule, clip))
     }
     /// Builds this rank's part of a model that is only evaluated: its parameters have no masters.
     ///
     /// # Errors
     /// If the ranks do not fit the design, or its initial values are missing.
     pub fn evaluator(at: &BuildContext<D>, design: impl Into<Design>) -> Result<Self> {
-        Self::of(at, design, (OptimizerKind::Sgd, None))
+        Self::of(at, design, Optimizer::new(OptimizerKind::Sgd, None))
     }
-    fn of(
-        at: &BuildContext<D>,
-        design: impl Into<Design>,
-        optimizer: (OptimizerKind, Option<f64>),
-    ) -> Result<Self> {
+    fn of(at: &BuildContext<D>, design: impl Into<Design>, optimizer: Optimizer<D>) -> Result<Self> {
+        let clips = optimizer.clip().is_some();
         let rank = StepState {
             device: at.device.clone(),
             mesh: at.mesh.clone(),
             loss: at.mesh.over(Axes::LOSS)?.named("loss"),
             root: RootExchange::new(at, "inputs"),
-            optimizer: Optimizer::new(optimizer.0, optimizer.1),
+            optimizer,
             record: None,
             cxs: Vec::new(),
             spare: Vec::new(),
@@ -97,8 +97,7 @@ impl<D: Kernels> Trainer<D> {
             rates: VecDeque::new(),
             begun: None,
         };
-        if at.pipeline.schedule.updates_each() && optimizer.1.is_some() && at.mesh.group(Axis::Pp).size() > 1
-        {
+        if at.pipeline.schedule.updates_each() && clips && at.mesh.group(Axis::Pp).size() > 1 {
             bail!(
                 "{} updates each stage by itself, so there is no global norm to clip; leave the limit out",
                 at.pipeline.schedule.about().name

@@ -8,7 +8,7 @@ use crate::{ProofProgress, proof};
 use comm::{Axes, Axis, Group, Reduce, Tag};
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
-use layers::{Draw, Keeper, Layer, ParamHooks, ParamValues, PassContext, ValueSource};
+use layers::{Draw, Keeper, Layer, ParamValues, PassContext, ValueSource};
 use parallel::dtype::RunDevice;
 use parallel::{BuildContext, Layout, Network, Result, bail, deal, session};
 use reference::{add_bias, bias_gradient, linear, linear_backward};
@@ -137,7 +137,7 @@ fn linear_layers<D: RunDevice>(at: &BuildContext<D>, shared: usize, to: &mut Exa
         };
         let mut params = layers::Params::new();
         layer.params(&mut params);
-        keeper.before(&mut params)?;
+        keeper.gather(&mut params)?;
         drop(params);
         let cx = PassContext::train(microbatch, [mine.len()], 1);
         let (seen_y, saved) = layer.forward(&cx, given("x"))?;
@@ -149,7 +149,7 @@ fn linear_layers<D: RunDevice>(at: &BuildContext<D>, shared: usize, to: &mut Exa
         }
         let mut params = layers::Params::new();
         layer.params(&mut params);
-        keeper.after(&mut params)?;
+        keeper.release(&mut params, false)?;
     }
     let mut params = layers::Params::new();
     layer.params(&mut params);

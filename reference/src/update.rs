@@ -15,7 +15,7 @@
 use crate::linear::{add, dot};
 use crate::parameters::{Shapes, Weights, trained};
 use crate::sparse::{Masks, Sparsity};
-use shape::OptimizerKind;
+use shape::{OptimizerKind, StateInfo};
 use tensor::Scalar;
 
 /// Weights in training, and the state of their optimizer.
@@ -25,10 +25,9 @@ pub struct Updates<S> {
     optimizer: OptimizerKind,
     clip: Option<f64>,
     weights: Weights<S>,
-    first: Weights<S>,  // moments m
-    second: Weights<S>, // moments v
-    steps: usize,       // done
-    masks: Masks,       // of sparse layers
+    states: Vec<Weights<S>>, // the optimizer's, in its order
+    steps: usize,            // done
+    masks: Masks,            // of sparse layers
 }
 
 impl<S: Scalar> Updates<S> {
@@ -46,17 +45,12 @@ impl<S: Scalar> Updates<S> {
     ) -> Self {
         assert_eq!(sizes(&weights), sizes(&zeros::<S>(&shapes)), "the weights are not those of the model");
         let shapes = trained(shapes);
-        let zero = zeros(&shapes);
-        Self {
-            shapes,
-            optimizer,
-            clip,
-            weights,
-            first: zero.clone(),
-            second: zero,
-            steps: 0,
-            masks: Masks::new(),
-        }
+        let state = |of: &StateInfo| {
+            let like = |(name, shape): &(String, _)| (name.clone(), of.like.shape(*shape));
+            zeros(&shapes.iter().map(like).collect::<Vec<_>>())
+        };
+        let states = optimizer.states().iter().map(state).collect();
+        Self { shapes, optimizer, clip, weights, states, steps: 0, masks: Masks::new() }
     }
 
     /// Makes layers sparse, by their current weights.
@@ -104,15 +98,19 @@ impl<S: Scalar> Updates<S> {
     /// # Panics
     /// If a gradient is missing.
     pub fn apply(&mut self, gradients: &Weights<S>, lr: f64) -> S {
-        assert_eq!(sizes(gradients), sizes(&self.first), "every trained weight needs a gradient");
+        let given = |(name, [rows, cols]): &(String, [usize; 2])| {
+            gradients.get(name).is_some_and(|g| g.len() == rows * cols)
+        };
+        let all = gradients.len() == self.shapes.len() && self.shapes.iter().all(given);
+        assert!(all, "every trained weight needs a gradient");
         let norm2 = gradients.values().fold(S::ZERO, |sum, g| sum + dot(g, g));
         let (c, lr) = (self.clip.map_or(S::ONE, |limit| S::clip_factor(norm2, limit)), S::from_f64(lr));
         self.steps += 1;
         for (name, [rows, _]) in &self.shapes {
             let clipped: Vec<S> = gradients[name].iter().map(|&g| c * g).collect();
-            let [w, m, v] = [&mut self.weights, &mut self.first, &mut self.second]
-                .map(|all| all.get_mut(name).expect("held since `new`").as_mut_slice());
-            update(self.optimizer, w, &clipped, [m, v], lr, self.steps, *rows > 1);
+            let mut states: Vec<_> = self.states.iter_mut().map(|all| of(all, name)).collect();
+            let w = of(&mut self.weights, name);
+            update(self.optimizer, w, &clipped, &mut states, lr, self.steps, *rows > 1);
         }
         norm2
     }
@@ -123,7 +121,7 @@ fn update<S: Scalar>(
     of: OptimizerKind,
     w: &mut [S],
     g: &[S],
-    [m, v]: [&mut [S]; 2],
+    states: &mut [&mut [S]],
     lr: S,
     t: usize,
     decays: bool,
@@ -134,6 +132,7 @@ fn update<S: Scalar>(
             let [beta1, beta2] = [beta1, beta2].map(S::from_f64);
             let [correct1, correct2] = [beta1, beta2].map(|beta| (S::ONE - beta.pow(t)).inv());
             let decay = if decays { lr * S::from_f64(decay) } else { S::ZERO };
+            let [m, v] = states else { panic!("AdamW keeps two moments") };
             for (i, w) in w.iter_mut().enumerate() {
                 m[i] = beta1 * m[i] + (S::ONE - beta1) * g[i];
                 v[i] = beta2 * v[i] + (S::ONE - beta2) * g[i] * g[i];
@@ -142,6 +141,11 @@ fn update<S: Scalar>(
             }
         }
     }
+}
+
+/// The elements of a parameter.
+fn of<'a, S>(all: &'a mut Weights<S>, name: &str) -> &'a mut [S] {
+    all.get_mut(name).expect("there since `new`")
 }
 
 /// Returns zeros in the shape of every parameter.
@@ -166,7 +170,7 @@ mod tests {
     #[test]
     fn sgd_equals_a_step_worked_out_by_hand() {
         let mut w = [1.0, -2.0];
-        update(OptimizerKind::Sgd, &mut w, &[0.5, 4.0], [&mut [], &mut []], 0.1, 1, true);
+        update(OptimizerKind::Sgd, &mut w, &[0.5, 4.0], &mut [], 0.1, 1, true);
         assert_close(&w, &[0.95, -2.4], 1e-15);
     }
 
@@ -177,10 +181,10 @@ mod tests {
         for (decays, first, second) in [(true, 0.79, 0.7505), (false, 0.84, 0.84)] {
             let (mut w, mut m, mut v) = ([1.0], [0.0], [0.0]);
             // m/(1 − 0.5) = 2, √(v/(1 − 0.75)) = 2: down by 0.2·2/2.5 = 0.16, and by 0.2·0.25·1 for decay
-            update(ADAM, &mut w, &[2.0], [&mut m, &mut v], 0.2, 1, decays);
+            update(ADAM, &mut w, &[2.0], &mut [&mut m, &mut v], 0.2, 1, decays);
             assert_close(&[w[0], m[0], v[0]], &[first, 1.0, 1.0], 1e-15);
             // m/(1 − 0.25) = −8/3, √(v/(1 − 0.5625)) = 4: up by 0.2·8/3/4.5, and down by 0.2·0.25·0.79
-            update(ADAM, &mut w, &[-5.0], [&mut m, &mut v], 0.2, 2, decays);
+            update(ADAM, &mut w, &[-5.0], &mut [&mut m, &mut v], 0.2, 2, decays);
             assert_close(&[w[0], m[0], v[0]], &[second + 1.6 / 13.5, -2.0, 7.0], 1e-15);
         }
     }
@@ -194,7 +198,7 @@ mod tests {
             let (start, g, lr) = (F61::sample(1, 1.0), F61::sample(2, 1.0), F61::sample(3, 1.0));
             let (mut w, mut m, mut v, mut wanted) = ([start], [F61::ZERO], [F61::ZERO], start);
             for t in 1..5 {
-                update(adam, &mut w, &[g], [&mut m, &mut v], lr, t, true);
+                update(adam, &mut w, &[g], &mut [&mut m, &mut v], lr, t, true);
                 wanted = wanted - lr * F61::from_f64(0.1) * wanted - lr * g * F61::adam_scale(g * g, 1e-8);
                 assert_eq!(w, [wanted], "step {t}");
             }
@@ -229,10 +233,10 @@ mod tests {
     fn replaced_weights_keep_the_optimizers_state() {
         let mut run = updates(ADAM, None);
         run.apply(&two(2.0, -3.0), 0.1);
-        let moments = [run.first.clone(), run.second.clone()];
+        let moments = run.states.clone();
         run.replace(two(5.0, 6.0));
         assert_eq!(run.weights(), &two(5.0, 6.0));
-        assert_eq!((run.first, run.second, run.steps), (moments[0].clone(), moments[1].clone(), 1));
+        assert_eq!((run.states, run.steps), (moments, 1));
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
-pub use optimizer::OptimizerKind;
+pub use optimizer::{Like, OptimizerKind, StateInfo};
 pub use tensor::quoted::counted;
 
 use serde::{Deserialize, Serialize};

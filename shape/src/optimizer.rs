@@ -1,4 +1,4 @@
-//! The optimizer of a model's parameters, and its constants.
+//! The optimizer of a model's parameters: its constants, and the state that it keeps for each parameter.
 use serde::{Deserialize, Serialize};
 
 /// An optimizer.
@@ -28,13 +28,53 @@ impl OptimizerKind {
             OptimizerKind::AdamW { .. } => "adamw",
         }
     }
-    /// Returns the number of moments kept per parameter.
-    pub fn moments(self) -> usize {
+    /// Returns the tensors that it keeps for each parameter.
+    pub fn states(self) -> &'static [StateInfo] {
+        const MOMENTS: [StateInfo; 2] = [StateInfo::like_value("m"), StateInfo::like_value("v")];
         match self {
-            OptimizerKind::Sgd => 0,
-            OptimizerKind::AdamW { .. } => 2,
+            OptimizerKind::Sgd => &[],
+            OptimizerKind::AdamW { .. } => &MOMENTS,
         }
     }
     /// `AdamW` with the constants usual for transformers.
     pub const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
+}
+
+/// A tensor of optimizer state that a rule keeps for each parameter, in the wide dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateInfo {
+    /// Its name, in files before the parameter's: `m.head`.
+    pub name: &'static str,
+    /// Its elements.
+    pub like: Like,
+}
+
+impl StateInfo {
+    /// A tensor with one element for each of the value's.
+    pub const fn like_value(name: &'static str) -> Self {
+        Self { name, like: Like::Value }
+    }
+}
+
+/// The elements of a parameter's tensor, by those of its value `[R, C]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Like {
+    /// One for each of the value's: `[R, C]`.
+    Value,
+    /// One for each block of so many consecutive elements of a row; the last block of a row may be smaller:
+    /// `[R, ⌈C/n⌉]`.
+    Blocks(usize),
+    /// One for the whole parameter, the same on every rank: `[1, 1]`.
+    One,
+}
+
+impl Like {
+    /// Returns the tensor's shape for a value of this shape.
+    pub fn shape(self, [rows, columns]: [usize; 2]) -> [usize; 2] {
+        match self {
+            Self::Value => [rows, columns],
+            Self::Blocks(n) => [rows, columns.div_ceil(n)],
+            Self::One => [1, 1],
+        }
+    }
 }

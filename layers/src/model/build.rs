@@ -7,6 +7,7 @@ use crate::{
 };
 use comm::{Axis, Mesh};
 use kernels::Kernels;
+use shape::StateInfo;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tensor::Store;
@@ -24,9 +25,11 @@ pub struct Builder<'a, D: Kernels> {
     pub learns: bool,
     /// How parameters are sharded at rest over the ranks that sum their gradients.
     pub rests: ShardingStrategy,
-    /// Store of the state of trained parameters, if it is kept off the device: moments, masters, and values
-    /// that are sharded at rest.
+    /// Store of the state of trained parameters, if it is kept off the device: the optimizer's, masters, and
+    /// values that are sharded at rest.
     pub store: Option<Store>,
+    /// The state that the optimizer keeps for each trained parameter: no shard is cut inside its blocks.
+    pub states: &'a [StateInfo],
     /// This rank's tokens of the residual stream.
     pub region: Region,
     /// This rank's tokens of the sequences.
@@ -55,6 +58,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
             learns: false,
             rests: ShardingStrategy::WHOLE,
             store: None,
+            states: &[],
             region,
             tokens: TokenShards::WHOLE.at(mesh),
             numbers: [0; Choice::COUNT],
@@ -93,9 +97,9 @@ impl<'a, D: Kernels> Builder<'a, D> {
 
 impl<'a, D: Kernels> From<&'a Builder<'_, D>> for ParamOrigin<'a, D> {
     fn from(at: &'a Builder<D>) -> Self {
-        let Builder { device, mesh, values, learns, rests, .. } = *at;
+        let Builder { device, mesh, values, learns, rests, states, .. } = *at;
         let store = at.store.as_ref();
-        Self { device, mesh, values, learns, rests, store, placement: at.placement() }
+        Self { device, mesh, values, learns, rests, store, states, placement: at.placement() }
     }
 }
 

@@ -4,9 +4,9 @@ pub(crate) mod build;
 mod ends;
 
 use crate::model::part::{Block, Ticket};
-use crate::model::stage::{Half, Input, Output, StageRequest, complete, listed, using};
+use crate::model::stage::{Half, Input, Output, StageRequest, listed, release, using};
 use crate::ops::Stream;
-use crate::{Layer, ParamHooks, Params, PassContext, Result};
+use crate::{Keeper, Layer, Params, PassContext, Result};
 use ends::Ends;
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl<D: Kernels> Chunk<D> {
         &mut self,
         run: usize,
         cx: &PassContext<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         x: Input<D>,
         kept: &mut Vec<Ticket>,
     ) -> Result<(Stream<D>, Option<Ticket>)> {
@@ -60,7 +60,7 @@ impl<D: Kernels> Chunk<D> {
             Input::Tokens(ids) if first && ends.embedding.is_some() => {
                 let _layer = cx.layer(EMBEDDING, Direction::Forward);
                 let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
-                let (x, ids) = using(uses, (ends, Ends::of_embedding), false, run)?;
+                let (x, ids) = using(keeper, (ends, Ends::of_embedding), false, run)?;
                 (x, Some(ids))
             }
             Input::Rows(x) if first && let Some(region) = ends.rows => (Stream::cut(&x, region), None),
@@ -70,11 +70,11 @@ impl<D: Kernels> Chunk<D> {
         assert_eq!(cx.rows(), x.rows(), "an activation needs one row per token");
         let blocks = &mut self.runs[run];
         for i in 0..blocks.len() {
-            if let Some(next) = blocks.get_mut(i + 1).filter(|_| uses.moves()) {
-                uses.ahead(&mut listed((next, Block::params)))?;
+            if let Some(next) = blocks.get_mut(i + 1).filter(|_| keeper.has_uses()) {
+                keeper.gather_ahead(&mut listed((next, Block::params)))?;
             }
             let block = &mut blocks[i];
-            let (y, s) = using(uses, (block, Block::params), false, |block| block.forward(cx, x))?;
+            let (y, s) = using(keeper, (block, Block::params), false, |block| block.forward(cx, x))?;
             if cx.keeps() {
                 kept.push(s);
             }
@@ -91,7 +91,7 @@ impl<D: Kernels> Chunk<D> {
     fn end(
         &mut self,
         cx: &PassContext<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         x: Stream<D>,
         wanted: Option<StageRequest<D>>,
     ) -> Result<(Output<D>, Option<Stream<D>>)> {
@@ -100,7 +100,7 @@ impl<D: Kernels> Chunk<D> {
         let (name, wanted) =
             (ends.name.clone(), wanted.expect("the last chunk needs a request for loss or logits"));
         ends.lend();
-        let ended = using(uses, (ends, Ends::of_head), false, |ends| {
+        let ended = using(keeper, (ends, Ends::of_head), false, |ends| {
             let layer = cx.layer(&name, Direction::Forward);
             let (output, saved) = ends.forward(cx, x, wanted)?;
             drop(layer);
@@ -142,16 +142,16 @@ impl<D: Kernels> Chunk<D> {
         &mut self,
         run: usize,
         cx: &PassContext<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         x: Input<D>,
         wanted: Option<StageRequest<D>>,
     ) -> Result<Output<D>> {
         let of = flight(run, cx);
         assert!(self.saved.iter().all(|s| s.of != of), "microbatch {} is in flight", cx.pass().microbatch);
         let mut blocks = self.room.pop().unwrap_or_default();
-        let (x, ids) = self.through(run, cx, uses, x, &mut blocks)?;
+        let (x, ids) = self.through(run, cx, keeper, x, &mut blocks)?;
         let (output, dx) =
-            if self.ends(run) { self.end(cx, uses, x, wanted)? } else { (Output::Activation(x), None) };
+            if self.ends(run) { self.end(cx, keeper, x, wanted)? } else { (Output::Activation(x), None) };
         if cx.keeps() {
             self.saved.push(Saved { of, ids, blocks, dx });
         } else {
@@ -161,10 +161,10 @@ impl<D: Kernels> Chunk<D> {
     }
     /// Runs the backward of a microbatch. Returns dX for the previous stage (`None` for the input of the
     /// model); `dy` is the gradient from the next stage (`None` after a loss). If it is the `last` of the
-    /// step, calls `uses` for each module (the head, a block, the embedding) whose gradients are complete.
+    /// step, calls `keeper` for each module (the head, a block, the embedding) whose gradients are complete.
     ///
     /// # Errors
-    /// If ranks do not meet, and the errors of `uses`.
+    /// If ranks do not meet, and the errors of `keeper`.
     ///
     /// # Panics
     /// If this microbatch had no forward.
@@ -172,7 +172,7 @@ impl<D: Kernels> Chunk<D> {
         &mut self,
         run: usize,
         cx: &PassContext<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         dy: Option<Stream<D>>,
         half: Half,
         last: bool,
@@ -185,19 +185,20 @@ impl<D: Kernels> Chunk<D> {
         let mut dx = if at_end { saved.dx } else { Some(dy.expect("the next chunk sent no gradient")) };
         let Self { ends, .. } = self;
         if last && at_end {
-            complete(uses, (ends, Ends::of_head))?;
+            release(keeper, (ends, Ends::of_head), true)?;
         }
         for (i, block) in self.runs[run].iter_mut().enumerate().rev() {
             let saved = saved.blocks.pop().expect("a block saved nothing");
             let (dy, first) = (dx.take().expect(WANTED), run == 0 && i == 0 && ends.rows.is_some());
             let later = later.as_mut().map(|later| &mut later.blocks);
-            dx =
-                using(uses, (block, Block::params), last, |block| back(block, cx, saved, dy, !first, later))?;
+            dx = using(keeper, (block, Block::params), last, |block| {
+                back(block, cx, saved, dy, !first, later)
+            })?;
         }
         self.room.push(saved.blocks);
         let dx = match saved.ids {
             None => dx,
-            Some(ids) => using(uses, (ends, Ends::of_embedding), last, |ends| {
+            Some(ids) => using(keeper, (ends, Ends::of_embedding), last, |ends| {
                 let _layer = cx.layer(EMBEDDING, Direction::Backward);
                 let (_, pending) = ends.embedding().backward_input(cx, ids, dx.expect(WANTED))?;
                 match &mut later {
@@ -213,7 +214,7 @@ impl<D: Kernels> Chunk<D> {
     /// Runs the weight half of a microbatch whose input half has run.
     ///
     /// # Errors
-    /// If ranks do not meet, and the errors of `uses`.
+    /// If ranks do not meet, and the errors of `keeper`.
     ///
     /// # Panics
     /// If its input half has not run.
@@ -221,7 +222,7 @@ impl<D: Kernels> Chunk<D> {
         &mut self,
         run: usize,
         cx: &PassContext<D>,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         last: bool,
     ) -> Result<()> {
         let pending = self.pending.remove(&flight(run, cx));
@@ -229,15 +230,15 @@ impl<D: Kernels> Chunk<D> {
             (pending.expect("weight half without its input half"), self.ends(run));
         let Self { ends, .. } = self;
         if last && at_end {
-            complete(uses, (ends, Ends::of_head))?;
+            release(keeper, (ends, Ends::of_head), true)?;
         }
         for (block, pending) in self.runs[run].iter_mut().rev().zip(blocks) {
-            using(uses, (block, Block::params), last, |block| block.backward_weight(cx, pending))?;
+            using(keeper, (block, Block::params), last, |block| block.backward_weight(cx, pending))?;
         }
         if let Some(pending) = embedding {
             let _layer = cx.layer(EMBEDDING, Direction::Backward);
             let run = |ends: &mut Ends<D>| ends.embedding().backward_weight(cx, pending);
-            using(uses, (ends, Ends::of_embedding), last, run)?;
+            using(keeper, (ends, Ends::of_embedding), last, run)?;
         }
         Ok(())
     }

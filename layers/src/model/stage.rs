@@ -1,7 +1,7 @@
 //! Inputs and outputs of a part of a model that a schedule drives, and the hooks around the use of its
 //! modules.
 use crate::ops::{Partial, Stream};
-use crate::{ParamHooks, Params, Result};
+use crate::{Keeper, Params, Result};
 use kernels::Kernels;
 use tensor::{Tensor, TokenIds};
 
@@ -79,29 +79,27 @@ pub(crate) fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Para
 /// Runs a module between its `before` and `after` hooks; calls `complete` if this is the `last` use that adds
 /// to its gradients.
 pub(crate) fn using<D: Kernels, U, T>(
-    uses: &mut dyn ParamHooks<D>,
+    keeper: &mut Keeper<D>,
     (unit, list): (&mut U, Lists<D, U>),
     last: bool,
     run: impl FnOnce(&mut U) -> Result<T>,
 ) -> Result<T> {
-    if uses.moves() {
-        uses.before(&mut listed((unit, list)))?;
+    if keeper.has_uses() {
+        keeper.gather(&mut listed((unit, list)))?;
     }
     let outcome = run(unit)?;
-    if uses.moves() {
-        uses.after(&mut listed((unit, list)))?;
-    }
-    if last {
-        complete(uses, (unit, list))?;
+    if keeper.has_uses() || last {
+        release(keeper, (unit, list), last)?;
     }
     Ok(outcome)
 }
 
-/// Reports that the gradients of a module's parameters are complete.
-pub(crate) fn complete<D: Kernels, U>(
-    uses: &mut dyn ParamHooks<D>,
+/// Ends a use of a module; after the `last` one the gradients of its parameters are complete.
+pub(crate) fn release<D: Kernels, U>(
+    keeper: &mut Keeper<D>,
     unit: (&mut U, Lists<D, U>),
+    last: bool,
 ) -> Result<()> {
     let mut params = listed(unit);
-    if params.is_empty() { Ok(()) } else { uses.complete(&mut params) }
+    if params.is_empty() { Ok(()) } else { keeper.release(&mut params, last) }
 }

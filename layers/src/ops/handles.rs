@@ -89,7 +89,7 @@ impl<D: Kernels> Columns<D> {
     }
     /// Returns the columns of a parameter that is cut along `axis`.
     pub(crate) fn lent(param: &Param<D>, axis: Axis) -> Self {
-        let (share, tiles) = param.lend();
+        let (share, tiles) = param.value_or_tiles();
         Self { share, tiles, turned: false, axis }
     }
     /// `Wᵀ[O_t,I]`.

@@ -1,7 +1,7 @@
 //! A parameter as a whole matrix: assembled from all ranks, or one rank's elements of it, whole or sharded at
 //! rest.
-use super::kept;
 use super::origin::ParamOrigin;
+use super::residence;
 use super::{Param, Wide};
 use crate::{Draw, Result};
 use comm::Mesh;
@@ -37,7 +37,7 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn gather(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
-        match &self.value.shard {
+        match self.value.shard() {
             Some(shard) => self.gather_at_rest(mesh, &shard.read()),
             None if self.sharding.is_elsewhere() => {
                 let none = Tensor::empty(self.device(), Category::Buffers, 0, self.local()[1]);
@@ -53,31 +53,29 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn gather_gradient(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
-        self.gradient.rest().map_or(Ok(None), |gradient| self.gather_at_rest(mesh, &gradient))
+        self.gradient.at.at_rest().map_or(Ok(None), |gradient| self.gather_at_rest(mesh, &gradient))
     }
     /// Returns this rank's elements, each with its row-major index in the whole; of a value that is sharded
     /// at rest, those of its shard, if any. Empty on the meta device.
     pub fn elements(&self) -> Vec<(usize, D::Elem)> {
-        self.placed(self.value.rest().filter(|_| !self.sharding.is_elsewhere()).as_ref()).0
+        self.placed(self.value.at_rest().filter(|_| !self.sharding.is_elsewhere()).as_ref()).0
     }
     /// Returns this rank's elements of the gradient as kept at rest, each with its index in the whole; empty
     /// before the first contribution.
     pub fn gradient_elements(&self) -> Vec<(usize, Wide<D>)> {
-        self.placed(self.gradient.rest().as_ref()).0
+        self.placed(self.gradient.at.at_rest().as_ref()).0
     }
     /// Returns this rank's padding of the gradient: elements outside the whole matrix, which no gradient
     /// reaches.
     pub fn gradient_padding(&self) -> Vec<Wide<D>> {
-        self.placed(self.gradient.rest().as_ref()).1
+        self.placed(self.gradient.at.at_rest().as_ref()).1
     }
     /// Returns the elements of a tensor, each with its index in the whole, and its padding.
     fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
         let mut both = (Vec::new(), Vec::new());
-        let from =
-            rest.map_or(
-                0,
-                |rest| if rest.shape() == self.sharding.room() { 0 } else { self.sharding.at_rest().1 },
-            );
+        let from = rest.map_or(0, |rest| {
+            if rest.shape() == self.sharding.room() { 0 } else { self.sharding.of_value(true).from }
+        });
         let all = rest.and_then(Tensor::read).unwrap_or_default();
         let mut numbers = all.iter().copied();
         for (index, len) in self.sharding.cuts.runs(from..from + all.len()) {
@@ -94,21 +92,21 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If the values are missing.
     pub fn disturb<'a>(&mut self, at: impl Into<ParamOrigin<'a, D>>, draw: Draw) -> Result<()> {
-        assert!(self.master.is_none(), "proofs need a dtype that is its own wide dtype");
+        assert!(!self.has_master(), "proofs need a dtype that is its own wide dtype");
         let values = at.into().values.of(&self.name, self.shape, draw)?;
         let noise = self.placement().masked(values).map(|_, wide| D::Elem::narrow(wide));
         if self.sharding.is_elsewhere() {
             return Ok(());
         }
-        let from = if self.value.shard.is_some() { self.sharding.at_rest().1 } else { 0 };
+        let from = self.sharding.of_value(self.value.shard().is_some()).from;
         self.load_state();
-        let value = self.value.rest_mut().expect("the parameter has no value");
+        let value = self.value.at_rest_mut().expect("the parameter has no value");
         let before = value.read().unwrap_or_default();
         value.write_slices(&mut |first, to| {
             self.sharding.cuts.fill(from + first, to, &noise);
             to.iter_mut().zip(&before[first..]).for_each(|(to, &x)| *to = x + *to);
         });
-        kept::wait(self.begin_store_state());
+        residence::wait(self.begin_store_state());
         Ok(())
     }
 }

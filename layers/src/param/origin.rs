@@ -2,6 +2,7 @@
 use crate::{Placement, ShardingStrategy, ValueSource};
 use comm::Mesh;
 use kernels::Kernels;
+use shape::StateInfo;
 use tensor::{Device, Store};
 
 /// A device's wide dtype.
@@ -15,5 +16,6 @@ pub struct ParamOrigin<'a, D: Kernels> {
     pub(crate) learns: bool,
     pub(crate) rests: ShardingStrategy,
     pub(crate) store: Option<&'a Store>,
+    pub(crate) states: &'a [StateInfo],
     pub(crate) placement: Placement,
 }

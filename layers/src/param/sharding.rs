@@ -1,16 +1,21 @@
 //! Layout of one parameter over the ranks of a mesh: this rank's elements, the ranks that hold the same ones,
-//! and the ranks that sum their gradient. Fixed once the model is built.
-use crate::param::placement::{Cuts, Placement, Replica};
+//! and the ranks that sum their gradient. Fixed once the model is built. The layouts of the parameter's other
+//! tensors follow from that of its value.
+use crate::param::drawn;
+use crate::param::placement::{Band, Cuts, Placement, Replica};
 use crate::param::shards::Shards;
-use crate::{AtRest, Result, ShardingStrategy};
-use comm::{Axes, Axis, Group, Mesh};
+use crate::param::tiles::WeightTiles;
+use crate::{AtRest, Error, ParamValues, Result, ShardingStrategy};
+use comm::{Axes, Axis, Group, Mesh, Reduce};
+use kernels::Kernels;
+use shape::{Like, StateInfo};
 use std::sync::Arc;
-use tensor::{Place, count};
+use tensor::{Category, Device, Place, Tensor, ViewMut, count};
 
 /// Layout of a parameter over ranks, from this rank's point of view.
 pub(crate) struct ParamSharding<P: Place> {
     pub(crate) placement: Placement,
-    pub(crate) cuts: Cuts,
+    pub(crate) cuts: Arc<Cuts>,
     /// The parts that other ranks hold too, each with the group of its holders.
     pub(crate) replicas: Vec<(Replica, Group<P>)>,
     /// The ranks of other stages that hold the whole parameter too.
@@ -19,14 +24,42 @@ pub(crate) struct ParamSharding<P: Place> {
     pub(crate) sum: Group<P>,
     /// This rank's shard, if the parameter is sharded at rest.
     pub(crate) shards: Option<Shards<P>>,
+    /// Number of elements that no two shards share: whole blocks of the optimizer's state.
+    pub(crate) grain: usize,
+    /// The tiles, if products gather the value tile by tile.
+    pub(crate) tiles: Option<Arc<WeightTiles<P>>>,
     /// True if this is the first rank along all axes that neither cut the parameter nor sum its gradient.
     first: bool,
     /// True if several ranks sum the gradient, and only the first of them, the root, keeps the parameter.
     pub(crate) rooted: bool,
 }
 
+/// Layout of one of a parameter's tensors at rest on this rank.
+#[derive(Clone)]
+pub(crate) struct TensorLayout {
+    /// The cuts that make the local part.
+    pub(crate) cuts: Arc<Cuts>,
+    /// Shape of the tensor at rest.
+    pub(crate) shape: [usize; 2],
+    /// Index of its first element in the local part.
+    pub(crate) from: usize,
+    /// True if it is a shard of the local part.
+    pub(crate) is_shard: bool,
+}
+
+impl TensorLayout {
+    /// Sets a tensor at rest to values by global index.
+    pub(crate) fn set<E: Device>(&self, to: &mut Tensor<E>, values: &ParamValues<E::Elem>) -> Result<()> {
+        to.write_slices(&mut |first, to| {
+            let fill = |first, to: &mut [E::Elem]| self.cuts.fill(first, to, values);
+            drawn::by_cores(self.from + first, to, &fill);
+        });
+        values.check()
+    }
+}
+
 impl<P: Place> ParamSharding<P> {
-    /// Lays out the matrix `name` of this whole shape.
+    /// Lays out the matrix `name` of this whole shape. Its shards are cut between the blocks of `states`.
     ///
     /// # Errors
     /// If the ranks do not divide the matrix, or the placement's sharding is not possible.
@@ -35,16 +68,18 @@ impl<P: Place> ParamSharding<P> {
         name: &Arc<str>,
         shape: [usize; 2],
         placement: Placement,
+        states: &[StateInfo],
     ) -> Result<Self> {
-        let cuts = placement.cuts(mesh, name, shape)?;
-        let held = |replica: Replica| {
+        let cuts = Arc::new(placement.cuts(mesh, name, shape)?);
+        let with_holders = |replica: Replica| {
             let holders = mesh.group(replica.axis).consecutive(replica.holders)?.named(name.clone());
             Ok((replica, holders))
         };
-        let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;
+        let replicas = cuts.replicas().into_iter().map(with_holders).collect::<Result<_>>()?;
         let sum = mesh.over(placement.summed())?;
         let numbers = count::product("the elements of a parameter", &cuts.local);
-        let shards = Shards::of(&sum, placement.rests, numbers)?.filter(|_| placement.trained);
+        let grain = grain(states, cuts.local[1]);
+        let shards = Shards::of(&sum, placement.rests, (numbers, grain))?.filter(|_| placement.trained);
         if let Some(shards) = &shards {
             shards.hold(name, numbers);
         }
@@ -54,18 +89,52 @@ impl<P: Place> ParamSharding<P> {
         let factoring = if of_experts { Axis::EXPERT } else { Axis::DENSE };
         let mut others = factoring[1..].iter().filter(|axis| !used.contains(**axis));
         let first = others.all(|axis| mesh.group(*axis).rank() == 0);
-        Ok(Self { placement, cuts, replicas, twins: None, sum, shards, first, rooted })
+        Ok(Self { placement, cuts, replicas, twins: None, sum, shards, grain, tiles: None, first, rooted })
     }
     /// Shape of a buffer for all shards, one per row; the shape of the local part if there are no shards.
     pub(crate) fn room(&self) -> [usize; 2] {
         self.shards.as_ref().map_or(self.cuts.local, |shards| [shards.group.size(), shards.len])
     }
-    /// Shape of optimizer state at rest on this rank, and the index of its first element in the local part.
-    pub(crate) fn at_rest(&self) -> ([usize; 2], usize) {
-        if self.is_elsewhere() {
-            return ([0, self.cuts.local[1]], 0);
+    /// Returns the layout of a value, or of a tensor like it, at rest: of the shard, or of all.
+    pub(crate) fn of_value(&self, as_shard: bool) -> TensorLayout {
+        let cuts = self.cuts.clone();
+        match &self.shards {
+            _ if self.is_elsewhere() => {
+                TensorLayout { shape: [0, cuts.local[1]], cuts, from: 0, is_shard: false }
+            }
+            Some(shards) if as_shard => {
+                TensorLayout { cuts, shape: [1, shards.len], from: shards.from(), is_shard: true }
+            }
+            _ => TensorLayout { shape: cuts.local, cuts, from: 0, is_shard: false },
         }
-        self.shards.as_ref().map_or((self.cuts.local, 0), |shards| ([1, shards.len], shards.from()))
+    }
+    /// Returns the layout of state at rest.
+    ///
+    /// # Errors
+    /// If the parameter is cut inside a block.
+    pub(crate) fn of_state(&self, like: Like, name: &str) -> Result<TensorLayout> {
+        let value = self.of_value(true);
+        Ok(match like {
+            Like::Value => value,
+            Like::Blocks(n) => {
+                let cuts = Arc::new(self.cuts.blocks(n, name)?);
+                let (cols, blocks) = (self.cuts.local[1], cuts.local[1]);
+                let before = |element: usize| element / cols * blocks + element % cols / n;
+                let [rows, numbers] = value.shape;
+                if !value.is_shard {
+                    return Ok(TensorLayout { shape: [rows, blocks], cuts, ..value });
+                }
+                if !self.grain.is_multiple_of(n) && !self.grain.is_multiple_of(cols) {
+                    let wanted = format!("a multiple of {n}, the elements of a block");
+                    return Err(Error::size(format!("the grain of shards of {name}"), self.grain, wanted));
+                }
+                TensorLayout { shape: [1, before(numbers)], from: before(value.from), cuts, ..value }
+            }
+            Like::One => {
+                let rows = usize::from(!self.is_elsewhere());
+                TensorLayout { cuts: Arc::new(self.cuts.one()), shape: [rows, 1], from: 0, is_shard: false }
+            }
+        })
     }
     /// Returns whether the parameter rests on the root, and this is another rank.
     pub(crate) fn is_elsewhere(&self) -> bool {
@@ -80,6 +149,23 @@ impl<P: Place> ParamSharding<P> {
     /// parameter is not trained.
     pub(crate) fn keeps(&self, pick: impl Fn(ShardingStrategy) -> AtRest) -> bool {
         pick(self.placement.rests) != AtRest::Whole && self.shards.is_some()
+    }
+    /// Sums parts of these columns of a gradient that several ranks hold over their holders.
+    pub(crate) fn sum_replicas<W: Kernels<Place = P>>(
+        &self,
+        device: &W,
+        mut gradient: ViewMut<W>,
+        columns: Band,
+    ) -> Result<()> {
+        for (Replica { part, .. }, holders) in &self.replicas {
+            let Some(part) = part.within(columns) else { continue };
+            let own = part.of_mut(gradient.again());
+            let mut sum = Tensor::empty(device, Category::Buffers, own.rows(), own.cols());
+            device.copy(sum.view_mut(), own.read());
+            holders.all_reduce(&mut sum, Reduce::Sum)?;
+            device.copy(part.of_mut(gradient.again()), sum.view());
+        }
+        Ok(())
     }
     /// Returns whether elements count on this rank: elements that several ranks hold (of other stages, or of
     /// other subgroups of shards) count on the first of these ranks, those of a root on the root.
@@ -98,4 +184,12 @@ impl<P: Place> ParamSharding<P> {
         let apart = self.shards.is_some() || self.rooted;
         self.placement.different() | if apart { self.placement.summed() } else { Axes::default() }
     }
+}
+
+/// Returns the number of elements that no two shards share, of a local part with rows of `cols` elements: so
+/// many that each shard has whole blocks of these states. Blocks do not cross the end of a row.
+fn grain(states: &[StateInfo], cols: usize) -> usize {
+    let blocks = || states.iter().filter_map(|of| if let Like::Blocks(n) = of.like { Some(n) } else { None });
+    let is_whole = |grain: &usize| cols.is_multiple_of(*grain) && blocks().all(|n| grain.is_multiple_of(n));
+    (1..cols).find(is_whole).unwrap_or(cols.max(1))
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! n elements of the local part, b ranks    ⌈n/b⌉ consecutive elements each, row by row; the last ranks have
 //!                                          fewer, and zeros
+//! in grains of g elements                  ⌈⌈n/g⌉/b⌉ grains each: no block of optimizer state is cut
 //! ```
 //!
 //! Shards are cut parameter by parameter, so an all-gather returns the matrix itself, without a flat buffer
@@ -10,18 +11,17 @@
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (subgroups),
 //! arXiv:2304.11277.
-use crate::param::kept::Kept;
 use crate::{Error, Result};
 use comm::Group;
 use kernels::Kernels;
-use tensor::{Device, Place, Strided, Tensor, ViewMut};
+use tensor::{Device, Place, Strided, ViewMut};
 
 /// Part of a tensor that a rank keeps at rest, between its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AtRest {
     /// The whole.
     Whole,
-    /// One shard per rank: `⌈n/ranks⌉` consecutive elements of the parameter's `n`.
+    /// One shard per rank: `⌈n/ranks⌉` consecutive elements of the parameter's `n`, in whole grains.
     Shard,
     /// One shard per rank until the first use, the whole from then on: for values that are not trained.
     Gathered,
@@ -95,17 +95,21 @@ pub(crate) struct Shards<P: Place> {
 }
 
 impl<P: Place> Shards<P> {
-    /// Returns this rank's shard of `n` elements whose gradient is summed over the group `sum`; `None` if
-    /// they are kept whole.
+    /// Returns this rank's shard of `n` elements, in grains of `grain`, whose gradient is summed over the
+    /// group `sum`; `None` if they are kept whole.
     ///
     /// # Errors
     /// If the sharding is not supported, or the ranks do not form subgroups of this size.
-    pub(crate) fn of(sum: &Group<P>, rests: ShardingStrategy, n: usize) -> Result<Option<Self>> {
+    pub(crate) fn of(
+        sum: &Group<P>,
+        rests: ShardingStrategy,
+        (n, grain): (usize, usize),
+    ) -> Result<Option<Self>> {
         rests.check()?;
         let subgroup = if rests.state == AtRest::Shard { rests.subgroup.unwrap_or(sum.size()) } else { 1 };
         let ranks = subgroup.min(sum.size());
         let (group, peers) = (sum.consecutive(ranks)?, sum.split(|rank| rank % ranks)?);
-        Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(ranks) }))
+        Ok((ranks > 1).then_some(Self { group, peers, len: n.div_ceil(grain).div_ceil(ranks) * grain }))
     }
     /// Asserts that all shards together hold a parameter's `n` elements.
     pub(crate) fn hold(&self, name: &str, n: usize) {
@@ -115,36 +119,6 @@ impl<P: Place> Shards<P> {
     /// Index of the first element of this rank's shard.
     pub(crate) fn from(&self) -> usize {
         self.group.rank() * self.len
-    }
-}
-
-/// A tensor of a parameter (value or gradient): whole, this rank's shard, or both. The whole has room for all
-/// shards, one per row.
-pub(crate) struct WholeOrShard<D: Kernels> {
-    pub(crate) whole: Option<Tensor<D>>,
-    pub(crate) shard: Option<Kept<D>>,
-}
-
-impl<D: Kernels> WholeOrShard<D> {
-    /// Returns the part kept at rest, if any: the shard, or the whole.
-    pub(crate) fn rest(&self) -> Option<Tensor<D>> {
-        self.shard.as_ref().map(Kept::read).or_else(|| self.whole.clone())
-    }
-    /// Returns this rank's part for writing: its shard (a row of the whole if it has no tensor of its own),
-    /// or the whole if there are no shards.
-    pub(crate) fn own(&mut self, shards: Option<&Shards<D::Place>>) -> ViewMut<'_, D> {
-        if let Some(shard) = &mut self.shard {
-            return shard.here().view_mut();
-        }
-        let whole = self.whole.as_mut().expect("the tensor is not whole").view_mut();
-        match shards {
-            Some(shards) => whole.take_rows(shards.group.rank(), 1),
-            None => whole,
-        }
-    }
-    /// Returns the same tensor as `rest`, for writing.
-    pub(crate) fn rest_mut(&mut self) -> Option<&mut Tensor<D>> {
-        self.shard.as_mut().map(Kept::here).or(self.whole.as_mut())
     }
 }
 

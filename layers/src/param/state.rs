@@ -1,46 +1,31 @@
-//! Optimizer state of a parameter, around an update: allocated, loaded before it and stored after it.
+//! State of a parameter that only updates use: the master of a narrow value, and the optimizer's tensors.
+//! Each is kept at rest as its [`Like`](shape::Like) says, and may be off the device between updates.
 use crate::ops::filled;
-use crate::param::kept::{Kept, Leaving};
-use crate::{Param, Wide};
+use crate::param::residence::Kept;
+use crate::param::sharding::TensorLayout;
 use kernels::Kernels;
-use tensor::{Away, Category, Scalar};
+use shape::StateInfo;
+use tensor::{Away, Category, Device, Scalar, Store};
 
-impl<D: Kernels> Param<D> {
-    /// Keeps a moment that is zero.
-    fn zero_moment(&self) -> Kept<D::Wide> {
-        let (wide, shape) = (self.device.wide(), self.sharding.at_rest().0);
-        match &self.store {
-            Some(store) => Kept::Away { away: Away::new(store, wide, shape), here: None },
-            None => Kept::Here(filled(wide, Category::Optimizer, shape, Wide::<D>::ZERO)),
-        }
-    }
-    /// Allocates `n` moments, all zero, if there are none yet.
-    pub(crate) fn take_moments(&mut self, n: usize) {
-        while self.moments.len() < n {
-            self.moments.push(self.zero_moment());
-        }
-    }
-    fn wide_state(&mut self) -> impl Iterator<Item = &mut Kept<D::Wide>> {
-        self.master.iter_mut().chain(&mut self.moments)
-    }
-    /// Begins to load all that an update changes.
-    pub(super) fn begin_load_state(&mut self) {
-        if let Some(shard) = &mut self.value.shard {
-            shard.begin_load();
-        }
-        for state in self.wide_state() {
-            state.begin_load();
-        }
-    }
-    /// Loads all that an update changes.
-    pub(super) fn load_state(&mut self) {
-        self.begin_load_state();
-        self.value.shard.iter_mut().for_each(Kept::load);
-        self.wide_state().for_each(Kept::load);
-    }
-    /// Begins to store all that an update has changed.
-    pub(super) fn begin_store_state(&mut self) -> Leaving<D> {
-        let value = self.value.shard.as_mut().and_then(Kept::begin_store);
-        (value, self.wide_state().filter_map(Kept::begin_store).collect())
+/// Name of a value: in files the one before it was rounded to a narrow dtype.
+pub const VALUE: &str = "value";
+/// Name of a narrow value's master: the value before it was rounded.
+pub const MASTER: &str = "master";
+
+/// A tensor of state.
+pub(crate) struct StateTensor<D: Device> {
+    pub(crate) info: StateInfo,
+    pub(crate) layout: TensorLayout,
+    pub(crate) kept: Kept<D>,
+}
+
+impl<D: Kernels> StateTensor<D> {
+    /// Allocates a tensor that is zero, off the device if there is a store.
+    pub(crate) fn zero(info: StateInfo, layout: TensorLayout, device: &D, store: Option<&Store>) -> Self {
+        let kept = match store {
+            Some(store) => Kept::Away { away: Away::new(store, device, layout.shape), here: None },
+            None => Kept::Here(filled(device, Category::Optimizer, layout.shape, D::Elem::ZERO)),
+        };
+        Self { info, layout, kept }
     }
 }

@@ -5,11 +5,11 @@ use crate::Placed;
 use crate::model::strategy;
 use crate::param::placement::{Pieces, Section};
 use crate::{
-    Embedding, Error, Head, Layer, Objective, Optimizer, OptimizerKind, PassContext, RandomValues, Shape,
-    StageRequest, Targets,
+    Embedding, Error, Head, Keeper, Layer, Objective, Optimizer, OptimizerKind, PassContext, RandomValues,
+    Shape, StageRequest, Targets,
 };
 use comm::{Axis, Mesh, Op, World};
-use tensor::{Cpu, TokenIds};
+use tensor::{Cpu, Device, TokenIds};
 
 /// A matrix of 13 rows of 5 numbers over 4 ranks: 4 rows on each, 80 bytes, of which the last rank's are
 /// padding but for one. Values, gradients and each of two moments take as much; to put them together takes
@@ -21,7 +21,7 @@ fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place
     let placement = Placement::default().on(Axis::Tp, Placed::Shard { dim: 0, sections });
     let mut param = Param::new(&at, "w", [13, 5], placement, Draw { mean: 0.0, std: 1.0 })?;
     param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
-    Optimizer::new(OptimizerKind::ADAMW, None).step(&mut [&mut param], mesh, 1.0, &mut ())?;
+    Optimizer::new(OptimizerKind::ADAMW, None).step(&mut [&mut param], mesh, 1.0, &mut Keeper::default())?;
     let buffers = || device.meter().peaks_of_all().category[Category::Buffers as usize];
     assert_eq!(buffers(), 4 + 4, "the norm and the factor of clipping");
     let before = mesh.ledger();
@@ -57,8 +57,12 @@ fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
             let mut param = Param::new(&at, "w", [1, 12], placement.clone(), draw)?;
             param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
             param.sync()?;
-            let norm2 =
-                Optimizer::new(OptimizerKind::Sgd, clip).step(&mut [&mut param], &mesh, 1.0, &mut ())?;
+            let norm2 = Optimizer::new(OptimizerKind::Sgd, clip).step(
+                &mut [&mut param],
+                &mesh,
+                1.0,
+                &mut Keeper::default(),
+            )?;
             assert_eq!(norm2.read().unwrap(), [6.0]);
         }
         Ok::<_, Error>(())
@@ -68,8 +72,8 @@ fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
 
 /// Numbers of a rank's padding, each with its gradient.
 fn padding(param: &Param<Cpu<f32>>) -> Vec<[f32; 2]> {
-    let (cols, value) = (param.local()[1], param.value.rest().unwrap().read().unwrap());
-    let both = value.into_iter().zip(param.gradient.rest().unwrap().read().unwrap());
+    let (cols, value) = (param.local()[1], param.value.at_rest().unwrap().read().unwrap());
+    let both = value.into_iter().zip(param.gradient.at.at_rest().unwrap().read().unwrap());
     let beyond = |(i, _): &(usize, _)| param.sharding.cuts.whole_index([i / cols, i % cols]).is_none();
     both.enumerate().filter(beyond).map(|(_, (value, gradient))| [value, gradient]).collect()
 }
@@ -107,7 +111,7 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
             for param in &mut params {
                 param.sync()?;
             }
-            optimizer.step(&mut params, &mesh, 0.1, &mut ())?;
+            optimizer.step(&mut params, &mesh, 0.1, &mut Keeper::default())?;
             let beyond: Vec<_> = params.iter().flat_map(|p| padding(p)).collect();
             let tables = if tied { 1 } else { 2 };
             let wanted = if mesh.rank() == 3 { tables * 3 * 5 } else { 0 };
@@ -136,7 +140,7 @@ fn no_contribution_is_a_zero_contribution() {
     for (step, gradient) in [0.5, 0.0].into_iter().enumerate() {
         param.sync().unwrap();
         assert_eq!(param.gather_gradient(&mesh).unwrap().unwrap(), [gradient; 4], "step {step}");
-        optimizer.step(&mut [&mut param], &mesh, 1.0, &mut ()).unwrap();
+        optimizer.step(&mut [&mut param], &mesh, 1.0, &mut Keeper::default()).unwrap();
         let moved: Vec<f64> = start.iter().map(|w| w - 0.5).collect();
         assert_eq!(param.gather(&mesh).unwrap().unwrap(), moved, "step {step}");
     }

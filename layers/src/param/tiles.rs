@@ -111,7 +111,7 @@ mod tests {
                 let draw = Draw { mean: 0.0, std: 1.0 };
                 let mut param = Param::new(&at, "w", [rows, cols], at.placement(), draw)?.tiled();
                 let whole = param.gather(&mesh)?.unwrap();
-                let (shard, tiles) = param.lend();
+                let (shard, tiles) = param.value_or_tiles();
                 let (tiles, mut end) = (tiles.expect("sharded"), 0);
                 for tile in &tiles.all {
                     let Band { start, len, .. } = tile.columns;

@@ -3,7 +3,7 @@ use super::LayerInput;
 use super::case::place;
 use super::erased::{ErasedCase, OnDevice, Unsplit};
 use super::lies::AtRank;
-use crate::{Optimizer, OptimizerKind, Param, Result, ValueSource};
+use crate::{Keeper, Optimizer, OptimizerKind, Param, Result, ValueSource};
 use comm::{Axes, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));
         }
         if !params.is_empty() {
-            optimizer.step(&mut params, mesh, 1.0, &mut ())?;
+            optimizer.step(&mut params, mesh, 1.0, &mut Keeper::default())?;
         }
         drop(params);
         for (name, value) in weights(&mut *layer, mesh)? {

@@ -2,7 +2,7 @@
 use super::*;
 use crate::generate::all_logits;
 use crate::tokenizer;
-use layers::SavedTensor;
+use layers::VALUE;
 use parallel::checkpoint::{self, CheckpointFile};
 use parallel::{Network, Stages};
 use std::collections::BTreeMap;
@@ -237,7 +237,7 @@ fn what_layers_are_built_from_they_write_again() {
                     shards: String::new(),
                     limit: u64::MAX,
                     metadata: BTreeMap::new(),
-                    tensors: entries.iter().map(|entry| (entry.clone(), SavedTensor::Value)).collect(),
+                    tensors: entries.iter().map(|entry| (entry.clone(), VALUE)).collect(),
                 };
                 let saving = checkpoint::save(vec![file], &chunk.params(), &mesh, (finite_f32, false));
                 saving?.advance(&mesh, true)

@@ -6,7 +6,6 @@
 //! model.safetensors.index.json               checkpoint stay until this index replaces its own
 //! ```
 use crate::{Entry, Error, Result};
-use layers::SavedTensor;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,15 +23,16 @@ pub struct CheckpointFile {
     pub limit: u64,
     /// Metadata of each file.
     pub metadata: BTreeMap<String, String>,
-    /// The tensors in the order of the file, and what they are.
-    pub tensors: Vec<(Entry, SavedTensor)>,
+    /// The tensors in the order of the file, each with its name among the parameter's tensors, such as
+    /// [`VALUE`](layers::VALUE).
+    pub tensors: Vec<(Entry, &'static str)>,
 }
 
 /// A file whose layout is known.
 pub(super) struct PlannedFile {
     pub(super) file: SplitFile,
     /// Each tensor, and the byte at which it begins.
-    pub(super) tensors: Vec<(Entry, SavedTensor, u64)>,
+    pub(super) tensors: Vec<(Entry, &'static str, u64)>,
     last: Option<ShardIndex>, // written after this file
 }
 

@@ -9,10 +9,9 @@ use super::ToFile;
 use super::files::PlannedFile;
 use crate::{Entry, Orientation, Result, bail};
 use kernels::Kernels;
-use layers::{SavedPart, SavedRectangle, SavedTensor, Wide};
+use layers::{SavedPart, SavedRectangle, Wide};
 use std::borrow::Borrow;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{available_parallelism, scope};
 use tensor::Scalar;
@@ -28,8 +27,8 @@ const TILE: usize = if cfg!(test) { 4 } else { 64 };
 
 /// The elements of a tensor that this rank saves.
 pub(super) struct Part<D: Kernels> {
-    pub(super) name: Arc<str>,
-    pub(super) which: SavedTensor,
+    pub(super) param: String,
+    pub(super) tensor: &'static str,
     pub(super) saved: SavedPart<D>,
 }
 
@@ -48,17 +47,17 @@ pub(super) fn write<D: Kernels, S: Storable>(
     to: ToFile<Wide<D>, S>,
 ) -> Result<()> {
     for part in parts {
-        let Part { name, which, saved } = part.borrow();
+        let Part { param, tensor, saved } = part.borrow();
         let Some(values) = saved.tensor.read() else { continue };
         for PlannedFile { file, tensors, .. } in files {
-            let of =
-                |(entry, tensor, _): &&(Entry, SavedTensor, u64)| *entry.param == **name && tensor == which;
-            for (entry, _, begin) in tensors.iter().filter(of) {
+            for (entry, _, begin) in
+                tensors.iter().filter(|(of, name, _)| of.param == *param && name == tensor)
+            {
                 for rectangle in &saved.rectangles {
                     let fits = place(file, (entry, *begin), rectangle, (&values, to))?;
                     if !fits {
                         let path = file.path().display();
-                        bail!("{path} is left as it is: {name} has values that are not finite");
+                        bail!("{path} is left as it is: {param} has values that are not finite");
                     }
                 }
             }

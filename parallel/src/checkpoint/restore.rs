@@ -3,25 +3,21 @@ use super::CheckpointFile;
 use crate::{Entry, Error, Named, Result, Stored, bail, named};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Design, Optimizer, OptimizerKind, Param, SavedTensor, ValueSource, Wide};
+use layers::{Design, Optimizer, Param, StateInfo, ValueSource, Wide};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::quoted::quoted;
 use tensor::safetensors::File;
 
-/// Names of the moments.
-const MOMENTS: [&str; 2] = ["m", "v"];
-
-/// Returns the moments of every trained parameter, as tensors of these names. There are none before the first
-/// step, or for plain descent.
-fn moments(kind: OptimizerKind, steps: usize, params: &[Named]) -> Vec<(Entry, SavedTensor)> {
-    let count = if steps == 0 { 0 } else { kind.moments() };
-    let of = |p: &Named, which: usize| {
-        let entry = Entry::whole(format!("{}.{}", MOMENTS[which], p.name), p.shape);
-        (entry, SavedTensor::Moment(which))
+/// Returns an optimizer's state of every trained parameter, as tensors of a file. There is none before the
+/// first step.
+fn states(infos: &[StateInfo], steps: usize, params: &[Named]) -> Vec<(Entry, &'static str)> {
+    let of = |p: &Named, state: &StateInfo| {
+        let name = format!("{}.{}", state.name, p.name);
+        (Entry { name, ..Entry::whole(p.name.clone(), state.like.shape(p.shape)) }, state.name)
     };
-    let trained = params.iter().filter(|p| p.trained);
-    trained.flat_map(|p| (0..count).map(move |which| of(p, which))).collect()
+    let trained = params.iter().filter(|p| steps > 0 && p.trained);
+    trained.flat_map(|p| infos.iter().map(move |state| of(p, state))).collect()
 }
 
 /// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata.
@@ -36,14 +32,10 @@ pub fn optimizer_file<D: Kernels>(
     (design, params): (&Design, &[&mut Param<D>]),
     mesh: &Mesh<D::Place>,
 ) -> Result<CheckpointFile> {
-    metadata.insert("optimizer".into(), optimizer.kind().name().into());
-    metadata.insert("updates".into(), optimizer.steps().to_string());
-    let tensors = moments(optimizer.kind(), optimizer.steps(), &named(design, params, mesh)?);
-    let of_param = |(entry, which): (Entry, SavedTensor)| {
-        let param = entry.param.split_once('.').expect("the moment's name comes first").1.to_string();
-        (Entry { param, ..entry }, which)
-    };
-    let tensors = tensors.into_iter().map(of_param).collect();
+    let (rule, steps) = (optimizer.rule(), optimizer.steps());
+    metadata.insert("optimizer".into(), rule.name().into());
+    metadata.insert("updates".into(), steps.to_string());
+    let tensors = states(rule.states(), steps, &named(design, params, mesh)?);
     Ok(CheckpointFile { path, shards, limit, metadata, tensors })
 }
 
@@ -65,19 +57,21 @@ pub fn restore_optimizer<D: Kernels>(
     };
     // files of the first format have `steps` only, one update each
     let (kind, steps) = (noted("optimizer")?, noted("updates").or_else(|_| noted("steps"))?);
-    let wanted = optimizer.kind().name();
+    let (wanted, infos) = (optimizer.rule().name(), optimizer.rule().states());
     if kind != wanted {
         bail!("{path}: the optimizer is {}; wanted {wanted}", quoted(kind));
     }
     let steps = steps.parse().map_err(|_| {
         Error::new(format!("{path}: the number of updates is {}; it must be a whole number", quoted(steps)))
     })?;
-    let entries = moments(optimizer.kind(), steps, &named(design, params, mesh)?);
-    let stored = Stored::new(file.clone(), entries.into_iter().map(|(entry, _)| entry).collect(), |_| false)?;
+    // a source of values goes by one name: the tensor's
+    let by_name = |(entry, _): (Entry, _)| Entry { param: entry.name.clone(), ..entry };
+    let entries = states(infos, steps, &named(design, params, mesh)?).into_iter().map(by_name).collect();
+    let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
-    optimizer.restore(steps, params, |param, which| {
-        let name = format!("{}.{}", MOMENTS[which], param.name());
-        <Stored as ValueSource<Wide<D>>>::of(&stored, &name, param.shape(), draw)
+    optimizer.restore(steps, params, |param, state| {
+        let (name, shape) = (format!("{}.{}", state.name, param.name()), state.like.shape(param.shape()));
+        <Stored as ValueSource<Wide<D>>>::of(&stored, &name, shape, draw)
     })?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{Builder, OptimizerKind, RandomValues, Shape, ValueSource};
+use layers::{Builder, OptimizerKind, RandomValues, Shape, VALUE, ValueSource};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -57,7 +57,7 @@ pub(crate) fn files<D: Kernels<Place = Host>>(
     let (design, metadata) =
         (model.design().clone(), BTreeMap::from([("of".to_string(), "a test".to_string())]));
     let (params, [path, state]) = (model.params(), FILES.map(|name| folder.join(name)));
-    let value = |entry| (entry, SavedTensor::Value);
+    let value = |entry| (entry, VALUE);
     let tensors = entries(&named(&design, &params, mesh)?).into_iter().map(value).collect();
     let place = (state, format!("optimizer-{}", optimizer.steps()), limit);
     let state = optimizer_file(place, metadata.clone(), optimizer, (&design, &params), mesh)?;
@@ -110,11 +110,12 @@ where
     let (design, params) = (model.design().clone(), model.params());
     let mut all = BTreeMap::new();
     for of in named(&design, &params, mesh)? {
-        for which in [SavedTensor::Value, SavedTensor::Moment(0), SavedTensor::Moment(1)] {
+        for which in [VALUE, "m", "v"] {
             let width = of.shape[1];
             let mut whole = vec![[0u32; 2]; of.shape[0] * width]; // bits, and how often they are saved
             for param in params.iter().filter(|param| **param.name() == *of.name) {
-                let Some(part) = param.saved(which) else { continue };
+                let tensor = param.tensors().find(|tensor| tensor.saved_as() == Some(which));
+                let Some(part) = tensor.and_then(|tensor| tensor.saved()) else { continue };
                 let values = part.tensor.read().expect("the host has values");
                 for layers::SavedRectangle { begin, shape: [rows, cols], from, stride } in part.rectangles {
                     for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
@@ -125,12 +126,9 @@ where
                 }
             }
             mesh.world().all_reduce_values(&mut whole, |a, b| [a[0] + b[0], a[1] + b[1]])?;
-            let trained = which == SavedTensor::Value || of.trained;
-            assert!(!trained || whole.iter().all(|[_, times]| *times == 1), "{which:?} of {}", of.name);
-            all.insert(
-                format!("{which:?} of {}", of.name),
-                whole.into_iter().map(|[bits, _]| bits).collect(),
-            );
+            let trained = which == VALUE || of.trained;
+            assert!(!trained || whole.iter().all(|[_, times]| *times == 1), "{which} of {}", of.name);
+            all.insert(format!("{which} of {}", of.name), whole.into_iter().map(|[bits, _]| bits).collect());
         }
     }
     Ok(all)
@@ -144,7 +142,7 @@ fn state(trainer: &mut Trainer<Float>) -> Result<(usize, BTreeMap<String, Vec<u3
     for of in named(&SHAPE.into(), &params, mesh)? {
         let values = whole(&device, &of, mesh, |i| params[i].gather(mesh))?.unwrap();
         let bits: Vec<_> = values.into_iter().map(f32::to_bits).collect();
-        assert!(bits == all[&format!("Value of {}", of.name)], "{}", of.name);
+        assert!(bits == all[&format!("value of {}", of.name)], "{}", of.name);
         all.insert(of.name, bits);
     }
     Ok((optimizer.steps(), all))

@@ -20,7 +20,7 @@ use crate::step::{Cell, PassKind, Payload, Plan, Task};
 use crate::{Error, Result};
 use comm::{Axis, Request, Tag};
 use kernels::Kernels;
-use layers::{Input, ParamHooks, PassContext};
+use layers::{Input, Keeper, PassContext};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 use tensor::{Category, Scalar, Tensor};
@@ -102,14 +102,14 @@ struct SlotMessages<D: Kernels> {
 }
 
 impl<D: Kernels> SlotTurns<'_, D> {
-    fn run(mut self, uses: &mut dyn ParamHooks<D>) -> Result<()> {
+    fn run(mut self, keeper: &mut Keeper<D>) -> Result<()> {
         let depth = self.plan.all_chunks();
         let mut queue: VecDeque<_> = (0..self.tokens.len()).map(|slot| (slot, None)).collect();
         let mut next = 0; // tick of the next pass
         while let Some((slot, began)) = queue.pop_front() {
             if let Some(began) = began {
                 next = next.max(began + depth);
-                self.run_cells(next, uses)?;
+                self.run_cells(next, keeper)?;
                 let token = self.token(slot)?;
                 self.requests.chosen(slot, token);
             }
@@ -125,21 +125,21 @@ impl<D: Kernels> SlotTurns<'_, D> {
         Ok(())
     }
     /// Runs the cells of the ticks before `end`.
-    fn run_cells(&mut self, end: usize, uses: &mut dyn ParamHooks<D>) -> Result<()> {
+    fn run_cells(&mut self, end: usize, keeper: &mut Keeper<D>) -> Result<()> {
         while self.cells.first().is_some_and(|(tick, ..)| *tick < end) {
             let (_, Reverse(chunk), slot) = self.cells.pop_first().expect("seen above");
-            self.run_cell(chunk, slot, uses)?;
+            self.run_cell(chunk, slot, keeper)?;
         }
         Ok(())
     }
-    fn run_cell(&mut self, chunk: usize, slot: usize, uses: &mut dyn ParamHooks<D>) -> Result<()> {
+    fn run_cell(&mut self, chunk: usize, slot: usize, keeper: &mut Keeper<D>) -> Result<()> {
         let (of, last) = (Task::new(chunk, slot as u32), self.stages.last_stage());
         let _span = self.stages.mesh.span(format_args!("slot {slot}"));
         let input = if chunk == 0 { Some(self.requests.input(slot)?) } else { None };
         let cx = self.requests.cx(slot);
         self.stages.take_activation(of, cx, &self.plan)?;
         let mut once = Once { cx, input, all: false, logits: None };
-        self.stages.cell(Cell { act: PassKind::F, of }, false, &self.plan, &mut once, uses)?;
+        self.stages.cell(Cell { act: PassKind::F, of }, false, &self.plan, &mut once, keeper)?;
         let Some(logits) = once.logits else {
             return self.stages.pass_activation(of, &self.plan, &mut self.sent[chunk]);
         };

@@ -9,7 +9,7 @@ use comm::{Request, TraceSpan};
 use kernels::Kernels;
 use layers::ops::Partial;
 use layers::{
-    Design, Hooks, Input, LayerCounts, Output, Param, ParamHooks, Pass, PassContext, StageRequest, Targets,
+    Design, Hooks, Input, Keeper, LayerCounts, Output, Param, Pass, PassContext, StageRequest, Targets,
     TokenShards,
 };
 use std::ops::Range;
@@ -179,10 +179,10 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         &mut self,
         of: Task,
         hooks: &[Box<dyn Hooks<D>>],
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         params: &mut [&mut Param<D>],
     ) -> Result<()> {
-        self.rank.update_each(of, hooks, uses, params)
+        self.rank.update_each(of, hooks, keeper, params)
     }
     fn done(&mut self, microbatch: usize) {
         let slices = self.cut.slices;
@@ -199,7 +199,7 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
     fn update(
         &mut self,
         hooks: &[Box<dyn Hooks<D>>],
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         params: &mut [&mut Param<D>],
     ) -> Result<()> {
         let (loss, span) = self.sums.total.take().expect("all chunks are complete");
@@ -207,11 +207,10 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         drop(span);
         let StepState { mesh, optimizer, .. } = &mut *self.rank;
         let _span = mesh.span("optimizer");
-        let norm2 = optimizer.step(params, mesh, self.lr, uses)?;
+        let norm2 = optimizer.step(params, mesh, self.lr, keeper)?;
         for hooks in hooks {
             hooks.after_update(params, &self.sums.counts)?;
         }
-        uses.share(params)?;
         self.sums.report = Some(Report { loss, norm2: Some(norm2) });
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::{Batch, Result, STEP};
 use comm::Request;
 use kernels::Kernels;
 use layers::ops::{filled, scaled};
-use layers::{Hooks, Input, LayerCounts, Output, Param, ParamHooks, Pass, PassContext, StageRequest, Wide};
+use layers::{Hooks, Input, Keeper, LayerCounts, Output, Param, Pass, PassContext, StageRequest, Wide};
 use std::ops::Range;
 use tensor::{Category, Scalar, Tensor};
 
@@ -144,10 +144,10 @@ impl<D: Kernels> Microbatches<D> for Draining<'_, D> {
         &mut self,
         of: Task,
         hooks: &[Box<dyn Hooks<D>>],
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         params: &mut [&mut Param<D>],
     ) -> Result<()> {
-        self.rank.update_each(of, hooks, uses, params)
+        self.rank.update_each(of, hooks, keeper, params)
     }
     fn done(&mut self, microbatch: usize) {
         let counts = self.rank.release(microbatch..microbatch + 1);
@@ -161,18 +161,18 @@ impl<D: Kernels> StepState<D> {
         &mut self,
         of: Task,
         hooks: &[Box<dyn Hooks<D>>],
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
         params: &mut [&mut Param<D>],
     ) -> Result<()> {
         let lr = self.rates.pop_front().expect("the microbatch has begun");
-        self.optimizer.step_without_norm(params, lr, uses)?;
+        self.optimizer.step_without_norm(params, lr, keeper)?;
         let cx = self.cxs[of.microbatch as usize].as_ref().expect("it is in flight");
         let counts = cx.take_counts();
         for hooks in hooks {
             hooks.after_update(params, &counts)?;
         }
         self.counts.join(counts);
-        Ok(uses.share(params)?)
+        Ok(())
     }
     /// Releases finished contexts, and returns the counts of their layers. An idle context keeps its lists,
     /// but no memory of the device.

@@ -1,7 +1,7 @@
 //! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on
 //! exactly as a run that did not stop. Files hold an element's canonical integer.
 use comm::Axis;
-use layers::{Choice, Draw, OptimizerKind, Param, ParamValues, RandomValues, SavedTensor, ValueSource};
+use layers::{Choice, Draw, OptimizerKind, Param, ParamValues, RandomValues, VALUE, ValueSource};
 use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
 use parallel::layout::covering::covering;
 use parallel::{BuildContext, Entry, Layout, Result, Trainer, named, session};
@@ -38,8 +38,8 @@ fn run(subject: &Subject, layout: &Layout, from: Option<&Path>, steps: &[usize],
         let done = if from.is_some() { steps.first().copied().unwrap_or(1) } else { 0 };
         if from.is_some() {
             let (model, optimizer, _) = trainer.parts();
-            optimizer.restore(done, &mut model.params(), |param: &Param<_>, which| {
-                let name = format!("{}.{}", ["m", "v"][which], param.name());
+            optimizer.restore(done, &mut model.params(), |param: &Param<_>, state_of| {
+                let name = format!("{}.{}", state_of.name, param.name());
                 state.of(&name, param.shape(), Draw { mean: 0.0, std: 0.0 })
             })?;
             save(&mut trainer, to[0])?;
@@ -63,7 +63,7 @@ fn save(trainer: &mut Trainer<Cpu<F61>>, folder: &Path) -> Result<()> {
     let metadata = BTreeMap::new();
     let place = (state, String::new(), u64::MAX);
     let state = optimizer_file(place, metadata.clone(), optimizer, (&design, &params), mesh)?;
-    let entry = |of: parallel::Named| (Entry::whole(of.name, of.shape), SavedTensor::Value);
+    let entry = |of: parallel::Named| (Entry::whole(of.name, of.shape), VALUE);
     let tensors = named(&design, &params, mesh)?.into_iter().map(entry).collect();
     let model = CheckpointFile { path, shards: String::new(), limit: u64::MAX, metadata, tensors };
     let to = |values: &[F61], to: &mut [u64]| {

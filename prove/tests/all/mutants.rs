@@ -118,8 +118,11 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
         let trials = Trials::of(Shape { blocks: stages, ..SHAPE }, layout);
         let sites = trials.sites();
         let label = |site: &CallSite| site.label.as_deref().unwrap_or_default().to_string();
-        let syncs =
-            |site: &CallSite| ["param.rs", "keeper.rs"].iter().any(|file| site.at.file().ends_with(file));
+        let syncs = |site: &CallSite| {
+            ["keeper.rs", "buckets.rs", "sums.rs", "sharding.rs"]
+                .iter()
+                .any(|file| site.at.file().ends_with(file))
+        };
         let own = |site: &CallSite| ["loss", "norm2"].contains(&&*label(site)) || syncs(site);
         let all = mutants(&sites, own);
         let tally = trials.run(&sites, all);

@@ -2,7 +2,7 @@
 //! process of these tests is a thread with its own connections and its own world.
 use crate::strategies::listed;
 use comm::{Launch, Processes, RunInputs};
-use layers::{OptimizerKind, RandomValues, SavedTensor};
+use layers::{OptimizerKind, RandomValues};
 use parallel::{Layout, Network, Trainer, session};
 use prove::{Subject, certify};
 use std::net::TcpListener;
@@ -40,7 +40,10 @@ fn trained(subject: &Subject, layout: &Layout, network: &Network) -> Vec<Vec<u32
             report.norm2.iter().for_each(|norm2| keep(&norm2.read().unwrap()));
         }
         for param in trainer.model().params() {
-            param.saved(SavedTensor::Value).iter().for_each(|part| keep(&part.tensor.read().unwrap()));
+            let saved = param.tensors().find_map(|tensor| tensor.saved());
+            if let Some(part) = saved {
+                keep(&part.tensor.read().unwrap());
+            }
         }
         Ok(bits)
     });

@@ -3,8 +3,8 @@
 mod bare;
 
 use crate::{
-    AtRest, Builder, Chunk, Error, Half, Input, Keeper, Output, ParamHooks, PassContext, Positions,
-    RandomValues, Rates, Shape, ShardingStrategy, StageRequest, Targets,
+    AtRest, Builder, Chunk, Error, Half, Input, Keeper, Output, PassContext, Positions, RandomValues, Rates,
+    Shape, ShardingStrategy, StageRequest, Targets,
 };
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Kernels};
@@ -41,7 +41,13 @@ fn logits<D: Kernels>(
     ids: TokenIds<D::Place>,
     all: bool,
 ) -> Result<Tensor<D>, Error> {
-    match model.forward(0, cx, &mut (), Input::Tokens(ids), Some(StageRequest::Logits { all }))? {
+    match model.forward(
+        0,
+        cx,
+        &mut Keeper::default(),
+        Input::Tokens(ids),
+        Some(StageRequest::Logits { all }),
+    )? {
         Output::Logits(logits) => Ok(logits),
         _ => unreachable!("a whole model has a head"),
     }
@@ -69,7 +75,7 @@ fn gradients(
             match part.forward(
                 0,
                 cx,
-                &mut (),
+                &mut Keeper::default(),
                 x.take().expect("one output an input"),
                 Some(StageRequest::Loss(Targets::Ids(targets))),
             )? {
@@ -84,13 +90,22 @@ fn gradients(
     for cx in all.iter().rev() {
         let mut dy = None;
         for part in parts.iter_mut().rev() {
-            dy = part.backward(0, cx, &mut (), dy, if later { Half::Input } else { Half::Both }, false)?;
+            dy = part.backward(
+                0,
+                cx,
+                &mut Keeper::default(),
+                dy,
+                if later { Half::Input } else { Half::Both },
+                false,
+            )?;
         }
         assert!(dy.is_none(), "ids have no gradient");
     }
     if later {
         for cx in &all {
-            parts.iter_mut().try_for_each(|part| part.backward_weight(0, cx, &mut (), false))?;
+            parts
+                .iter_mut()
+                .try_for_each(|part| part.backward_weight(0, cx, &mut Keeper::default(), false))?;
         }
     }
     for param in parts.iter_mut().flat_map(Chunk::params) {
@@ -179,7 +194,7 @@ fn a_microbatch_in_flight_is_not_overwritten() {
                 model.forward(
                     0,
                     &cx,
-                    &mut (),
+                    &mut Keeper::default(),
                     Input::Tokens(ids(&device, 2, 0)),
                     Some(StageRequest::Loss(Targets::Ids(ids(&device, 2, 1)))),
                 )?;
@@ -248,12 +263,12 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
             model.forward(
                 0,
                 &cx,
-                &mut (),
+                &mut Keeper::default(),
                 Input::Tokens(ids.clone()),
                 Some(StageRequest::Loss(Targets::Ids(ids))),
             )?;
             let backward = mesh.ledger();
-            model.backward(0, &cx, &mut (), None, Half::Both, false)?;
+            model.backward(0, &cx, &mut Keeper::default(), None, Half::Both, false)?;
             let calls =
                 |from, to| -> usize { (mesh.ledger() - from).get(Axis::Tp, Op::AllReduce).calls - to };
             let after = calls(&backward, 0);
@@ -298,10 +313,16 @@ fn operations_are_those_of_the_equations() {
     let (cx, ids) =
         (PassContext::train(0, [3, 2], 5), TokenIds::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
     model
-        .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(StageRequest::Loss(Targets::Ids(ids))))
+        .forward(
+            0,
+            &cx,
+            &mut Keeper::default(),
+            Input::Tokens(ids.clone()),
+            Some(StageRequest::Loss(Targets::Ids(ids))),
+        )
         .unwrap();
     let forward = device.meter().flops();
-    model.backward(0, &cx, &mut (), None, Half::Both, false).unwrap();
+    model.backward(0, &cx, &mut Keeper::default(), None, Half::Both, false).unwrap();
     let Shape { width, blocks, heads, hidden, vocabulary, .. } = SHAPE;
     let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
     let weights = blocks * (width * (q + 2 * kv) + q * width + 3 * width * hidden) + width * vocabulary;
@@ -354,10 +375,16 @@ fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
         let ids = TokenIds::new(device.place(), &vec![0; tokens], SHAPE.vocabulary).unwrap();
         let before = device.meter().now(Category::Activations);
         model
-            .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(StageRequest::Loss(Targets::Ids(ids))))
+            .forward(
+                0,
+                &cx,
+                &mut Keeper::default(),
+                Input::Tokens(ids.clone()),
+                Some(StageRequest::Loss(Targets::Ids(ids))),
+            )
             .unwrap();
         let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());
-        model.backward(0, &cx, &mut (), None, Half::Both, false).unwrap();
+        model.backward(0, &cx, &mut Keeper::default(), None, Half::Both, false).unwrap();
         (kept, forward.wire_bytes(), (mesh.ledger() - &forward).wire_bytes())
     };
     let ([whole, forward, backward], [cut, forward_cut, backward_cut]) =

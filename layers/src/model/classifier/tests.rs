@@ -3,7 +3,7 @@ mod stages;
 
 use super::*;
 use crate::{
-    Design, Draw, Error, Half, Optimizer, OptimizerKind, ParamValues, Pass, RandomValues, ValueSource,
+    Design, Draw, Error, Half, Keeper, Optimizer, OptimizerKind, ParamValues, Pass, RandomValues, ValueSource,
 };
 use comm::{Ledger, Mesh, Op, World};
 use stages::Model;
@@ -85,7 +85,8 @@ fn run_cut<D: Kernels<Wide = D>>(
         }
         contexts.iter().try_for_each(|cx| model.backward(cx, half))?;
         if half == Half::Input {
-            let later = |(cx, stage): (_, &mut Chunk<_>)| stage.backward_weight(0, cx, &mut (), false);
+            let later =
+                |(cx, stage): (_, &mut Chunk<_>)| stage.backward_weight(0, cx, &mut Keeper::default(), false);
             contexts
                 .iter()
                 .try_for_each(|cx| model.0.iter_mut().map(|stage| (cx, stage)).try_for_each(later))?;
@@ -108,7 +109,7 @@ fn run_cut<D: Kernels<Wide = D>>(
                 whole(param.gather_gradient(mesh)?),
             );
         }
-        optimizer.step(&mut params, mesh, 1.0, &mut ())?;
+        optimizer.step(&mut params, mesh, 1.0, &mut Keeper::default())?;
         for param in params {
             trace.insert(format!("step {step}: new {}", param.name()), whole(param.gather(mesh)?));
         }

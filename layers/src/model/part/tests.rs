@@ -4,8 +4,9 @@ use crate::model::strategy::{self, Choice, Column, NumberArgument, Row, Strategy
 use crate::ops::{Branches, Split};
 use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
 use crate::{
-    Activations, Builder, Chunk, ColumnLinear, Embedding, Ending, Error, FeedForward, Half, Head, Mlp, Norm,
-    NormKind, Objective, Output, Record, Residual, RowLinear, Shape, StageRequest, Strategy, Targets, mlp,
+    Activations, Builder, Chunk, ColumnLinear, Embedding, Ending, Error, FeedForward, Half, Head, Keeper,
+    Mlp, Norm, NormKind, Objective, Output, Record, Residual, RowLinear, Shape, StageRequest, Strategy,
+    Targets, mlp,
 };
 use comm::{Axes, Axis, Mesh, Op, World};
 use std::sync::Arc;
@@ -268,24 +269,24 @@ fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Se
         let (cxs, mut seen) = ([0, 1].map(|m| PassContext::train(m, [3, 1], 8)), Vec::new());
         let logits = Some(StageRequest::Logits { all: true });
         if let Output::Logits(y) =
-            model.forward(0, &PassContext::infer([3, 1]), &mut (), ids(2)?.into(), logits)?
+            model.forward(0, &PassContext::infer([3, 1]), &mut Keeper::default(), ids(2)?.into(), logits)?
         {
             seen.extend(y.read());
         }
         for cx in &cxs {
             let (x, targets) = (ids(cx.pass().microbatch as u32)?, Targets::Ids(ids(5)?));
             if let Output::Loss(loss) =
-                model.forward(0, cx, &mut (), x.into(), Some(StageRequest::Loss(targets)))?
+                model.forward(0, cx, &mut Keeper::default(), x.into(), Some(StageRequest::Loss(targets)))?
             {
                 seen.extend(loss.all_reduce(&mesh.over(Axes::LOSS)?)?.read());
             }
         }
         let half = if later { Half::Input } else { Half::Both };
         for cx in &cxs {
-            model.backward(0, cx, &mut (), None, half, false)?;
+            model.backward(0, cx, &mut Keeper::default(), None, half, false)?;
         }
         for cx in cxs.iter().rev().filter(|_| later) {
-            model.backward_weight(0, cx, &mut (), false)?;
+            model.backward_weight(0, cx, &mut Keeper::default(), false)?;
         }
         for param in model.params() {
             seen.extend(param.gather_gradient(&mesh)?);

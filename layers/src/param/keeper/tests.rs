@@ -1,10 +1,10 @@
 //! Sums of units in one call.
 use super::*;
-use crate::param::shards::Shards;
+use crate::param::{buckets, shards::Shards};
 use crate::{Builder, Draw, Error, Optimizer, OptimizerKind, Placed, Placement, RandomValues, ValueSource};
-use comm::{Axis, Mesh, Op, World};
+use comm::{Axes, Axis, Mesh, Op, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tensor::{Category, Cpu, F61, Host, Key, Scalar};
+use tensor::{Category, Cpu, F61, Host, Key, Scalar, Tensor};
 
 /// A parameter whose gradient is `1 + salt` on rank 0, twice as much on rank 1, and so on.
 fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize) -> Result<Param<Cpu<f32>>> {
@@ -45,8 +45,8 @@ fn units_are_summed_in_one_call_for_each_group() {
             let mut made = params.iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
             let mut all: Vec<_> = made.iter_mut().collect();
             let before = mesh.ledger();
-            sums.complete(&mut all[5..])?;
-            sums.complete(&mut all[1..5])?;
+            sums.release(&mut all[5..], true)?;
+            sums.release(&mut all[1..5], true)?;
             let sets = [Axis::Dp.into(), Axis::Tp.into(), Axis::Dp | Axis::Tp];
             let begun = mesh.ledger() - &before;
             assert_eq!(sets.map(|axes| begun.get(axes, Op::AllReduce).calls), [1, 1, 2]);
@@ -109,16 +109,14 @@ fn what_is_gathered_after_an_update_is_the_new_value() {
             let drawn = ValueSource::<F61>::of(&RandomValues { seed: 1 }, "w", [13, 5], draw)?;
             let mut wanted: Vec<_> = (0..65).map(|i| drawn.at([i / 5, i % 5])).collect();
             for step in 0..3 {
-                keeper.ahead(&mut [&mut param])?;
-                keeper.before(&mut [&mut param])?;
+                keeper.gather_ahead(&mut [&mut param])?;
+                keeper.gather(&mut [&mut param])?;
                 let seen = param.value().read().unwrap();
                 assert!(seen == wanted, "step {step} of zero{stage} in {subgroup:?}, rank {}", mesh.rank());
                 param.accumulate(|device, gradient, _| device.fill(gradient, number(mesh.rank())));
-                keeper.after(&mut [&mut param])?;
-                keeper.complete(&mut [&mut param])?;
+                keeper.release(&mut [&mut param], true)?;
                 keeper.finish(&mut [&mut param])?;
                 optimizer.step(&mut [&mut param], &mesh, 1.0, &mut keeper)?;
-                keeper.share(&mut [&mut param])?;
                 for w in &mut wanted {
                     *w = *w - sum;
                 }
@@ -138,7 +136,7 @@ fn a_unit_is_called_what_its_parameters_share() {
     let name = |names: &[&str]| {
         let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
         let mut params: Vec<_> = names.iter().map(new).collect();
-        format!("gradients of {}", super::name(&params.iter_mut().collect::<Vec<_>>()))
+        format!("gradients of {}", buckets::name(&params.iter_mut().collect::<Vec<_>>()))
     };
     let blocks = ["blocks.1.norm1", "blocks.1.mlp.up", "blocks.1.mlp.down"];
     assert_eq!(name(&["head.weight"]), "gradients of head.weight");
@@ -148,7 +146,7 @@ fn a_unit_is_called_what_its_parameters_share() {
     let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
     let mut params: Vec<_> = blocks.iter().map(new).collect();
     assert_eq!(params[0].call_names(), ["blocks.1.norm1"; 2], "nothing was summed");
-    Keeper::new(ShardingStrategy::WHOLE).complete(&mut params.iter_mut().collect::<Vec<_>>()).unwrap();
+    Keeper::new(ShardingStrategy::WHOLE).release(&mut params.iter_mut().collect::<Vec<_>>(), true).unwrap();
     assert!(params.iter().all(|param| param.call_names() == ["gradients of blocks.1", &**param.name()]));
 }
 
@@ -180,19 +178,19 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
         let now = |category| device.meter().now(category);
         let before = mesh.ledger();
         for last in [false, true] {
-            keeper.before(&mut [&mut param])?;
+            keeper.gather(&mut [&mut param])?;
             assert_eq!(param.value().len(), 65);
             let here = if stage == 3 { peak } else { resting[0] }; // as gradients: all of it beside the shard
             assert_eq!((stage, subgroup, now(Category::Weights)), (stage, subgroup, here));
-            keeper.after(&mut [&mut param])?;
-            keeper.before(&mut [&mut param])?;
+            keeper.release(&mut [&mut param], false)?;
+            keeper.gather(&mut [&mut param])?;
             param.accumulate(|device, gradient, write| {
                 device.wide().fill(gradient, if write == kernels::Write::Set { 0.5 } else { 1.0 });
             });
-            keeper.after(&mut [&mut param])?;
+            keeper.release(&mut [&mut param], false)?;
             assert_eq!((last, now(Category::Gradients)), (last, between));
             if last {
-                keeper.complete(&mut [&mut param])?;
+                keeper.release(&mut [&mut param], true)?;
             }
         }
         keeper.finish(&mut [&mut param])?;
@@ -201,7 +199,6 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
             norm2.read().is_none_or(|sum| sum == [65.0 * 16.0]),
             "4 ranks have 2 contributions of 0.5 each"
         );
-        keeper.share(&mut [&mut param])?;
         let names = [Category::Weights, Category::Gradients, Category::Optimizer];
         assert_eq!((stage, subgroup, names.map(now)), (stage, subgroup, resting));
         let gradients = device.meter().peaks_of_all().category[Category::Gradients as usize];
@@ -254,16 +251,14 @@ fn a_parameter_of_two_stages_is_one() {
             }
             let start: Vec<_> = params.iter().map(|p| p.gather(&mesh)).collect::<Result<_>>()?;
             let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(OptimizerKind::Sgd, clip));
-            keeper.before(&mut params)?;
+            keeper.gather(&mut params)?;
             for param in &mut params {
                 let addend = number(1 + mesh.rank());
                 param.accumulate(|device, gradient, _| device.fill(gradient, addend));
             }
-            keeper.after(&mut params)?;
-            keeper.complete(&mut params)?;
+            keeper.release(&mut params, true)?;
             keeper.finish(&mut params)?;
             let norm2 = optimizer.step(&mut params, &mesh, 1.0, &mut keeper)?.read().unwrap()[0];
-            keeper.share(&mut params)?;
             let sum = |ranks: &[usize]| ranks.iter().fold(F61::ZERO, |sum, &rank| sum + number(1 + rank));
             let (mine, both) = (|stage: usize| sum(&[2 * stage, 2 * stage + 1]), sum(&[0, 1, 4, 5]));
             let times = |n, x: F61| F61::from_usize(n) * x * x;
@@ -301,18 +296,16 @@ fn what_is_not_trained_stays_and_is_gathered() {
                 (Keeper::new(rests), Optimizer::new(OptimizerKind::ADAMW, Some(1.0)));
             let mut params = [&mut bias, &mut weight];
             for _ in 0..2 {
-                keeper.before(&mut params)?;
+                keeper.gather(&mut params)?;
                 assert_eq!(params[0].value().shape(), [3, 3]);
                 params[1].accumulate(|device, gradient, _| device.fill(gradient, 0.5));
-                keeper.after(&mut params)?;
-                keeper.complete(&mut params)?;
+                keeper.release(&mut params, true)?;
                 keeper.finish(&mut params)?;
                 assert_eq!(optimizer.step(&mut params, &mesh, 1.0, &mut keeper)?.read().unwrap(), [18.0]);
-                keeper.share(&mut params)?;
             }
             assert_eq!(params[0].gather(&mesh)?.unwrap(), wanted);
             assert!(params[0].gather_gradient(&mesh)?.is_none() && params[0].elements().len() == 9);
-            assert_eq!([0, 1].map(|i| params[i].moments.len()), [0, 2], "a buffer has no moments");
+            assert_eq!([0, 1].map(|i| params[i].states.len()), [0, 2], "a buffer has no moments");
             Ok::<_, Error>(())
         };
         World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap().run(run).unwrap();
@@ -328,7 +321,7 @@ fn weight_of(_: &Mesh<Host>, device: &Cpu<f32>) -> Tensor<Cpu<f32>> {
 #[test]
 fn shards_that_do_not_hold_all_are_named() {
     let sum = Mesh::ghost(&[(Axis::Dp, 4)], 0).unwrap().group(Axis::Dp).clone();
-    let shards = Shards::of(&sum, zero(3, None), 65).unwrap().expect("of 17 numbers each");
+    let shards = Shards::of(&sum, zero(3, None), (65, 1)).unwrap().expect("of 17 numbers each");
     shards.hold("w", 65);
     let floor = Shards { len: 16, ..shards };
     let why = catch_unwind(AssertUnwindSafe(|| floor.hold("w", 65))).unwrap_err();

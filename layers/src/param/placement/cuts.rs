@@ -1,7 +1,7 @@
 //! Cuts of a matrix over the ranks of a mesh: this rank's rows and columns, and where they are in the whole.
 use super::Section;
 use crate::param::shards::rectangles;
-use crate::{ParamValues, Result};
+use crate::{Error, ParamValues, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use std::iter::from_fn;
@@ -9,6 +9,7 @@ use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// A section as held by the ranks of an axis.
+#[derive(Clone, Copy)]
 pub(super) struct Piece {
     pub(super) size: usize,
     pub(super) share: usize,   // size on one rank
@@ -155,6 +156,45 @@ impl Cuts {
         let mut cuts = Self { cuts: Vec::new(), local: [1, width] };
         cuts.cut((axis, group), name, (1, width), sections)?;
         Ok(cuts)
+    }
+    /// Returns the cuts of a tensor with one element for each block of `n` elements of a row.
+    ///
+    /// # Errors
+    /// If a cut separates the elements of a block.
+    pub(crate) fn blocks(&self, n: usize, name: &str) -> Result<Self> {
+        let mut cuts = Vec::new();
+        for cut in &self.cuts {
+            let is_whole = |piece: &Piece| piece.share == piece.size && piece.holders == 1;
+            if cut.dim == 1 && cut.pieces.iter().all(is_whole) {
+                continue; // by one rank: all columns, in their order
+            }
+            let piece = |piece: &Piece| {
+                let Piece { size, share, holders, from, at } = *piece;
+                if cut.dim == 0 {
+                    return Ok(*piece);
+                }
+                if let Some(seen) = [share, from, at].into_iter().find(|seen| !seen.is_multiple_of(n)) {
+                    let what = format!("columns of {name} beside a cut over the ranks of {}", cut.axis);
+                    return Err(Error::size(
+                        what,
+                        seen,
+                        format!("a multiple of {n}, the elements of a block"),
+                    ));
+                }
+                Ok(Piece { size: size.div_ceil(n), share: share / n, holders, from: from / n, at: at / n })
+            };
+            let pieces = cut.pieces.iter().map(piece).collect::<Result<_>>()?;
+            cuts.push(Cut { pieces, ..*cut });
+        }
+        Ok(Self { cuts, local: [self.local[0], self.local[1].div_ceil(n)] })
+    }
+    /// Returns the cuts of a tensor of one element that all ranks hold.
+    pub(crate) fn one(&self) -> Self {
+        let of = |cut: &Cut| {
+            let pieces = vec![Piece { size: 1, share: 1, holders: usize::MAX, from: 0, at: 0 }];
+            Cut { dim: 1, pieces, ..*cut }
+        };
+        Self { cuts: self.cuts.iter().map(of).collect(), local: [1, 1] }
     }
     /// Returns the stretches of the local part that are contiguous before the cut, each with its start there,
     /// for each cut. Padding is left out.

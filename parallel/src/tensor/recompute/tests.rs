@@ -2,7 +2,7 @@
 use crate::{Batch, BuildContext, Layout, Sequence, Trainer, session};
 use comm::Mesh;
 use kernels::{Heads, Kernels};
-use layers::{
+use layers::{Keeper, 
     Balance, Chunk, Draw, Experts, Half, Input, OptimizerKind, Output, ParamValues, PassContext,
     RandomValues, Record, Shape, StageRequest, Targets, ValueSource, Wide,
 };
@@ -34,13 +34,13 @@ fn pass<D: Kernels<Place = Host>>(
     between: impl FnOnce(),
 ) -> Vec<Wide<D>> {
     let loss = Some(StageRequest::Loss(Targets::Ids(ids(device, 6))));
-    let output = model.forward(0, cx, &mut (), Input::Tokens(ids(device, 0)), loss).unwrap();
+    let output = model.forward(0, cx, &mut Keeper::default(), Input::Tokens(ids(device, 0)), loss).unwrap();
     let Output::Loss(loss) = output else { panic!("a loss is requested") };
     let loss = loss.all_reduce(&Mesh::alone().over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap();
     between();
-    model.backward(0, cx, &mut (), None, half, true).unwrap();
+    model.backward(0, cx, &mut Keeper::default(), None, half, true).unwrap();
     if half == Half::Input {
-        model.backward_weight(0, cx, &mut (), true).unwrap();
+        model.backward_weight(0, cx, &mut Keeper::default(), true).unwrap();
     }
     loss
 }

@@ -11,7 +11,7 @@ use crate::commands::train::evaluations::Evaluations;
 use crate::commands::train::settings::{Settings, at_least_1};
 use clap::Args;
 use comm::{Mesh, SharedPlace};
-use layers::SavedTensor;
+use layers::VALUE;
 use models::{TrainableModel, tokenizer};
 use parallel::checkpoint::{self, CheckpointFile, Saving, optimizer_file};
 use parallel::dtype::RunDevice;
@@ -156,7 +156,7 @@ impl<'a, D: RunDevice> Saver<'a, D> {
         let of_state = [note("steps", step.to_string()), note("data", files)];
         let of_state = notes.clone().into_iter().chain(of_state).collect();
         let state = optimizer_file(place, of_state, optimizer, (&design, &params), mesh)?;
-        let tensors = model.entries().into_iter().map(|entry| (entry, SavedTensor::Value)).collect();
+        let tensors = model.entries().into_iter().map(|entry| (entry, VALUE)).collect();
         let about = [note("format", "pt".into()), note("step", step.to_string())];
         let metadata = notes.into_iter().chain(about).collect();
         let (path, shards) = (dir.join(MODEL), format!("model-{step}"));

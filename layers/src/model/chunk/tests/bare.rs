@@ -1,8 +1,8 @@
 //! Blocks alone, without embedding and head: rows of features, judged by the mean square.
 use super::{LENGTHS, SHAPE, one_run};
 use crate::{
-    Builder, Chunk, Error, Half, Input, Output, PassContext, RandomValues, Rates, Shape, StageRequest,
-    Targets,
+    Builder, Chunk, Error, Half, Input, Keeper, Output, PassContext, RandomValues, Rates, Shape,
+    StageRequest, Targets,
 };
 use comm::{Axis, Mesh, World};
 use kernels::Kernels;
@@ -32,7 +32,7 @@ fn through<D: Kernels>(
 ) -> Result<Output<D>, Error> {
     let (mut x, mut wanted, last) = (Input::Rows(x), Some(wanted), parts.len() - 1);
     for (i, part) in parts.iter_mut().enumerate() {
-        match part.forward(0, cx, &mut (), x, wanted.take_if(|_| i == last))? {
+        match part.forward(0, cx, &mut Keeper::default(), x, wanted.take_if(|_| i == last))? {
             Output::Activation(y) => x = Input::Activation(y),
             output => return Ok(output),
         }
@@ -73,13 +73,15 @@ fn of_blocks<D: Kernels<Wide = D>>(
     for cx in all.iter().rev() {
         let mut dy = None;
         for part in parts.iter_mut().rev() {
-            dy = part.backward(0, cx, &mut (), dy, half, false)?;
+            dy = part.backward(0, cx, &mut Keeper::default(), dy, half, false)?;
         }
         assert!(dy.is_none(), "what enters the model has no gradient");
     }
     if half == Half::Input {
         for cx in &all {
-            parts.iter_mut().try_for_each(|part| part.backward_weight(0, cx, &mut (), false))?;
+            parts
+                .iter_mut()
+                .try_for_each(|part| part.backward_weight(0, cx, &mut Keeper::default(), false))?;
         }
     }
     for param in parts.iter_mut().flat_map(Chunk::params) {

@@ -2,7 +2,7 @@
 use super::{SIZES, given, run_cut, truth};
 use crate::model::chunk::tests::one_run;
 use crate::ops::Partial;
-use crate::{Builder, Chunk, Half, Input, Output, Param, PassContext, Result, StageRequest, Targets};
+use crate::{Builder, Chunk, Half, Input, Keeper, Output, Param, PassContext, Result, StageRequest, Targets};
 use comm::{Axis, World};
 use kernels::Kernels;
 use tensor::{Cpu, F61, Key, Tensor, TokenIds};
@@ -31,7 +31,7 @@ impl<D: Kernels> Model<D> {
         let (mut input, mut wanted) = (Input::Rows(x), Some(wanted));
         let last = self.0.len() - 1;
         for (i, stage) in self.0.iter_mut().enumerate() {
-            match stage.forward(0, cx, &mut (), input, wanted.take_if(|_| i == last))? {
+            match stage.forward(0, cx, &mut Keeper::default(), input, wanted.take_if(|_| i == last))? {
                 Output::Activation(y) => input = Input::Activation(y),
                 output => return Ok(output),
             }
@@ -58,7 +58,7 @@ impl<D: Kernels> Model<D> {
     pub(super) fn backward(&mut self, cx: &PassContext<D>, half: Half) -> Result<()> {
         let mut dy = None;
         for stage in self.0.iter_mut().rev() {
-            dy = stage.backward(0, cx, &mut (), dy, half, false)?;
+            dy = stage.backward(0, cx, &mut Keeper::default(), dy, half, false)?;
         }
         assert!(dy.is_none(), "examples have no gradient");
         Ok(())

@@ -4,26 +4,29 @@
 //! norm² = Σ over all parameters of Σ g²     elements count once; an all-reduce of 1 element per set of axes
 //!                                           that cuts parameters, per group with shards, and over the stages
 //! c     = min(1, limit/norm)
-//! SGD     w −= lr·c·g
-//! AdamW   m = β₁m + (1−β₁)cg,  v = β₂v + (1−β₂)(cg)²,  w −= lr·λ·w + lr·m̂/(√v̂ + ε)
 //! ```
 //!
 //! The placements determine which ranks have different elements. State is kept at rest as the parameter is:
 //! whole, or as a shard. Norm and factor stay on the device. Without clipping, the norm is summed during the
 //! update, some rows at a time while they are in the cache.
 //!
-//! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
-use crate::ops::{filled, plus};
-use crate::param::Wide;
-use crate::{OptimizerKind, Param, ParamHooks, ParamValues, Result};
-use comm::{Axes, Axis, Mesh, Reduce};
-use kernels::{AdamW, Kernels};
+//! Source: Pascanu et al., arXiv:1211.5063 (clipping).
+mod norm;
+pub mod part;
+pub mod rule;
+
+use crate::ops::filled;
+use crate::{Keeper, Param, ParamValues, Result, StateInfo, Wide};
+use comm::Mesh;
+use kernels::Kernels;
+use norm::SquareSums;
+use rule::{UpdateRule, UpdateStep};
 use std::sync::Arc;
-use tensor::{Category, Move, Scalar, Tensor};
+use tensor::{Category, Scalar, Tensor};
 
 /// An optimizer. Its state lies beside this rank's local parts, whole or sharded at rest.
 pub struct Optimizer<D: Kernels> {
-    kind: OptimizerKind,
+    rule: Box<dyn UpdateRule<D>>,
     clip: Option<f64>,
     steps: usize,
     sums: SquareSums<D::Wide>,
@@ -32,34 +35,34 @@ pub struct Optimizer<D: Kernels> {
 
 impl<D: Kernels> Optimizer<D> {
     /// Creates an optimizer at step 0. `clip`: the largest global norm of the gradient.
-    pub fn new(kind: OptimizerKind, clip: Option<f64>) -> Self {
-        Self { kind, clip, steps: 0, sums: SquareSums(Vec::new()), label: "norm2".into() }
+    pub fn new(rule: impl UpdateRule<D> + 'static, clip: Option<f64>) -> Self {
+        Self { rule: Box::new(rule), clip, steps: 0, sums: SquareSums::NONE, label: "norm2".into() }
     }
-    /// Returns the kind of optimizer.
-    pub fn kind(&self) -> OptimizerKind {
-        self.kind
+    /// Returns the rule by which it updates parameters.
+    pub fn rule(&self) -> &dyn UpdateRule<D> {
+        &*self.rule
     }
     /// Returns the number of finished steps.
     pub fn steps(&self) -> usize {
         self.steps
     }
-    /// Runs one step with synced gradients. Returns the norm² before clipping, the same on every rank. Calls
-    /// `uses` for each parameter before and after it changes.
+    /// Runs one step with synced gradients. Returns the norm² before clipping, the same on every rank.
+    /// `keeper` has the state of each parameter there when it changes, and gathers values afterwards.
     ///
     /// # Errors
-    /// If ranks do not meet, and the errors of `uses`.
+    /// If ranks do not meet, or a parameter is cut inside a block of its state.
     pub fn step(
         &mut self,
         params: &mut [&mut Param<D>],
         mesh: &Mesh<D::Place>,
         lr: f64,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
     ) -> Result<Tensor<D::Wide>> {
         let device = params.first().expect("the model has no parameters").device().wide().clone();
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
         self.steps += 1;
         let Some(limit) = self.clip else {
-            self.update(params, (&factor, lr), true, uses)?;
+            self.update(params, (&factor, lr), true, keeper)?;
             return self.sums.over(&device, mesh, &self.label);
         };
         for param in params.iter().filter(|param| param.placement().trained) {
@@ -67,14 +70,14 @@ impl<D: Kernels> Optimizer<D> {
         }
         let norm2 = self.sums.over(&device, mesh, &self.label)?;
         device.clip_factor(factor.view_mut(), norm2.view(), limit);
-        self.update(params, (&factor, lr), false, uses)?;
+        self.update(params, (&factor, lr), false, keeper)?;
         Ok(norm2)
     }
     /// Runs one step without the norm of the gradients, for which all stages would wait, and so without
     /// clipping.
     ///
     /// # Errors
-    /// The errors of `uses`.
+    /// As [`step`](Self::step).
     ///
     /// # Panics
     /// If the optimizer clips gradients.
@@ -82,12 +85,13 @@ impl<D: Kernels> Optimizer<D> {
         &mut self,
         params: &mut [&mut Param<D>],
         lr: f64,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
     ) -> Result<()> {
         assert!(self.clip.is_none(), "a clipped step needs the norm of all stages");
         let device = params.first().expect("the model has no parameters").device().wide().clone();
         self.steps += 1;
-        self.update(params, (&filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE), lr), false, uses)
+        let factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
+        self.update(params, (&factor, lr), false, keeper)
     }
     /// Returns the limit of the gradients' norm, if there is one.
     pub fn clip(&self) -> Option<f64> {
@@ -99,107 +103,37 @@ impl<D: Kernels> Optimizer<D> {
         params: &mut [&mut Param<D>],
         (factor, lr): (&Tensor<D::Wide>, f64),
         sums: bool,
-        uses: &mut dyn ParamHooks<D>,
+        keeper: &mut Keeper<D>,
     ) -> Result<()> {
-        let mut left = params;
-        while let Some((param, rest)) = left.split_first_mut() {
-            left = rest;
-            if !param.placement().trained {
-                continue;
-            }
-            param.take_moments(self.kind.moments());
-            uses.before_update(std::slice::from_mut(param))?;
-            if let Some(next) = left.iter_mut().find(|param| param.placement().trained) {
-                next.take_moments(self.kind.moments());
-                uses.ahead_of_update(std::slice::from_mut(next))?;
-            }
-            let sum = if sums { Some(self.sums.of(param)) } else { None };
-            match self.kind {
-                OptimizerKind::Sgd => param.update(sum, |device, (w, master, []), g| {
-                    device.sgd(w, master, g, factor.view(), lr);
-                }),
-                OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
-                    let decay = if param.decays() { decay } else { 0.0 };
-                    let constants = AdamW { lr, beta1, beta2, eps, decay, step: self.steps };
-                    param.update(sum, |device, (w, master, [m, v]), g| {
-                        device.adamw(w, master, (m, v), g, factor.view(), constants);
-                    });
-                }
-            }
-            uses.after_update(std::slice::from_mut(param))?;
-        }
-        Ok(())
+        let (rule, number, all) = (&*self.rule, self.steps, &mut self.sums);
+        keeper.update(params, rule.states(), |param| {
+            let step = UpdateStep { factor, lr, decays: param.decays(), number };
+            param.update(sums.then(|| all.of(param)), |part| rule.update(part, &step));
+        })
     }
-    /// Restores a saved state: the number of finished steps, and the values of each parameter's moments.
+    /// Restores a saved state: the number of finished steps, and the values of each parameter's state.
     ///
     /// # Errors
-    /// The errors of `numbers`.
+    /// The errors of `values`.
     pub fn restore<'a>(
         &mut self,
         steps: usize,
         params: &mut [&mut Param<D>],
-        numbers: impl Fn(&Param<D>, usize) -> Result<ParamValues<'a, Wide<D>>>,
+        values: impl Fn(&Param<D>, &StateInfo) -> Result<ParamValues<'a, Wide<D>>>,
     ) -> Result<()> {
         self.steps = steps;
-        if steps == 0 {
-            return Ok(());
-        }
-        for param in params.iter_mut().filter(|param| param.placement().trained) {
-            param.take_moments(self.kind.moments());
-            let (mut moments, (_, from)) = (std::mem::take(&mut param.moments), param.sharding.at_rest());
-            for (which, moment) in moments.iter_mut().enumerate() {
-                moment.load();
-                param.set(moment.here(), from, &param.placement().masked(numbers(param, which)?))?;
-                drop(moment.begin_store().map(Move::wait));
-            }
-            param.moments = moments;
-        }
-        Ok(())
-    }
-}
-
-/// Σ of squares of gradients on this rank, by the axes along which ranks have different elements; `None`
-/// between steps.
-struct SquareSums<D: Kernels>(Vec<(Axes, Option<Tensor<D>>)>);
-
-impl<D: Kernels> SquareSums<D> {
-    fn zero(device: &D) -> Tensor<D> {
-        filled(device, Category::Buffers, [1, 1], D::Elem::ZERO)
-    }
-    /// Returns the sum that a parameter's squares are added to.
-    fn of<N: Kernels<Wide = D>>(&mut self, param: &Param<N>) -> &mut Tensor<D> {
-        let axes = param.sharding.different();
-        let at = self.0.iter().position(|(of, _)| *of == axes).unwrap_or_else(|| {
-            self.0.push((axes, None));
-            self.0.len() - 1
-        });
-        self.0[at].1.get_or_insert_with(|| Self::zero(param.device().wide()))
-    }
-    /// Returns the total, the same on every rank: sums each entry over its axes, and the total over the
-    /// stages.
-    fn over(&mut self, device: &D, mesh: &Mesh<D::Place>, label: &Arc<str>) -> Result<Tensor<D>> {
-        let mut total: Option<Tensor<D>> = None;
-        self.0.sort_unstable_by_key(|(axes, _)| *axes); // first the sums that all ranks have alike
-        for (axes, sum) in &mut self.0 {
-            let Some(mut sum) = sum.take() else { continue };
-            mesh.over(*axes)?.named(label.clone()).all_reduce(&mut sum, Reduce::Sum)?;
-            total = Some(match total.take() {
-                Some(total) => plus(total, &sum),
-                None => sum,
-            });
-        }
-        let mut total = total.unwrap_or_else(|| Self::zero(device));
-        mesh.group(Axis::Pp).named(label.clone()).all_reduce(&mut total, Reduce::Sum)?;
-        Ok(total)
+        let trained = params.iter_mut().filter(|param| steps > 0 && param.placement().trained);
+        trained.into_iter().try_for_each(|param| param.set_states(self.rule.states(), &values))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Biases, NormKind, Positions};
-    use crate::{Builder, Chunk, Draw, Placement, RandomValues, SavedTensor, Shape};
-    use comm::World;
+    use crate::{Biases, NormKind, OptimizerKind, Positions};
+    use crate::{Builder, Chunk, Draw, Placement, RandomValues, Shape};
+    use comm::{Axis, World};
+    use kernels::AdamW;
     use tensor::{Cpu, F61, Key};
 
     /// Without gradients, only decay changes the values: w − lr·λ·w, exact for a quarter. Kills: decay of a
@@ -220,7 +154,7 @@ mod tests {
             }
             let before = params.iter().map(|p| p.elements()).collect::<Vec<_>>();
             let decay = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
-            Optimizer::new(decay, None).step(&mut params, &mesh, 0.5, &mut ())?;
+            Optimizer::new(decay, None).step(&mut params, &mesh, 0.5, &mut Keeper::default())?;
             let mut decayed = Vec::new();
             for (param, before) in params.iter().zip(before) {
                 let shrunk = before.iter().map(|&(i, w)| (i, w * 0.75)).collect::<Vec<_>>();
@@ -245,40 +179,6 @@ mod tests {
         }
     }
 
-    /// Optimizer state that is kept elsewhere needs these calls. Kills: a parameter that is changed
-    /// unannounced, one that is not trained and announced, moments that are taken after the announcement.
-    #[test]
-    fn every_update_is_told_before_and_after() {
-        #[derive(Default)]
-        struct Told(Vec<(String, usize)>);
-        impl ParamHooks<Cpu<f32>> for Told {
-            fn before_update(&mut self, params: &mut [&mut Param<Cpu<f32>>]) -> Result<()> {
-                self.0.extend(params.iter().map(|p| (format!("before {}", p.name()), p.moments.len())));
-                Ok(())
-            }
-            fn after_update(&mut self, params: &mut [&mut Param<Cpu<f32>>]) -> Result<()> {
-                self.0.extend(params.iter().map(|p| (format!("after {}", p.name()), p.moments.len())));
-                Ok(())
-            }
-        }
-        let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
-        let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
-        let draw = Draw { mean: 0.0, std: 1.0 };
-        let param = |name: &str, placement| Param::new(&at, name, [2, 3], placement, draw).unwrap();
-        let still = param("still", Placement::default().untrained());
-        let mut all = [param("a", Placement::default()), still, param("b", Placement::default())];
-        let mut params: Vec<_> = all.iter_mut().collect();
-        for (kind, moments) in [(OptimizerKind::Sgd, 0), (OptimizerKind::ADAMW, 2)] {
-            let mut reported = Told::default();
-            for param in params.iter_mut().filter(|param| param.placement().trained) {
-                param.sync().unwrap();
-            }
-            Optimizer::new(kind, None).step(&mut params, &mesh, 0.5, &mut reported).unwrap();
-            let wanted = ["before a", "after a", "before b", "after b"];
-            assert_eq!(reported.0, wanted.map(|what| (what.to_string(), moments)));
-        }
-    }
-
     /// Kills: a moment taken for the other, for its turn or for a fresh one, steps counted anew.
     #[test]
     fn moments_that_were_saved_are_restored() {
@@ -289,16 +189,17 @@ mod tests {
         let gradient = Tensor::from_fn(&device, Category::Buffers, 2, 3, |i| 1.0 + i as f32);
         param.accumulate(|device, to, _| device.copy(to, gradient.view()));
         let mut optimizer = Optimizer::new(OptimizerKind::ADAMW, None);
-        optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
+        optimizer.step(&mut [&mut param], &mesh, 0.5, &mut Keeper::default()).unwrap();
         let moments = |param: &Param<Cpu<f32>>| {
-            [0, 1].map(|which| {
-                param.saved(SavedTensor::Moment(which)).unwrap().tensor.read().unwrap().into_owned()
+            ["m", "v"].map(|name| {
+                let moment = param.tensors().find(|tensor| tensor.name() == name).unwrap();
+                moment.read().read().unwrap().into_owned()
             })
         };
         let saved = moments(&param);
         assert!(saved[0] != saved[1], "{saved:?}");
-        let element = |_: &Param<_>, which: usize| {
-            let moment = &saved[which];
+        let element = |_: &Param<_>, of: &StateInfo| {
+            let moment = &saved[usize::from(of.name == "v")];
             Ok(ParamValues::each(|[row, column]| moment[row * 3 + column]))
         };
         let mut other = Optimizer::new(OptimizerKind::ADAMW, None);
@@ -329,7 +230,7 @@ mod tests {
             for step in 1..=2 {
                 let gradient = tensor(&|i| F61::sample((i * 2 + step) as u64, 1.0));
                 param.accumulate(|device, to, _| device.copy(to, gradient.view()));
-                let reported = optimizer.step(&mut [&mut param], &mesh, 0.5, &mut ()).unwrap();
+                let reported = optimizer.step(&mut [&mut param], &mesh, 0.5, &mut Keeper::default()).unwrap();
                 let mut norm2 = SquareSums::zero(&device);
                 device.add_norm2(norm2.view_mut(), gradient.view());
                 assert_eq!(reported.read(), norm2.read(), "{kind:?} {clip:?} step {step}");

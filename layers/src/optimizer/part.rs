@@ -1,0 +1,77 @@
+//! Part of a parameter that an update changes at a time: rows of a whole, or elements of a shard.
+use crate::param::placement::Band;
+use crate::param::state::StateTensor;
+use kernels::Kernels;
+use shape::Like;
+use tensor::{View, ViewMut};
+
+/// Arguments of an update: a part of the value, and the same part of all that belongs to it. The value, its
+/// master, the gradient and state like the value have one shape `[R, C]`. State of blocks of `n` elements is
+/// `[R, ⌈C/n⌉]`: the blocks of a row are next to each other, and no part begins or ends within one.
+pub struct UpdatePart<'a, D: Kernels> {
+    /// The device.
+    pub device: &'a D,
+    /// The value.
+    pub value: ViewMut<'a, D>,
+    /// The master of a narrow value.
+    pub master: Option<ViewMut<'a, D::Wide>>,
+    /// The optimizer's state.
+    pub states: StateParts<'a, D>,
+    /// The synced gradient.
+    pub gradient: View<'a, D::Wide>,
+}
+
+/// The same part of each tensor of state.
+pub struct StateParts<'a, D: Kernels> {
+    pub(crate) states: &'a mut [StateTensor<D::Wide>],
+    pub(crate) at: UpdateRange,
+}
+
+impl<'a, D: Kernels> StateParts<'a, D> {
+    /// Returns the first `N` tensors, in the order of the rule's list.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn all<const N: usize>(self) -> [ViewMut<'a, D::Wide>; N] {
+        let Self { states, at } = self;
+        states.first_chunk_mut::<N>().expect("the rule lists its state").each_mut().map(|state| {
+            let (all, blocks) = (state.kept.here().view_mut(), state.layout.cuts.local[1]);
+            match state.info.like {
+                Like::Value => at.of_mut(all),
+                Like::Blocks(n) => at.blocks(n, blocks).of_mut(all),
+                Like::One => all,
+            }
+        })
+    }
+}
+
+/// The place of a part.
+#[derive(Clone, Copy)]
+pub(crate) struct UpdateRange {
+    /// Rows, or elements of a shard.
+    pub(crate) band: Band,
+    /// Number of columns of a row.
+    pub(crate) cols: usize,
+    /// True if the elements of a shard are whole rows.
+    pub(crate) rows: bool,
+}
+
+impl UpdateRange {
+    /// Returns the same part of a tensor with so many blocks of `n` elements a row.
+    fn blocks(self, n: usize, blocks: usize) -> Self {
+        let Self { band: Band { dim, start, len }, cols, rows } = self;
+        let before = |element: usize| element / cols * blocks + element % cols / n;
+        let (start, end) = if dim == 0 { (start, start + len) } else { (before(start), before(start + len)) };
+        Self { band: Band { dim, start, len: end - start }, cols: blocks, rows }
+    }
+    /// Returns this part of a tensor.
+    pub(crate) fn of<D: Kernels>(self, all: View<D>) -> View<D> {
+        let part = self.band.of(all);
+        if self.rows { part.reshape(self.band.len / self.cols, self.cols) } else { part }
+    }
+    /// Returns this part of a tensor, for writing.
+    pub(crate) fn of_mut<D: Kernels>(self, all: ViewMut<D>) -> ViewMut<D> {
+        let part = self.band.of_mut(all);
+        if self.rows { part.reshape(self.band.len / self.cols, self.cols) } else { part }
+    }
+}
