@@ -130,7 +130,10 @@ impl<D: Kernels> Optimizer<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Biases, NormKind, OptimizerKind, Positions};
+    use crate::{
+        AtRest, Biases, Like, NormKind, OptimizerKind, Positions, SavedRectangle, ShardingStrategy,
+        UpdatePart,
+    };
     use crate::{Builder, Chunk, Draw, Placement, RandomValues, Shape};
     use comm::{Axis, World};
     use kernels::AdamW;
@@ -246,6 +249,63 @@ mod tests {
                 }
                 assert!(param.gather(&mesh).unwrap() == whole[0].read(), "{kind:?} {clip:?} step {step}");
             }
+        }
+    }
+
+    /// Rule that notes the first gradient of each block of 4 elements.
+    struct Firsts;
+    impl UpdateRule<Cpu<f64>> for Firsts {
+        fn name(&self) -> &'static str {
+            "firsts"
+        }
+        fn states(&self) -> &'static [StateInfo] {
+            &[StateInfo { name: "first", like: Like::Blocks(4) }]
+        }
+        fn update(&self, part: UpdatePart<Cpu<f64>>, _: &UpdateStep<Cpu<f64>>) {
+            let [mut firsts] = part.states.all();
+            for block in 0..part.gradient.cols().div_ceil(4) {
+                let first = part.gradient.take_cols(4 * block, 1);
+                part.device.copy(firsts.again().take_cols(block, 1), first);
+            }
+        }
+    }
+
+    /// Shards of several pieces, of whole blocks (8 columns) or of whole rows (6), and a whole parameter.
+    /// Kills: a piece or a shard that begins inside a block or, where the blocks of a row are unequal, inside
+    /// a row; blocks beside the elements of another piece.
+    #[test]
+    fn a_piece_has_whole_blocks() {
+        for (ranks, [rows, cols]) in [(2, [30_001, 6]), (2, [20_003, 8]), (1, [30_001, 6])] {
+            let run = |device: Cpu<f64>, mesh: Mesh<_>| {
+                let rests = ShardingStrategy { state: AtRest::Shard, ..ShardingStrategy::WHOLE };
+                let states = UpdateRule::<Cpu<f64>>::states(&Firsts);
+                let at = Builder { rests, states, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
+                let draw = Draw { mean: 0.0, std: 1.0 };
+                let mut param = Param::new(&at, "w", [rows, cols], at.placement(), draw)?;
+                let of = if mesh.rank() == 0 { 1.0 } else { 0.0 };
+                let own = Tensor::from_fn(&device, Category::Buffers, rows, cols, |i| of * i as f64);
+                param.accumulate(|device, to, _| device.copy(to, own.view()));
+                param.sync()?;
+                Optimizer::new(Firsts, None).step(&mut [&mut param], &mesh, 1.0, &mut Keeper::default())?;
+                let tensor = param.tensors().find(|tensor| tensor.name() == "first").unwrap();
+                let at_rest = tensor.read();
+                let (values, mut seen) = (at_rest.read().unwrap(), 0);
+                for SavedRectangle { begin, shape, from, stride } in tensor.rectangles() {
+                    for (row, block) in (0..shape[0]).flat_map(|row| (0..shape[1]).map(move |col| (row, col)))
+                    {
+                        let wanted = (begin[0] + row) * cols + 4 * (begin[1] + block);
+                        assert_eq!(
+                            values[from + row * stride + block],
+                            wanted as f64,
+                            "{ranks} ranks, {cols} columns"
+                        );
+                        seen += 1;
+                    }
+                }
+                Ok::<_, crate::Error>(seen)
+            };
+            let seen = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(run).unwrap();
+            assert_eq!(seen.iter().sum::<usize>(), rows * 2, "{seen:?}");
         }
     }
 }

@@ -22,7 +22,6 @@ use comm::Mesh;
 use files::PlannedFile;
 use kernels::Kernels;
 use layers::{Param, SavedPart, Wide};
-use pieces::Part;
 use std::ops::Range;
 use std::thread::{JoinHandle, spawn};
 use tensor::Place;
@@ -40,7 +39,7 @@ pub struct Saving<D: Kernels> {
 /// Stage of a checkpoint.
 enum Stage<D: Kernels> {
     /// This rank writes its elements. Keeps the snapshot, and the files if it fails.
-    Write(SaveWork<(Vec<PlannedFile>, Vec<Part<D>>, Result<()>)>),
+    Write(SaveWork<(Vec<PlannedFile>, Vec<SavedPart<D>>, Result<()>)>),
     /// This rank digests its part of the blocks.
     Digest(SaveWork<(Vec<PlannedFile>, Vec<u64>)>),
     /// Rank 0 moves the files to their places.
@@ -93,7 +92,7 @@ pub fn save<D: Kernels, S: Storable>(
     wait(mesh, "files of a checkpoint")?;
     let parts = parts(params);
     let stage = if background {
-        let copies: Vec<_> = parts.map(Part::snapshot).collect();
+        let copies: Vec<_> = parts.map(SavedPart::snapshot).collect();
         Stage::Write(SaveWork::new(true, move || {
             let written = pieces::write(&files, copies.iter(), to);
             Ok((files, copies, written))
@@ -106,17 +105,13 @@ pub fn save<D: Kernels, S: Storable>(
 }
 
 /// The tensors of which this rank saves elements, one at a time.
-fn parts<D: Kernels>(params: &[&mut Param<D>]) -> impl Iterator<Item = Part<D>> {
-    let tensors = params.iter().flat_map(|param| param.tensors());
-    tensors.filter_map(|tensor| {
-        let tensor_name = tensor.saved_as()?;
-        Some(Part { param: tensor.param().into(), tensor: tensor_name, saved: tensor.saved()? })
-    })
+fn parts<D: Kernels>(params: &[&mut Param<D>]) -> impl Iterator<Item = SavedPart<D>> {
+    params.iter().flat_map(|param| param.tensors()).filter_map(|tensor| tensor.saved())
 }
 
 /// Takes what a save takes of this rank's memory, in turn; returns the copies of a save in the background.
 pub(crate) fn copies<D: Kernels>(params: &[&mut Param<D>], background: bool) -> Vec<SavedPart<D>> {
-    parts(params).filter_map(|part| background.then(|| part.snapshot().saved)).collect()
+    parts(params).filter_map(|part| background.then(|| part.snapshot())).collect()
 }
 
 impl<D: Kernels> Saving<D> {

@@ -5,17 +5,20 @@
 //! | `rows.rs` | [`OwnRows`]: a row-parallel layer | `RowLinear` |
 //! | `gathered.rs` | [`JustInTime`]: a weight kept cut by rows, and gathered for each use | `ColumnLinear` |
 //! | `rounds.rs` | [`InRounds`]: the order of microbatches on each stage | 1F1B |
-//! | `tests.rs` | all three proven, priced and tried, as whole models | |
+//! | `counted.rs` | [`Counted`]: an optimizer with state in blocks, and its tests | AdamW |
+//! | `tests.rs` | the first three proven, priced and tried, as whole models | |
 //!
 //! [`OwnRows`] explains layers and strategies, [`InRounds`] schedules and layouts. A layer's proof,
 //! `layers::proof::proves`, is at the end of its file; the other proofs are in `tests.rs`, for any number of
 //! strategies. `Cargo.toml` enables the two features with the harnesses, for tests alone.
+mod counted;
 mod gathered;
 mod rounds;
 mod rows;
 #[cfg(test)]
 mod tests;
 
+pub use counted::Counted;
 pub use gathered::JustInTime;
 pub use rounds::InRounds;
 pub use rows::OwnRows;

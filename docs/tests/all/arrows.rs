@@ -46,7 +46,7 @@ const ARROWS: [Arrow; 17] = [
         &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench"],
         &["reference"],
     ),
-    ("outside", &["kernels", "comm", "layers", "parallel"], &["tensor", "reference", "prove"]),
+    ("outside", &["tensor", "kernels", "comm", "layers", "parallel"], &["reference", "prove"]),
     ("docs", &[], ALL),
     ("xtask", &[], &[]),
 ];

@@ -7,7 +7,7 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3.2.3, arXiv:2006.15704.
 use crate::{Param, Result, ShardingStrategy};
-use comm::{Axes, BucketRequest, Group, InPlace};
+use comm::{Axes, BucketRequest, Group, InPlace, Reduce};
 use kernels::Kernels;
 use std::sync::Arc;
 use tensor::Tensor;
@@ -23,7 +23,7 @@ pub(super) struct Bucket<D: Kernels> {
 pub(super) struct BucketCalls<D: Kernels> {
     pub(super) label: Arc<str>,
     all: Vec<BucketCall<D>>,
-    in_calls: Vec<(usize, usize)>, // (parameter, call) of each tensor in a call
+    in_calls: Vec<(Arc<str>, usize)>, // names of the parameters whose tensors are in a call, and the call
 }
 
 /// Tensors that share a call over a group of ranks.
@@ -38,52 +38,48 @@ struct BucketCall<D: Kernels> {
 /// the same.
 type CallKey = (InPlace, Axes, ShardingStrategy);
 
-impl<D: Kernels> Param<D> {
-    /// Returns the key of the call of this kind for one of its tensors.
-    pub(super) fn key(&self, how: InPlace) -> CallKey {
-        (how, self.sharding.placement.summed(), self.sharding.placement.rests)
-    }
-    /// The ranks that have one shard each.
-    pub(super) fn ranks(&self) -> Option<&Group<D::Place>> {
-        self.sharding.shards.as_ref().map(|shards| &shards.group)
-    }
-    /// The ranks that have the same shard, each with a partial sum of its gradient.
-    pub(super) fn peers(&self) -> Option<&Group<D::Place>> {
-        self.sharding.shards.as_ref().map(|shards| &shards.peers)
-    }
-}
+/// Kind and ranks of a call for a tensor of a parameter, if it needs one.
+type ParamCall<'a, P> = Option<(InPlace, &'a Group<P>)>;
+
+const SUM: InPlace = InPlace::AllReduce(Reduce::Sum);
 
 impl<D: Kernels> Bucket<D> {
     pub(super) fn new(first: Arc<str>, name: &str) -> Self {
         let [gradients, values] = ["gradients of ", "values of "].map(|of| format!("{of}{name}").into());
         Self { first, gradients: BucketCalls::new(gradients), values: BucketCalls::new(values) }
     }
-    /// Returns the index of the bucket of these parameters, which is made if there is none.
-    pub(super) fn of(all: &mut Vec<Self>, params: &[&mut Param<D>]) -> usize {
+    /// Returns the bucket of these parameters, which is made if there is none.
+    pub(super) fn of<'a>(all: &'a mut Vec<Self>, params: &[&mut Param<D>]) -> &'a mut Self {
         let first = params.first().map_or_else(Arc::default, |param| param.name.clone());
-        all.iter().position(|bucket| bucket.first == first).unwrap_or_else(|| {
+        let at = all.iter().position(|bucket| bucket.first == first).unwrap_or_else(|| {
             all.push(Self::new(first, &name(params)));
             all.len() - 1
-        })
+        });
+        &mut all[at]
     }
-    /// Gathers the `wanted` values of which only parts are here, unless that was started before.
-    pub(super) fn gather(
-        &mut self,
-        params: &mut [&mut Param<D>],
-        wanted: impl Fn(&Param<D>) -> bool,
-    ) -> Result<()> {
-        if !self.values.are_under_way() {
-            self.begin_to_gather(params, wanted)?;
-        }
-        self.values.end(params, |param, whole| param.value.give_back(whole))
+    /// Returns whether it has begun to gather values.
+    pub(super) fn is_gathering(&self) -> bool {
+        !self.values.in_calls.is_empty()
     }
+    /// Begins to gather the `wanted` values of which only parts are here.
     pub(super) fn begin_to_gather(
         &mut self,
         params: &mut [&mut Param<D>],
         wanted: impl Fn(&Param<D>) -> bool,
     ) -> Result<()> {
         let take = |param: &mut Param<D>| Ok(if wanted(param) { param.take_value() } else { None });
-        self.values.begin(InPlace::AllGather, params, Param::ranks, take)
+        self.values.begin(params, Param::gathering, take)
+    }
+    /// Gathers the `wanted` values of which only parts are here.
+    pub(super) fn gather(
+        &mut self,
+        params: &mut [&mut Param<D>],
+        wanted: impl Fn(&Param<D>) -> bool,
+    ) -> Result<()> {
+        if !self.is_gathering() {
+            self.begin_to_gather(params, wanted)?;
+        }
+        self.values.end(params, |param, whole| param.value.give_back(whole))
     }
 }
 
@@ -91,73 +87,75 @@ impl<D: Kernels> BucketCalls<D> {
     fn new(label: Arc<str>) -> Self {
         Self { label, all: Vec::new(), in_calls: Vec::new() }
     }
-    /// Returns whether `begin` has started calls that `end` has not ended.
-    pub(super) fn are_under_way(&self) -> bool {
-        !self.in_calls.is_empty()
-    }
-    /// Adds a tensor to the next call with this key; returns the index of the call.
-    pub(super) fn add(&mut self, key: CallKey, group: &Group<D::Place>, tensor: Tensor<D>) -> usize {
-        let at = self.all.iter().position(|call| call.key == key).unwrap_or_else(|| {
-            let group = group.named(self.label.clone());
-            self.all.push(BucketCall { key, group, tensors: Vec::new(), under_way: None });
-            self.all.len() - 1
-        });
-        self.all[at].tensors.push(tensor);
-        at
-    }
-    /// Starts the calls that have tensors.
-    pub(super) fn start(&mut self) -> Result<()> {
+    /// Starts calls of this kind with the tensors that `take` takes of these parameters.
+    pub(super) fn begin<N: Kernels<Place = D::Place>>(
+        &mut self,
+        params: &mut [&mut Param<N>],
+        call: fn(&Param<N>) -> ParamCall<D::Place>,
+        take: impl Fn(&mut Param<N>) -> Result<Option<Tensor<D>>>,
+    ) -> Result<()> {
+        for param in params.iter_mut().rev() {
+            if call(param).is_none_or(|(_, group)| group.size() == 1) {
+                continue;
+            }
+            let (Some(tensor), Some((how, group))) = (take(param)?, call(param)) else { continue };
+            let key = (how, param.sharding.placement.summed(), param.sharding.placement.rests);
+            let at = self.all.iter().position(|call| call.key == key).unwrap_or_else(|| {
+                let group = group.named(self.label.clone());
+                self.all.push(BucketCall { key, group, tensors: Vec::new(), under_way: None });
+                self.all.len() - 1
+            });
+            self.all[at].tensors.push(tensor);
+            self.in_calls.push((param.name.clone(), at));
+            let call_names = &mut param.call_names[usize::from(how == InPlace::AllGather)];
+            call_names.get_or_insert_with(|| self.label.clone());
+        }
         for call in self.all.iter_mut().filter(|call| !call.tensors.is_empty()) {
             call.under_way = Some(call.group.start_together(call.key.0, std::mem::take(&mut call.tensors))?);
         }
         Ok(())
     }
-    /// Waits for the calls that were started.
-    pub(super) fn wait(&mut self) -> Result<()> {
-        for call in &mut self.all {
-            if let Some(under_way) = call.under_way.take() {
-                call.tensors = under_way.wait()?;
-            }
-        }
-        Ok(())
-    }
-    /// Returns the last tensor of a call's list: that of the first parameter that has not got its tensor
-    /// back.
-    pub(super) fn take_back(&mut self, call: usize) -> Tensor<D> {
-        self.all[call].tensors.pop().expect("a call returned fewer tensors than it took")
-    }
-    /// Starts the calls of this kind for these parameters.
-    pub(super) fn begin<N: Kernels<Place = D::Place>>(
-        &mut self,
-        how: InPlace,
-        params: &mut [&mut Param<N>],
-        group: fn(&Param<N>) -> Option<&Group<D::Place>>,
-        take: impl Fn(&mut Param<N>) -> Result<Option<Tensor<D>>>,
-    ) -> Result<()> {
-        for (i, param) in params.iter_mut().enumerate().rev() {
-            if group(param).is_none_or(|group| group.size() == 1) {
-                continue;
-            }
-            if let (Some(tensor), Some(group)) = (take(param)?, group(param)) {
-                let call = self.add(param.key(how), group, tensor);
-                self.in_calls.push((i, call));
-                let call_names = &mut param.call_names[usize::from(how == InPlace::AllGather)];
-                call_names.get_or_insert_with(|| self.label.clone());
-            }
-        }
-        self.start()
-    }
-    /// Waits for the calls that `begin` started with these parameters, and returns the tensors.
+    /// Waits for the calls that were begun, all with some of these parameters, and returns the tensors.
     pub(super) fn end<N: Kernels<Place = D::Place>>(
         &mut self,
         params: &mut [&mut Param<N>],
         give_back: impl Fn(&mut Param<N>, Tensor<D>),
     ) -> Result<()> {
-        self.wait()?;
-        while let Some((i, call)) = self.in_calls.pop() {
-            give_back(params[i], self.take_back(call));
+        for call in &mut self.all {
+            if let Some(under_way) = call.under_way.take() {
+                call.tensors = under_way.wait()?;
+            }
+        }
+        while let Some((name, call)) = self.in_calls.pop() {
+            let tensor = self.all[call].tensors.pop().expect("a call returns as many tensors as it takes");
+            let param = params.iter_mut().find(|param| param.name == name);
+            give_back(param.expect("its parameter is among these"), tensor);
         }
         Ok(())
+    }
+}
+
+impl<D: Kernels> Param<D> {
+    /// Returns whether this rank keeps only its shard of the gradient between backward passes.
+    pub(super) fn keeps_gradient(&self) -> bool {
+        self.sharding.keeps(|rests| rests.gradient)
+    }
+    /// The all-gather of its value from the ranks that have one shard each.
+    fn gathering(&self) -> ParamCall<'_, D::Place> {
+        Some((InPlace::AllGather, &self.sharding.shards.as_ref()?.group))
+    }
+    /// The sum of a whole gradient to the ranks that have one shard each.
+    pub(super) fn sum_to_shards(&self) -> ParamCall<'_, D::Place> {
+        Some((InPlace::ReduceScatter, &self.sharding.shards.as_ref()?.group))
+    }
+    /// The sum of a complete gradient, if this rank keeps it whole until then.
+    pub(super) fn sum_of_whole(&self) -> ParamCall<'_, D::Place> {
+        let sums = self.sharding.placement.trained && !self.sharding.rooted && !self.keeps_gradient();
+        if sums { self.sum_to_shards().or(Some((SUM, &self.sharding.sum))) } else { None }
+    }
+    /// The sum of a shard over the ranks that have the same one, each with a partial sum of it.
+    pub(super) fn sum_of_shard(&self) -> ParamCall<'_, D::Place> {
+        Some((SUM, &self.sharding.shards.as_ref()?.peers))
     }
 }
 

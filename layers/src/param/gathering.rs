@@ -1,7 +1,9 @@
 //! A parameter as a whole matrix: assembled from all ranks, or one rank's elements of it, whole or sharded at
 //! rest.
 use super::origin::ParamOrigin;
+use super::placement::CutRectangle;
 use super::residence;
+use super::sharding::TensorLayout;
 use super::{Param, Wide};
 use crate::{Draw, Result};
 use comm::Mesh;
@@ -72,20 +74,24 @@ impl<D: Kernels> Param<D> {
     }
     /// Returns the elements of a tensor, each with its index in the whole, and its padding.
     fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
-        let mut both = (Vec::new(), Vec::new());
-        let from = rest.map_or(0, |rest| {
-            if rest.shape() == self.sharding.room() { 0 } else { self.sharding.of_value(true).from }
-        });
         let all = rest.and_then(Tensor::read).unwrap_or_default();
-        let mut numbers = all.iter().copied();
-        for (index, len) in self.sharding.cuts.runs(from..from + all.len()) {
-            let some = numbers.by_ref().take(len);
-            match index {
-                Some([row, column]) => both.0.extend((row * self.shape[1] + column..).zip(some)),
-                None => both.1.extend(some),
+        let is_shard = rest.is_some_and(|rest| rest.shape() != self.sharding.room());
+        let TensorLayout { cuts, from, .. } = self.sharding.of_value(is_shard);
+        let [rows, cols] = cuts.local;
+        let beyond = all.iter().copied().skip((rows * cols).saturating_sub(from));
+        let (mut inside, mut padding) = (Vec::new(), Vec::new());
+        for CutRectangle { from, shape: [rows, len], whole, .. } in cuts.rectangles(from, all.len()) {
+            for row in 0..rows {
+                let some = all[from + row * cols..][..len].iter().copied();
+                match whole {
+                    Some(begin) => inside.extend(((begin[0] + row) * self.shape[1] + begin[1]..).zip(some)),
+                    None => padding.extend(some),
+                }
             }
         }
-        both
+        inside.sort_unstable_by_key(|(index, _)| *index);
+        padding.extend(beyond);
+        (inside, padding)
     }
     /// Adds values by global index to the value: fresh randomness between two steps of a proof.
     ///

@@ -5,7 +5,6 @@
 //! ```
 use crate::param::residence::Residence;
 use kernels::Write;
-use std::mem::replace;
 use tensor::{Device, Tensor};
 
 /// A gradient: allocated at the first contribution, so inference has none.
@@ -22,14 +21,7 @@ pub(crate) enum GradientStage {
     /// The whole, if any, and the shard, if any, have contributions of this step.
     Sums,
     /// All contributions are there; the gradient may be in a bucket's call.
-    Complete(Option<CallSlot>),
-}
-
-/// The place of a complete gradient in a bucket's call.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CallSlot {
-    pub(crate) bucket: usize,
-    pub(crate) call: usize,
+    Complete,
 }
 
 impl<D: Device> Gradient<D> {
@@ -40,12 +32,7 @@ impl<D: Device> Gradient<D> {
         self.stage != GradientStage::Last && self.at.whole().is_some()
     }
     pub(crate) fn is_complete(&self) -> bool {
-        matches!(self.stage, GradientStage::Complete(_))
-    }
-    /// Ends the wait of a complete gradient for its sum; returns its place in a call, if it is in one.
-    pub(crate) fn reopen(&mut self) -> Option<CallSlot> {
-        let stage = replace(&mut self.stage, GradientStage::Sums);
-        if let GradientStage::Complete(slot) = stage { slot } else { None }
+        self.stage == GradientStage::Complete
     }
     /// Begins a contribution; returns whether it is the first of the step.
     pub(crate) fn begin(&mut self) -> bool {

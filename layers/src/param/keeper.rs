@@ -14,10 +14,9 @@
 //! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704;
 //! Rajbhandari et al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
 use crate::param::buckets::Bucket;
-use crate::param::gradient::{CallSlot, GradientStage};
+use crate::param::gradient::GradientStage;
 use crate::param::residence::{self, Kept, Leaving, Residence};
 use crate::{AtRest, Param, Result, ShardingStrategy};
-use comm::{InPlace, Reduce};
 use kernels::Kernels;
 use shape::StateInfo;
 use std::sync::Arc;
@@ -33,8 +32,6 @@ pub struct Keeper<D: Kernels> {
     model: Bucket<D>,         // all parameters, for calls that overlap no computation
     leaving: Vec<Leaving<D>>, // state on its way off the device
 }
-
-const SUM: InPlace = InPlace::AllReduce(Reduce::Sum);
 
 impl<D: Kernels> Default for Keeper<D> {
     /// The keeper of parameters that are kept whole.
@@ -63,8 +60,7 @@ impl<D: Kernels> Keeper<D> {
         for param in params.iter_mut().filter(|param| param.sharding.tiles.is_some()) {
             param.value.shard_mut().into_iter().for_each(Kept::load);
         }
-        let bucket = Bucket::of(&mut self.buckets, params);
-        self.buckets[bucket].gather(params, |_| true)
+        Bucket::of(&mut self.buckets, params).gather(params, |_| true)
     }
     /// Begins to gather the values of a module, which is used after the next one, or to load their shards if
     /// these are off the device.
@@ -73,8 +69,7 @@ impl<D: Kernels> Keeper<D> {
     /// If ranks do not meet.
     pub fn gather_ahead(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         let bucket = Bucket::of(&mut self.buckets, params);
-        let bucket = &mut self.buckets[bucket];
-        if bucket.values.are_under_way() {
+        if bucket.is_gathering() {
             return Ok(());
         }
         let shards = params.iter_mut().filter_map(|param| param.value.shard_mut());
@@ -89,40 +84,35 @@ impl<D: Kernels> Keeper<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn release(&mut self, params: &mut [&mut Param<D>], last: bool) -> Result<()> {
-        let number = Bucket::of(&mut self.buckets, params);
-        let bucket = &mut self.buckets[number];
         for param in params.iter_mut() {
             param.value.rest(param.sharding.placement.rests.value == AtRest::Gathered);
         }
+        let bucket = Bucket::of(&mut self.buckets, params);
         let take = |param: &mut Param<D>| {
-            let sums = param.gradient.has_contributions() && param.sharding.keeps(|rests| rests.gradient);
+            let sums = param.gradient.has_contributions() && param.keeps_gradient();
             if sums { param.begin_sum().map(|()| param.gradient.at.take()) } else { Ok(None) }
         };
-        bucket.gradients.begin(InPlace::ReduceScatter, params, Param::ranks, take)?;
+        bucket.gradients.begin(params, Param::sum_to_shards, take)?;
         bucket.gradients.end(params, Param::take_sum)?;
         if !last {
             return Ok(());
         }
         for param in params.iter_mut().rev().filter(|param| !param.gradient.is_complete()) {
-            let mut slot = None;
-            if param.sharding.keeps(|rests| rests.gradient) {
+            if param.keeps_gradient() {
                 param.fill_shard();
-            } else if param.sharding.placement.trained && !param.sharding.rooted {
+            } else if param.sum_of_whole().is_some() {
                 param.begin_sum()?;
-                let (how, group) = param
-                    .sharding
-                    .shards
-                    .as_ref()
-                    .map_or((SUM, &param.sharding.sum), |of| (InPlace::ReduceScatter, &of.group));
-                let key = param.key(how);
-                let whole = if group.size() > 1 { param.gradient.at.take() } else { None };
-                let add = |whole| CallSlot { bucket: number, call: bucket.gradients.add(key, group, whole) };
-                slot = whole.map(add);
                 param.call_names[0] = Some(bucket.gradients.label.clone());
             }
-            param.gradient.stage = GradientStage::Complete(slot);
         }
-        bucket.gradients.start()
+        let take = |param: &mut Param<D>| {
+            Ok(if param.gradient.is_complete() { None } else { param.gradient.at.take() })
+        };
+        bucket.gradients.begin(params, Param::sum_of_whole, take)?;
+        for param in params {
+            param.gradient.stage = GradientStage::Complete;
+        }
+        Ok(())
     }
     /// Waits for the sums of the gradients of these parameters, all that one part of a model has, each
     /// bucket's in the bucket's order. Starts the sums of parameters that were not completed, as one bucket.
@@ -133,15 +123,15 @@ impl<D: Kernels> Keeper<D> {
         if params.iter().any(|param| !param.gradient.is_complete()) {
             self.release(params, true)?;
         }
-        self.buckets.iter_mut().try_for_each(|bucket| bucket.gradients.wait())?;
+        for bucket in &mut self.buckets {
+            bucket.gradients.end(params, Param::take_sum)?;
+        }
         for param in params.iter_mut() {
-            if let Some(CallSlot { bucket, call }) = param.gradient.reopen() {
-                param.take_sum(self.buckets[bucket].gradients.take_back(call));
-            }
+            param.gradient.stage = GradientStage::Sums;
         }
         let take = |param: &mut Param<D>| Ok(param.gradient.at.take_shard().map(|shard| shard.read()));
         let give = |param: &mut Param<D>, shard| param.gradient.at = Residence::Shard(Kept::Here(shard));
-        self.model.gradients.begin(SUM, params, Param::peers, take)?;
+        self.model.gradients.begin(params, Param::sum_of_shard, take)?;
         self.model.gradients.end(params, give)?;
         params.iter_mut().try_for_each(|param| param.sum_twins())
     }

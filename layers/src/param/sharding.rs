@@ -62,7 +62,8 @@ impl<P: Place> ParamSharding<P> {
     /// Lays out the matrix `name` of this whole shape. Its shards are cut between the blocks of `states`.
     ///
     /// # Errors
-    /// If the ranks do not divide the matrix, or the placement's sharding is not possible.
+    /// If the ranks do not divide the matrix or cut it inside a block, or the placement's sharding is not
+    /// possible.
     pub(crate) fn new(
         mesh: &Mesh<P>,
         name: &Arc<str>,
@@ -89,7 +90,12 @@ impl<P: Place> ParamSharding<P> {
         let factoring = if of_experts { Axis::EXPERT } else { Axis::DENSE };
         let mut others = factoring[1..].iter().filter(|axis| !used.contains(**axis));
         let first = others.all(|axis| mesh.group(*axis).rank() == 0);
-        Ok(Self { placement, cuts, replicas, twins: None, sum, shards, grain, tiles: None, first, rooted })
+        let all =
+            Self { placement, cuts, replicas, twins: None, sum, shards, grain, tiles: None, first, rooted };
+        if all.placement.trained {
+            states.iter().try_for_each(|state| all.of_state(state.like, name).map(drop))?;
+        }
+        Ok(all)
     }
     /// Shape of a buffer for all shards, one per row; the shape of the local part if there are no shards.
     pub(crate) fn room(&self) -> [usize; 2] {
@@ -131,8 +137,7 @@ impl<P: Place> ParamSharding<P> {
                 TensorLayout { shape: [1, before(numbers)], from: before(value.from), cuts, ..value }
             }
             Like::One => {
-                let rows = usize::from(!self.is_elsewhere());
-                TensorLayout { cuts: Arc::new(self.cuts.one()), shape: [rows, 1], from: 0, is_shard: false }
+                TensorLayout { cuts: Arc::new(self.cuts.one()), shape: [1, 1], from: 0, is_shard: false }
             }
         })
     }

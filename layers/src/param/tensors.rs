@@ -14,6 +14,7 @@ use crate::param::state::{MASTER, StateTensor, VALUE};
 use crate::{Param, Wide};
 use kernels::Kernels;
 use std::borrow::Cow;
+use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
 /// A tensor of a parameter at rest on this rank.
@@ -45,6 +46,10 @@ pub struct SavedRectangle {
 
 /// The elements of a tensor that this rank saves.
 pub struct SavedPart<D: Kernels> {
+    /// Name of the parameter.
+    pub param: Arc<str>,
+    /// Name of the tensor in files.
+    pub name: &'static str,
     /// The tensor at rest on this rank.
     pub tensor: TensorAtRest<D>,
     /// Its elements that this rank saves.
@@ -69,14 +74,6 @@ impl<'a, D: Kernels> ParamTensor<'a, D> {
     pub fn name(&self) -> &'static str {
         self.state.map_or(VALUE, |state| state.info.name)
     }
-    /// Returns its name in files; `None` for a value that has a master, which is saved in its place.
-    pub fn saved_as(&self) -> Option<&'static str> {
-        match self.name() {
-            MASTER => Some(VALUE),
-            VALUE if self.param.states.iter().any(|state| state.info.name == MASTER) => None,
-            name => Some(name),
-        }
-    }
     /// Returns the elements at rest. Loads state that is kept off the device.
     pub fn read(&self) -> TensorAtRest<D> {
         match self.state {
@@ -88,14 +85,23 @@ impl<'a, D: Kernels> ParamTensor<'a, D> {
     pub fn rectangles(&self) -> Vec<SavedRectangle> {
         self.placed().map(|(rectangle, _)| rectangle).collect()
     }
-    /// Returns the elements that this rank saves; `None` if it saves none of them.
+    /// Returns the elements that this rank saves; `None` if it saves none of them. A master is saved in place
+    /// of its value.
     pub fn saved(&self) -> Option<SavedPart<D>> {
+        let name = match self.name() {
+            VALUE if self.param.has_master() => return None,
+            MASTER => VALUE,
+            name => name,
+        };
         if !self.param.sharding.saves(self.layout().is_shard) {
             return None;
         }
         let rectangles: Vec<_> =
             self.placed().filter_map(|(rectangle, first)| first.then_some(rectangle)).collect();
-        (!rectangles.is_empty()).then(|| SavedPart { tensor: self.read(), rectangles })
+        if rectangles.is_empty() {
+            return None;
+        }
+        Some(SavedPart { param: self.param.name.clone(), name, tensor: self.read(), rectangles })
     }
     fn layout(&self) -> Cow<'_, TensorLayout> {
         match self.state {
@@ -106,10 +112,9 @@ impl<'a, D: Kernels> ParamTensor<'a, D> {
     /// Returns its rectangles, each with whether no lower rank holds its pieces.
     fn placed(&self) -> impl Iterator<Item = (SavedRectangle, bool)> {
         let TensorLayout { cuts, shape, from, .. } = self.layout().into_owned();
-        let (cols, n) = (cuts.local[1], shape[0] * shape[1]);
-        let of = move |CutRectangle { local: [row, col], shape, whole, first }: CutRectangle| {
-            let from = row * cols + col - from;
-            whole.map(|begin| (SavedRectangle { begin, shape, from, stride: cols }, first))
+        let (stride, n) = (cuts.local[1], shape[0] * shape[1]);
+        let of = move |CutRectangle { from, shape, whole, first }: CutRectangle| {
+            whole.map(|begin| (SavedRectangle { begin, shape, from, stride }, first))
         };
         cuts.rectangles(from, n).into_iter().filter_map(of)
     }
@@ -124,6 +129,14 @@ impl<D: Kernels> std::fmt::Display for ParamTensor<'_, D> {
     }
 }
 
+impl<D: Kernels> SavedPart<D> {
+    /// Returns a copy that later updates do not change.
+    #[must_use]
+    pub fn snapshot(self) -> Self {
+        Self { tensor: self.tensor.snapshot(), ..self }
+    }
+}
+
 impl<D: Kernels> TensorAtRest<D> {
     /// Returns the elements on the host, wide; `None` on the meta device. They are copied only if they are
     /// elsewhere, or narrow.
@@ -133,9 +146,7 @@ impl<D: Kernels> TensorAtRest<D> {
             Self::Wide(wide) => wide.values(),
         }
     }
-    /// Returns a copy that later updates do not change.
-    #[must_use]
-    pub fn snapshot(&self) -> Self {
+    fn snapshot(&self) -> Self {
         fn copy<E: Kernels>(of: &Tensor<E>) -> Tensor<E> {
             let mut copy = Tensor::empty(of.device(), Category::Snapshot, of.rows(), of.cols());
             of.device().copy(copy.view_mut(), of.view());

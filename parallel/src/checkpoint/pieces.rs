@@ -25,35 +25,20 @@ const THREADS: usize = 4;
 /// Fewest runs of a turned part that are arranged at a time.
 const TILE: usize = if cfg!(test) { 4 } else { 64 };
 
-/// The elements of a tensor that this rank saves.
-pub(super) struct Part<D: Kernels> {
-    pub(super) param: String,
-    pub(super) tensor: &'static str,
-    pub(super) saved: SavedPart<D>,
-}
-
-impl<D: Kernels> Part<D> {
-    /// Copies the elements.
-    pub(super) fn snapshot(self) -> Self {
-        let SavedPart { tensor, rectangles } = self.saved;
-        Self { saved: SavedPart { tensor: tensor.snapshot(), rectangles }, ..self }
-    }
-}
-
 /// Writes parts into the files.
 pub(super) fn write<D: Kernels, S: Storable>(
     files: &[PlannedFile],
-    parts: impl Iterator<Item = impl Borrow<Part<D>>>,
+    parts: impl Iterator<Item = impl Borrow<SavedPart<D>>>,
     to: ToFile<Wide<D>, S>,
 ) -> Result<()> {
     for part in parts {
-        let Part { param, tensor, saved } = part.borrow();
-        let Some(values) = saved.tensor.read() else { continue };
+        let SavedPart { param, name, tensor, rectangles } = part.borrow();
+        let Some(values) = tensor.read() else { continue };
         for PlannedFile { file, tensors, .. } in files {
             for (entry, _, begin) in
-                tensors.iter().filter(|(of, name, _)| of.param == *param && name == tensor)
+                tensors.iter().filter(|(of, of_name, _)| *of.param == **param && of_name == name)
             {
-                for rectangle in &saved.rectangles {
+                for rectangle in rectangles {
                     let fits = place(file, (entry, *begin), rectangle, (&values, to))?;
                     if !fits {
                         let path = file.path().display();

@@ -114,8 +114,8 @@ where
             let width = of.shape[1];
             let mut whole = vec![[0u32; 2]; of.shape[0] * width]; // bits, and how often they are saved
             for param in params.iter().filter(|param| **param.name() == *of.name) {
-                let tensor = param.tensors().find(|tensor| tensor.saved_as() == Some(which));
-                let Some(part) = tensor.and_then(|tensor| tensor.saved()) else { continue };
+                let mut parts = param.tensors().filter_map(|tensor| tensor.saved());
+                let Some(part) = parts.find(|part| part.name == which) else { continue };
                 let values = part.tensor.read().expect("the host has values");
                 for layers::SavedRectangle { begin, shape: [rows, cols], from, stride } in part.rectangles {
                     for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {

@@ -1,5 +1,6 @@
-//! Bugs of the planner, of prices, of found shardings and of sparse messages: words of a source are replaced
-//! in a copy of the tree, and the tests of what they are in must fail. The list is `plan/mutants.txt`.
+//! Bugs of the planner, of prices, of found shardings, of sparse messages and of optimizer state: words of a
+//! source are replaced in a copy of the tree, and the tests of what they are in must fail. The list is
+//! `plan/mutants.txt`.
 use crate::museum::{scratch, target};
 use crate::{cargo, root};
 use std::fs;
@@ -7,11 +8,14 @@ use std::path::Path;
 
 /// The list, from the root. A line has a file, words that occur in it once, and the words of the bug.
 const LIST: &str = "plan/mutants.txt";
-/// Tests that run under a bug of sparse messages, of a layer's graph, and under each other bug.
+/// Tests that run under a bug of sparse messages, of optimizer state, of a layer's graph, and under each
+/// other bug.
 const OF_SPARSE: [&str; 2] = [
     "test --quiet --package parallel --lib sparse",
     "test --quiet --package prove --test all strategies::every",
 ];
+const OF_STATE: [&str; 2] =
+    ["test --quiet --package layers --lib optimizer::", "test --quiet --package outside --lib counted::"];
 const OF_GRAPHS: [&str; 2] =
     ["test --quiet --package layers --lib graph::", "test --quiet --package prove --test all graphs::"];
 const TESTS: [&str; 2] = ["test --quiet --package plan", "test --quiet --package parallel --lib price::"];
@@ -66,6 +70,12 @@ pub(super) fn tried() -> Result<String, String> {
         write(&bug.planted(&source)?)?;
         let tests = match bug.file {
             file if file.ends_with("/features.rs") || file.ends_with("/sent.rs") => &OF_SPARSE[..],
+            file if file.contains("/param/")
+                || file.contains("/optimizer/")
+                || file.contains("/checkpoint/") =>
+            {
+                &OF_STATE
+            }
             file if file.starts_with("layers/") => &OF_GRAPHS,
             _ => &TESTS,
         };

@@ -4,8 +4,6 @@ use crate::param::shards::rectangles;
 use crate::{Error, ParamValues, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
-use std::iter::from_fn;
-use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// A section as held by the ranks of an axis.
@@ -76,10 +74,10 @@ struct CutSpan {
     first: bool,          // no lower rank holds them
 }
 
-/// A rectangle of the local part that is one in the whole, too.
+/// Elements of a list that are a rectangle of the local part, and one of the whole, too.
 pub(crate) struct CutRectangle {
-    /// First row and column in the local part.
-    pub(crate) local: [usize; 2],
+    /// Index of its first element in the list; those of the next row follow a row of the local part later.
+    pub(crate) from: usize,
     pub(crate) shape: [usize; 2],
     /// First row and column in the whole; none for padding.
     pub(crate) whole: Option<[usize; 2]>,
@@ -174,7 +172,7 @@ impl Cuts {
                     return Ok(*piece);
                 }
                 if let Some(seen) = [share, from, at].into_iter().find(|seen| !seen.is_multiple_of(n)) {
-                    let what = format!("columns of {name} beside a cut over the ranks of {}", cut.axis);
+                    let what = format!("the column of {name} at which {} cuts", cut.axis);
                     return Err(Error::size(
                         what,
                         seen,
@@ -208,43 +206,14 @@ impl Cuts {
     }
     /// Returns the index in the whole of this rank's element; `None` for padding.
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
-        self.run(local).0
-    }
-    /// Returns the index in the whole, and the length of the run: adjacent elements of the row in the whole
-    /// too, or padding.
-    fn run(&self, local: [usize; 2]) -> (Option<[usize; 2]>, usize) {
-        let all = (Some(local), self.local[1] - local[1]);
-        self.cuts.iter().rev().fold(all, |(index, len), cut| {
-            let Some(index) = index else { return (None, len) };
-            let (index, beside) = cut.before(index, cut.rank);
-            (index, len.min(beside))
-        })
-    }
-    /// Splits elements of this rank's local part, counted row by row, into runs that are adjacent in a row of
-    /// the whole. Returns each run's first index in the whole (`None` for padding) and its length.
-    pub(crate) fn runs(
-        &self,
-        mut numbers: Range<usize>,
-    ) -> impl Iterator<Item = (Option<[usize; 2]>, usize)> {
-        let [rows, cols] = self.local;
-        from_fn(move || {
-            let at = numbers.start;
-            let beyond = at >= rows * cols;
-            let (index, len) = if beyond { (None, usize::MAX) } else { self.run([at / cols, at % cols]) };
-            let len = len.min(numbers.len());
-            numbers.start += len;
-            (len > 0).then_some((index, len))
-        })
+        self.cuts.iter().rev().try_fold(local, |index, cut| cut.before(index, cut.rank).0)
     }
     /// Sets elements of this rank's local part, counted row by row, from `first` on; padding is set to zero.
     pub(crate) fn fill<E: Scalar>(&self, first: usize, to: &mut [E], numbers: &ParamValues<E>) {
         let [rows, cols] = self.local;
         let inside = to.len().min((rows * cols).saturating_sub(first));
-        for CutRectangle { local: [row, col], shape: [height, width], whole, .. } in
-            self.rectangles(first, inside)
-        {
-            let at = row * cols + col - first;
-            let some = &mut to[at..at + (height - 1) * cols + width];
+        for CutRectangle { from, shape: [height, width], whole, .. } in self.rectangles(first, inside) {
+            let some = &mut to[from..from + (height - 1) * cols + width];
             match whole {
                 Some(begin) => numbers.set_rows(begin, [width, cols], some),
                 None => some.chunks_mut(cols).for_each(|row| row[..width].fill(E::ZERO)),
@@ -268,7 +237,7 @@ impl Cuts {
             let columns: Vec<_> = columns.iter().filter_map(|span| within(1, span)).collect();
             for row in rows.iter().filter_map(|span| within(0, span)) {
                 all.extend(columns.iter().map(|column| CutRectangle {
-                    local: [row.at, column.at],
+                    from: row.at * self.local[1] + column.at - first,
                     shape: [row.len, column.len],
                     whole: row.whole.zip(column.whole).map(<[usize; 2]>::from),
                     first: row.first && column.first,

@@ -4,6 +4,11 @@ use crate::ParamValues;
 use comm::{CommError, World};
 use tensor::{Category, Cpu, Tensor};
 
+/// Places in the whole, and shapes, of the rectangles of `n` elements from `first` on.
+fn rectangles(cuts: &Cuts, first: usize, n: usize) -> Vec<(Option<[usize; 2]>, [usize; 2])> {
+    cuts.rectangles(first, n).iter().map(|rectangle| (rectangle.whole, rectangle.shape)).collect()
+}
+
 /// Two axes cut the same dimension of a fused matrix; every element comes back to its place, and each rank's
 /// share holds both sections. Kills: a cut that ignores sections, the wrong order of axes.
 #[test]
@@ -24,7 +29,8 @@ fn what_two_axes_cut_is_gathered_whole() {
             let first: Vec<f32> = share.read().unwrap()[..3].to_vec();
             let at = 4 * mesh.group(Axis::Dp).rank() + 2 * mesh.group(Axis::Tp).rank();
             assert_eq!(first, [at as f32, at as f32 + 1.0, 8.0 + at as f32 / 2.0]);
-            assert_eq!(cuts.runs(3..6).collect::<Vec<_>>(), [(Some([1, at]), 2), (Some([1, 8 + at / 2]), 1)]);
+            let second = [(Some([1, at]), [1, 2]), (Some([1, 8 + at / 2]), [1, 1])];
+            assert_eq!(rectangles(&cuts, 3, 3), second);
             let whole = cuts.gather(&mesh, &share).unwrap().unwrap();
             assert_eq!(whole, (0..36).map(|i| i as f32).collect::<Vec<_>>());
             Ok::<_, CommError>(())
@@ -47,7 +53,7 @@ fn axes_cut_in_the_order_in_which_they_are_named() {
             let [outer, inner] = order.map(|axis| mesh.group(axis).rank());
             assert_eq!(cuts.whole_index([1, 1]), Some([6 * outer + 3 * inner + 1, 1]), "{order:?}");
             let at = |i: usize| cuts.whole_index([i / 2, i % 2]).unwrap();
-            assert_eq!(cuts.runs(1..6).map(|(_, len)| len).collect::<Vec<_>>(), [1, 2, 2]);
+            assert_eq!(rectangles(&cuts, 1, 5), [(Some(at(1)), [1, 1]), (Some(at(2)), [2, 2])]);
             let share =
                 Tensor::from_fn(&device, Category::Buffers, 3, 2, |i| (2 * at(i)[0] + at(i)[1]) as f32);
             assert!(cuts.gather(&mesh, &share)?.unwrap().into_iter().eq((0..24).map(|i| i as f32)));
@@ -124,13 +130,23 @@ fn padded_and_shared_sections_are_gathered_whole() {
             assert_eq!(at(6), (rank < 2).then_some([0, 14 + 2 * rank + 1]));
             let number = |[r, c]: [usize; 2]| (r * 19 + c) as f32;
             let share = Tensor::from_fn(&device, Category::Buffers, 2, 7, |i| at(i).map_or(-1.0, number));
-            let row = |r: usize| match rank {
-                0 | 1 => vec![(Some([r, 2 * rank]), 2), (Some([r, 8]), 3), (Some([r, 14 + 2 * rank]), 2)],
-                2 => vec![(Some([r, 4]), 2), (Some([r, 11]), 3), (Some([r, 18]), 1), (None, 1)],
-                _ => vec![(Some([r, 6]), 2), (Some([r, 11]), 3), (None, 2)],
+            let all = match rank {
+                0 | 1 => {
+                    vec![
+                        (Some([0, 2 * rank]), [2, 2]),
+                        (Some([0, 8]), [2, 3]),
+                        (Some([0, 14 + 2 * rank]), [2, 2]),
+                    ]
+                }
+                2 => vec![
+                    (Some([0, 4]), [2, 2]),
+                    (Some([0, 11]), [2, 3]),
+                    (Some([0, 18]), [2, 1]),
+                    (None, [2, 1]),
+                ],
+                _ => vec![(Some([0, 6]), [2, 2]), (Some([0, 11]), [2, 3]), (None, [2, 2])],
             };
-            let all = [row(0), row(1), vec![(None, 6)]].concat(); // of which six lie beyond the share
-            assert_eq!(cuts.runs(0..20).collect::<Vec<_>>(), all);
+            assert_eq!(rectangles(&cuts, 0, 20), all); // six elements lie beyond the local part
             for (first, end) in (0..20).flat_map(|first| (first..=20).map(move |end| (first, end))) {
                 let (mut some, numbers) = (vec![9.0; end - first], ParamValues::each(|at| 1.0 + number(at)));
                 cuts.fill(first, &mut some, &numbers);
