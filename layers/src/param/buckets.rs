@@ -115,21 +115,31 @@ impl<D: Kernels> BucketCalls<D> {
         }
         Ok(())
     }
-    /// Waits for the calls that were begun, all with some of these parameters, and returns the tensors.
-    pub(super) fn end<N: Kernels<Place = D::Place>>(
-        &mut self,
-        params: &mut [&mut Param<N>],
-        give_back: impl Fn(&mut Param<N>, Tensor<D>),
-    ) -> Result<()> {
+    /// Waits for the calls that were begun.
+    pub(super) fn wait(&mut self) -> Result<()> {
         for call in &mut self.all {
             if let Some(under_way) = call.under_way.take() {
                 call.tensors = under_way.wait()?;
             }
         }
-        while let Some((name, call)) = self.in_calls.pop() {
-            let tensor = self.all[call].tensors.pop().expect("a call returns as many tensors as it takes");
-            let param = params.iter_mut().find(|param| param.name == name);
-            give_back(param.expect("its parameter is among these"), tensor);
+        Ok(())
+    }
+    /// Returns a parameter's tensor from its call, if it is in one, after those of the parameters before it.
+    pub(super) fn take_back(&mut self, name: &Arc<str>) -> Option<Tensor<D>> {
+        let (_, call) = self.in_calls.pop_if(|(first, _)| first == name)?;
+        self.all[call].tensors.pop()
+    }
+    /// Waits for the calls that were begun with some of these parameters, and returns the tensors.
+    pub(super) fn end<N: Kernels<Place = D::Place>>(
+        &mut self,
+        params: &mut [&mut Param<N>],
+        give_back: impl Fn(&mut Param<N>, Tensor<D>),
+    ) -> Result<()> {
+        self.wait()?;
+        for param in params {
+            if let Some(tensor) = self.take_back(&param.name) {
+                give_back(param, tensor);
+            }
         }
         Ok(())
     }

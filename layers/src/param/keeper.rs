@@ -123,10 +123,12 @@ impl<D: Kernels> Keeper<D> {
         if params.iter().any(|param| !param.gradient.is_complete()) {
             self.release(params, true)?;
         }
-        for bucket in &mut self.buckets {
-            bucket.gradients.end(params, Param::take_sum)?;
-        }
+        self.buckets.iter_mut().try_for_each(|bucket| bucket.gradients.wait())?;
         for param in params.iter_mut() {
+            let mut sums = self.buckets.iter_mut().map(|bucket| &mut bucket.gradients);
+            if let Some(sum) = sums.find_map(|sums| sums.take_back(&param.name)) {
+                param.take_sum(sum);
+            }
             param.gradient.stage = GradientStage::Sums;
         }
         let take = |param: &mut Param<D>| Ok(param.gradient.at.take_shard().map(|shard| shard.read()));
