@@ -88,7 +88,7 @@ impl<D: Kernels> Columns<D> {
         Self { share, tiles: None, turned: false, axis }
     }
     /// Returns the columns of a parameter that is cut along `axis`.
-    pub(crate) fn lent(param: &Param<D>, axis: Axis) -> Self {
+    pub(crate) fn of_param(param: &Param<D>, axis: Axis) -> Self {
         let (share, tiles) = param.value_or_tiles();
         Self { share, tiles, turned: false, axis }
     }
@@ -131,8 +131,8 @@ impl<D: Kernels> Columns<D> {
 
 impl<D: Kernels> Rows<D> {
     /// Returns the rows of a parameter that is cut along `axis`.
-    pub(crate) fn lent(param: &Param<D>, axis: Axis) -> Self {
-        Self(Columns::lent(param, axis))
+    pub(crate) fn of_param(param: &Param<D>, axis: Axis) -> Self {
+        Self(Columns::of_param(param, axis))
     }
     /// `Wᵀ[O,I_t]`.
     #[must_use]

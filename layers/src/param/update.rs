@@ -98,7 +98,7 @@ impl<D: Kernels> Param<D> {
             Some(shards) if !is_shard => value.take_rows(shards.group.rank(), 1),
             _ => value,
         };
-        let (dim, grain) = (usize::from(sharding.shards.is_some()), sharding.grain);
+        let (dim, grain) = if sharding.shards.is_some() { (1, sharding.grain) } else { (0, 1) };
         let [n, each] = [gradient.shape()[dim], gradient.shape()[1 - dim].max(1)];
         let together = (D::TOGETHER / each / grain).max(1).saturating_mul(grain);
         for start in (0..n).step_by(together) {

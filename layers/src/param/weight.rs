@@ -128,7 +128,7 @@ impl<D: Kernels> ColumnWeight<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn columns(&self) -> Result<Columns<D>> {
-        Ok(Columns::lent(&self.0, self.1))
+        Ok(Columns::of_param(&self.0, self.1))
     }
     /// Returns the underlying parameter.
     pub fn param(&mut self) -> &mut Param<D> {
@@ -170,7 +170,7 @@ impl<D: Kernels> RowWeight<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn rows(&self) -> Result<Rows<D>> {
-        Ok(Rows::lent(&self.0, self.1))
+        Ok(Rows::of_param(&self.0, self.1))
     }
     /// Gathers all rows and returns this rank's columns of them, section by section: `W[I,O_t]`, freed with
     /// the result. An all-gather of `I_t·O` elements; its gradient is
