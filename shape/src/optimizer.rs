@@ -77,4 +77,13 @@ impl Like {
             Self::One => [1, 1],
         }
     }
+    /// Returns the number of its elements before element `of_value` of the value, counted row by row in rows
+    /// of `columns` elements: the begin of a block, if elements are in blocks.
+    pub fn before(self, of_value: usize, columns: usize) -> usize {
+        match self {
+            Self::Value => of_value,
+            Self::Blocks(n) => of_value / columns * columns.div_ceil(n) + of_value % columns / n,
+            Self::One => 0,
+        }
+    }
 }

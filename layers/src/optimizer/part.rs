@@ -35,12 +35,8 @@ impl<'a, D: Kernels> StateParts<'a, D> {
     pub fn all<const N: usize>(self) -> [ViewMut<'a, D::Wide>; N] {
         let Self { states, at } = self;
         states.first_chunk_mut::<N>().expect("the rule lists its state").each_mut().map(|state| {
-            let (all, blocks) = (state.kept.here().view_mut(), state.layout.cuts.local[1]);
-            match state.info.like {
-                Like::Value => at.of_mut(all),
-                Like::Blocks(n) => at.blocks(n, blocks).of_mut(all),
-                Like::One => all,
-            }
+            let (all, like) = (state.kept.here().view_mut(), state.info.like);
+            if like == Like::One { all } else { at.like(like).of_mut(all) }
         })
     }
 }
@@ -57,12 +53,12 @@ pub(crate) struct UpdateRange {
 }
 
 impl UpdateRange {
-    /// Returns the same part of a tensor with so many blocks of `n` elements a row.
-    fn blocks(self, n: usize, blocks: usize) -> Self {
+    /// Returns the same part of a tensor with such elements.
+    fn like(self, like: Like) -> Self {
         let Self { band: Band { dim, start, len }, cols, rows } = self;
-        let before = |element: usize| element / cols * blocks + element % cols / n;
-        let (start, end) = if dim == 0 { (start, start + len) } else { (before(start), before(start + len)) };
-        Self { band: Band { dim, start, len: end - start }, cols: blocks, rows }
+        let before = |element: usize| if dim == 0 { element } else { like.before(element, cols) };
+        let (start, end) = (before(start), before(start + len));
+        Self { band: Band { dim, start, len: end - start }, cols: like.shape([1, cols])[1], rows }
     }
     /// Returns this part of a tensor.
     pub(crate) fn of<D: Kernels>(self, all: View<D>) -> View<D> {

@@ -1,4 +1,4 @@
-//! Residence of a parameter's tensor on this rank: what of it is here, and what may become of that.
+//! Residence of a parameter's tensor on this rank, and its transitions.
 //!
 //! ```text
 //!                       take, for a call

@@ -119,16 +119,14 @@ impl<P: Place> ParamSharding<P> {
     /// # Errors
     /// If the parameter is cut inside a block.
     pub(crate) fn of_state(&self, like: Like, name: &str) -> Result<TensorLayout> {
-        let value = self.of_value(true);
+        let (value, cols) = (self.of_value(true), self.cuts.local[1]);
         Ok(match like {
             Like::Value => value,
             Like::Blocks(n) => {
                 let cuts = Arc::new(self.cuts.blocks(n, name)?);
-                let (cols, blocks) = (self.cuts.local[1], cuts.local[1]);
-                let before = |element: usize| element / cols * blocks + element % cols / n;
-                let [rows, numbers] = value.shape;
+                let ([rows, numbers], before) = (value.shape, |element| like.before(element, cols));
                 if !value.is_shard {
-                    return Ok(TensorLayout { shape: [rows, blocks], cuts, ..value });
+                    return Ok(TensorLayout { shape: [rows, cuts.local[1]], cuts, ..value });
                 }
                 if !self.grain.is_multiple_of(n) && !self.grain.is_multiple_of(cols) {
                     let wanted = format!("a multiple of {n}, the elements of a block");

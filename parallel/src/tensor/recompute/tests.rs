@@ -2,8 +2,8 @@
 use crate::{Batch, BuildContext, Layout, Sequence, Trainer, session};
 use comm::Mesh;
 use kernels::{Heads, Kernels};
-use layers::{Keeper, 
-    Balance, Chunk, Draw, Experts, Half, Input, OptimizerKind, Output, ParamValues, PassContext,
+use layers::{
+    Balance, Chunk, Draw, Experts, Half, Input, Keeper, OptimizerKind, Output, ParamValues, PassContext,
     RandomValues, Record, Shape, StageRequest, Targets, ValueSource, Wide,
 };
 use tensor::{Bf16, Category, Cpu, Device, Dual, F61, Host, Key, Scalar, TokenIds, Work};
