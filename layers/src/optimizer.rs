@@ -122,8 +122,8 @@ impl<D: Kernels> Optimizer<D> {
         values: impl Fn(&Param<D>, &StateInfo) -> Result<ParamValues<'a, Wide<D>>>,
     ) -> Result<()> {
         self.steps = steps;
-        let trained = params.iter_mut().filter(|param| steps > 0 && param.placement().trained);
-        trained.into_iter().try_for_each(|param| param.set_states(self.rule.states(), &values))
+        let mut trained = params.iter_mut().filter(|param| steps > 0 && param.placement().trained);
+        trained.try_for_each(|param| param.set_states(self.rule.states(), &values))
     }
 }
 

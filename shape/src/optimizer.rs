@@ -64,7 +64,8 @@ pub enum Like {
     /// One for each block of so many consecutive elements of a row; the last block of a row may be smaller:
     /// `[R, ⌈C/n⌉]`.
     Blocks(usize),
-    /// One for the whole parameter, the same on every rank: `[1, 1]`.
+    /// One for the whole parameter, the same on every rank: `[1, 1]`. A parameter is updated in parts, so
+    /// each of them sets this number, and none adds to it.
     One,
 }
 

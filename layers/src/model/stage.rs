@@ -1,5 +1,5 @@
-//! Inputs and outputs of a part of a model that a schedule drives, and the hooks around the use of its
-//! modules.
+//! Inputs and outputs of a part of a model that a schedule drives, and the keeper's calls around the use of
+//! its modules.
 use crate::ops::{Partial, Stream};
 use crate::{Keeper, Params, Result};
 use kernels::Kernels;
@@ -76,8 +76,8 @@ pub(crate) fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Para
     all
 }
 
-/// Runs a module between its `before` and `after` hooks; calls `complete` if this is the `last` use that adds
-/// to its gradients.
+/// Runs a module after its values are gathered, and releases it; `last` if no later use of the step adds to
+/// its gradients.
 pub(crate) fn using<D: Kernels, U, T>(
     keeper: &mut Keeper<D>,
     (unit, list): (&mut U, Lists<D, U>),
