@@ -57,12 +57,16 @@ pub(super) enum EngineFunction {
     Post,
 }
 
+/// Bytes of a frame: its head's length, the head, and the elements.
+pub(super) fn frame_bytes(head: &[u8], elements: &[Cow<[u8]>]) -> usize {
+    size_of::<u64>() + head.len() + elements.iter().map(|elements| elements.len()).sum::<usize>()
+}
+
 /// Writes a head and the elements after it. Returns the number of bytes.
 pub(super) fn send_frame(mut to: impl Write, head: &[u8], elements: &[Cow<[u8]>]) -> io::Result<usize> {
     const SMALL: usize = 1 << 16; // sent in one piece
     let mut frame = (head.len() as u64).to_le_bytes().to_vec();
     frame.extend(head);
-    let all = frame.len() + elements.iter().map(|elements| elements.len()).sum::<usize>();
     for elements in elements {
         if frame.len() + elements.len() < SMALL {
             frame.extend(&**elements);
@@ -77,7 +81,7 @@ pub(super) fn send_frame(mut to: impl Write, head: &[u8], elements: &[Cow<[u8]>]
     if !frame.is_empty() {
         to.write_all(&frame)?;
     }
-    Ok(all)
+    Ok(frame_bytes(head, elements))
 }
 
 /// Reads the next head, of at most `most` bytes. Memory is allocated as bytes arrive.

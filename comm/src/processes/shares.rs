@@ -5,7 +5,7 @@
 //! for it. So shares travel on connections of their own, and a thread sends them: no rank and no stand-in
 //! waits until a share is read. Each rank reads the shares that it waits for.
 use super::connection::{Connection, Connections, Incoming, PatientReader};
-use super::frame::{encoded, read_bytes, receive_head, send_frame};
+use super::frame::{encoded, frame_bytes, read_bytes, receive_head, send_frame};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read};
@@ -73,13 +73,14 @@ impl ArrivedShares {
     }
 }
 
-/// Sends shares in their order, and counts their bytes, until the connection ends. When a run ends, all its
-/// ranks have taken their shares.
+/// Sends shares in their order until the connection ends, and counts their bytes before: a rank that has
+/// taken its share may end the run. When a run ends, all its ranks have taken their shares.
 fn pass_on(to: &dyn Connection, queue: &Receiver<OwnShare>, bytes: &AtomicUsize) {
     while let Ok((name, share)) = queue.recv() {
-        match send_frame(to, &encoded(&(name, share.len())), &[(&*share).into()]) {
-            Ok(sent) => _ = bytes.fetch_add(sent, Relaxed),
-            Err(_) => break, // the rank's stand-in reports its process
+        let (head, elements) = (encoded(&(name, share.len())), [(&*share).into()]);
+        bytes.fetch_add(frame_bytes(&head, &elements), Relaxed);
+        if send_frame(to, &head, &elements).is_err() {
+            break; // the rank's stand-in reports its process
         }
     }
 }
