@@ -4,7 +4,7 @@
 //! each step.
 use bench::measure::{self, MeasureScale};
 use kernels::Heads;
-use layers::{Design, EvenValues, OptimizerKind, Shape};
+use layers::{ADAMW, Design, EvenValues, Shape};
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, session};
 use plan::Machine;
 use plan::step::{KnownPrices, StepTime, TrainingJob};
@@ -95,7 +95,7 @@ impl Row {
         let at: Layout = layout.parse()?;
         let microbatches = at.usual_microbatches().min(8 / at.tokens().data_ranks());
         let design = Design::Transformer(shape(width));
-        let optimizer = (OptimizerKind::ADAMW, Some(1.0));
+        let optimizer = (ADAMW, Some(1.0));
         let job = TrainingJob { design, optimizer, seq, batch_size: 8, dtype: "f32" };
         let step = KnownPrices::default().step::<Cpu<f32>>(&at, &job, (microbatches, usize::MAX), machine)?;
         Ok(Self {

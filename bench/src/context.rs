@@ -6,7 +6,7 @@ use comm::Axis;
 use kernels::{Kernels, Mask};
 use layers::model::strategy::Core;
 use layers::ops::Split;
-use layers::{BoxedLayer, Design, Layer, OptimizerKind, PassContext, Shape};
+use layers::{BoxedLayer, Design, Layer, PassContext, SGD, Shape};
 use parallel::{Batch, BuildContext, Result, Trainer};
 use tensor::{Category, Scalar, Tensor, mix};
 
@@ -43,5 +43,5 @@ impl<D: Kernels> Attention<D> {
 pub(super) fn block<D: Kernels>(at: &BuildContext<D>, scale: &Scale) -> Result<(Trainer<D>, Batch)> {
     let design = Design::Blocks(Shape { blocks: 1, ..scale.shape });
     let batch = Batch::new(vec![model::features(scale, 0, scale.long)], 1)?;
-    Ok((Trainer::new(at, design, (OptimizerKind::Sgd, None))?, batch))
+    Ok((Trainer::new(at, design, (SGD, None))?, batch))
 }

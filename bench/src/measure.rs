@@ -11,7 +11,7 @@ use super::model::{RATE, batch};
 use super::scale::Scale;
 use comm::{Axis, Op, Reduce, Tag, World};
 use kernels::{Heads, timed_meta_of};
-use layers::{Blocks, EvenValues, Experts, OptimizerKind, Rates, Shape};
+use layers::{ADAMW, Blocks, EvenValues, Experts, Rates, Shape};
 use parallel::dtype::RunDevice;
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, budget, session};
 use plan::Machine;
@@ -248,8 +248,7 @@ fn table(calls: impl Iterator<Item = [f64; 2]>) -> Vec<[f64; 2]> {
 fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<Vec<KernelWork>> {
     let notes = Arc::new(Notes::default());
     let (device, mesh) = (timed_meta_of::<D>(Some(notes.clone())), layout.ghost(0)?);
-    let mut trainer =
-        Trainer::new(&layout.place(&device, &mesh, &EvenValues), shape, (OptimizerKind::ADAMW, Some(1.0)))?;
+    let mut trainer = Trainer::new(&layout.place(&device, &mesh, &EvenValues), shape, (ADAMW, Some(1.0)))?;
     trainer.step(batch, RATE)?;
     notes.take();
     trainer.step(batch, RATE)?;
@@ -265,7 +264,7 @@ fn times<D: RunDevice>(
 ) -> Result<()> {
     let world = Network::default().world(layout, "a step")?;
     let mut ranks = session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
-        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(1.0)))?;
+        let mut trainer = Trainer::new(&at, shape, (ADAMW, Some(1.0)))?;
         let mut steps = Vec::new();
         for _ in 0..3 {
             at.mesh.barrier()?;

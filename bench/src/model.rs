@@ -10,7 +10,7 @@ use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{EvenValues, Keeper, OptimizerKind, PassContext, Shape};
+use layers::{ADAMW, EvenValues, Keeper, PassContext, SGD, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
@@ -56,15 +56,15 @@ impl<D: Kernels> Ready<D> {
         let trainer = |kind| Trainer::new(at, scale.shape, (kind, None));
         Ok(match pass {
             BenchPass::Forward => Self::Forward(Stages::new(at, scale.shape)?, at.device.clone()),
-            BenchPass::Step => Self::Step(trainer(OptimizerKind::Sgd)?, batch(scale)?),
-            BenchPass::AdamStep => Self::Step(trainer(OptimizerKind::ADAMW)?, batch(scale)?),
+            BenchPass::Step => Self::Step(trainer(SGD)?, batch(scale)?),
+            BenchPass::AdamStep => Self::Step(trainer(ADAMW)?, batch(scale)?),
             BenchPass::Attention => Self::Attention(context::Attention::new(at, scale)?),
             BenchPass::Block => {
                 let (trainer, batch) = context::block(at, scale)?;
                 Self::Step(trainer, batch)
             }
             BenchPass::Moves => {
-                let mut trainer = trainer(OptimizerKind::ADAMW)?;
+                let mut trainer = trainer(ADAMW)?;
                 trainer.step(&batch(scale)?, RATE)?; // now there are moments
                 Self::Moves(trainer, Keeper::new(at.rests))
             }

@@ -8,7 +8,7 @@ use super::model::batch;
 use super::pipeline::cells;
 use super::scale::Scale;
 use comm::{Op, Trace};
-use layers::{Design, OptimizerKind, Shape};
+use layers::{Design, SGD, Shape};
 use parallel::dtype::RunDevice;
 use parallel::pipeline::looped_bfs::LoopedBfs;
 use parallel::session::Source;
@@ -42,13 +42,13 @@ pub fn profile<D: RunDevice>(
     let schedule: &'static dyn Schedule = &LoopedBfs;
     let pipeline = Pipeline { number: Some(design.parts(1)), ..schedule.into() };
     let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
-    let peak = price::training(scheme, &design, (OptimizerKind::Sgd, None), &batch, |_, _| Ok(()))?;
+    let peak = price::training(scheme, &design, (SGD, None), &batch, |_, _| Ok(()))?;
     budget::fits::<D::Place>("profiling the model", [1, 1], peak.all)?;
     let trace = Trace::new();
     let network = Network { trace: Some(trace.clone()), ..Network::default() };
     let world = network.world(&layout, "a profile")?;
     session::run((scheme, &world), values, |at: BuildContext<D>| {
-        let mut trainer = Trainer::new(&at, &design, (OptimizerKind::Sgd, None))?;
+        let mut trainer = Trainer::new(&at, &design, (SGD, None))?;
         (0..WARM + STEPS).try_for_each(|_| trainer.step(&batch, 0.0).map(drop))
     })?;
     let (runs, plan) = (trace.runs(), pipeline.plan(1, 1));

@@ -15,7 +15,7 @@ use super::model::{self, RATE, metered};
 use super::scale::Scale;
 use comm::{Event, TimeUse, Trace};
 use kernels::{Kernels, Meta};
-use layers::{Design, EvenValues, OptimizerKind, Shape};
+use layers::{Design, EvenValues, SGD, Shape};
 use parallel::step::simulate::{CellTimes, simulate};
 use parallel::step::{Cell, Plan};
 use parallel::{
@@ -102,7 +102,7 @@ fn steps<D: Kernels>(at: &BuildContext<D>, design: Design, times: usize, scale: 
         Sequence::new(read, learnt)
     };
     let batch = Batch::new((0..microbatches as u64).map(sequence).collect(), microbatches)?;
-    let mut trainer = Trainer::new(at, design, (OptimizerKind::Sgd, None))?;
+    let mut trainer = Trainer::new(at, design, (SGD, None))?;
     (0..times).try_for_each(|_| measure::work(at, Phase::Step, || trainer.step(&batch, RATE)).map(drop))
 }
 

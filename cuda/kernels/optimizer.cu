@@ -100,3 +100,27 @@ __device__ void adamw(View<T> w, View<float> master, View<float> m, View<float> 
 }
 BOTH(adamw, PARAMS(View<T> w, View<float> master, View<float> m, View<float> v, View<float> g, View<float> factor,
      AdamW by), w, master, m, v, g, factor, by)
+
+// One step of Lion on factor · g, element by element; keep is 1 − lr·decay. Source: Chen et al., Algorithm 2,
+// arXiv:2302.06675.
+template <class T>
+__device__ void lion(View<T> w, View<float> master, View<float> m, View<float> g, View<float> factor, float lr,
+                     float keep, float beta1, float beta2) {
+    using namespace optimizer;
+    float scale = factor(0, 0), fresh1 = 1 - beta1, fresh2 = 1 - beta2;
+    auto moved = [&](auto lanes, u64 i, u64 j) {
+        const int N = decltype(lanes)::n;
+        Lanes<N> of_m = load<N>(&m(i, j)), of_g = load<N>(&g(i, j));
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            float x = of_g.x[l] * scale, to = of_m.x[l] * beta1 + fresh1 * x;
+            lanes.x[l] = lr * (to > 0 ? 1 : to < 0 ? -1 : to);
+            of_m.x[l] = of_m.x[l] * beta2 + fresh2 * x;
+        }
+        store(&m(i, j), of_m);
+        return lanes;
+    };
+    change(w, master, in_fours(m) && in_fours(g), moved, [&](float w, float moved) { return w * keep - moved; });
+}
+BOTH(lion, PARAMS(View<T> w, View<float> master, View<float> m, View<float> g, View<float> factor, float lr,
+     float keep, float beta1, float beta2), w, master, m, g, factor, lr, keep, beta1, beta2)

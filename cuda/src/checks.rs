@@ -126,6 +126,7 @@ table! {
         "the clipping factor" clips [clip_factor]
         "sgd" steps_of_sgd [sgd]
         "AdamW" steps_of_adamw [adamw]
+        "Lion" steps_of_lion [lion]
     }
     top_k {
         "the first values of a row in order of choice" first_of_rows [top_k]

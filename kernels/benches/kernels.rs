@@ -5,8 +5,8 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Way};
 use kernels::{
-    Activation, AdamW, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, OrderedKernels, Qkv,
-    RowShard, Segment, Span, Write, machine,
+    Activation, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, OrderedKernels, Qkv, RowShard,
+    Segment, Span, Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
@@ -247,9 +247,9 @@ fn adamw(bencher: Bencher) {
     let [mut w, mut m, mut v, g] = [(); 4].map(|()| matrix(2 * HIDDEN, WIDTH));
     v.device().clone().fill(v.view_mut(), 1.0); // squares
     let factor = matrix(1, 1);
-    let constants = AdamW { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, step: 1 };
+    let constants = [1e-4, 0.9, 0.95, 1e-8, 0.1];
     timed(bencher, g.len(), |cpu| {
-        cpu.adamw(w.view_mut(), None, (m.view_mut(), v.view_mut()), g.view(), factor.view(), constants);
+        cpu.adamw(w.view_mut(), None, (m.view_mut(), v.view_mut()), g.view(), factor.view(), (constants, 1));
     });
 }
 

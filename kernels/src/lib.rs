@@ -24,6 +24,6 @@ pub use mask::Mask;
 pub use meta::{Meta, meta_of, timed_meta_of};
 pub use shape::{Activation, Heads};
 pub use terms::{
-    AdamW, Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax,
-    Segment, Span, Write,
+    Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax, Segment, Span,
+    Write,
 };

@@ -183,11 +183,19 @@ macro_rules! every_kernel {
             sgd(
                 w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, g: View<Self::Wide>, factor: View<Self::Wide>, lr: f64
             ) = "sgd", Optimizer => optimizer::sgd(w, master, g, factor, lr);
-            /// One `AdamW` step on factor · g; `moments` are (m, v), `master` as in `sgd`.
+            /// One `AdamW` step on factor · g; `moments` are (m, v), `constants` the learning rate, β₁, β₂, ε
+            /// and the decay, and the step's number; `master` as in `sgd`.
             adamw(
-                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, moments: (ViewMut<Self::Wide>, ViewMut<Self::Wide>),
-                g: View<Self::Wide>, factor: View<Self::Wide>, constants: AdamW
+                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>,
+                moments: (ViewMut<Self::Wide>, ViewMut<Self::Wide>), g: View<Self::Wide>,
+                factor: View<Self::Wide>, constants: ([f64; 5], usize)
             ) = "adamw", Optimizer => optimizer::adamw(w, master, moments, g, factor, constants);
+            /// One step of Lion on factor · g; `constants` are the learning rate, β₁, β₂ and the decay,
+            /// `master` as in `sgd`.
+            lion(
+                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, m: ViewMut<Self::Wide>,
+                g: View<Self::Wide>, factor: View<Self::Wide>, constants: [f64; 4]
+            ) = "lion", Optimizer => optimizer::lion(w, master, m, g, factor, constants);
         }
     };
 }

@@ -2,7 +2,7 @@
 use crate::every_kernel;
 use crate::touched::{KernelArgument, Touch, TouchesNothing as _, moved, sum};
 use crate::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    Activation, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
 };
 use std::sync::Arc;

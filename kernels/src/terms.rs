@@ -134,21 +134,3 @@ pub struct RunningSoftmax<'a, D: Device> {
     /// Σ e^(s − max).
     pub sum: ViewMut<'a, D>,
 }
-
-/// Constants of one `AdamW` step. Source: Loshchilov, Hutter, "Decoupled weight decay regularization",
-/// Algorithm 2, arXiv:1711.05101.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
-    /// Learning rate of this step.
-    pub lr: f64,
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Weight decay, times the learning rate.
-    pub decay: f64,
-    /// Number of this step, from 1.
-    pub step: usize,
-}

@@ -50,6 +50,7 @@ pub use model::strategy::{
 };
 pub use norm::Norm;
 pub use optimizer::Optimizer;
+pub use optimizer::list::{ADAMW, OPTIMIZERS, SGD};
 pub use optimizer::part::{StateParts, UpdatePart};
 pub use optimizer::rule::{UpdateRule, UpdateStep};
 pub use param::keeper::Keeper;
@@ -60,6 +61,6 @@ pub use param::tensors::{ParamTensor, SavedPart, SavedRectangle, TensorAtRest};
 pub use param::values::{Draw, EvenValues, ParamValues, RandomValues, ValueSource};
 pub use param::{Param, Wide};
 pub use shape::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, Like, NormKind, Objective, OptimizerKind,
-    Positions, Rates, Scoring, Shape, SharedExpert, StateInfo, Window, counted,
+    Balance, Biases, Blocks, Constant, Experts, FeedForward, Groups, Like, NormKind, Objective,
+    OptimizerInfo, OptimizerKind, Positions, Rates, Scoring, Shape, SharedExpert, StateInfo, Window, counted,
 };

@@ -11,9 +11,13 @@
 //! update, some rows at a time while they are in the cache.
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping).
+mod adamw;
+mod lion;
+pub mod list;
 mod norm;
 pub mod part;
 pub mod rule;
+mod sgd;
 
 use crate::ops::filled;
 use crate::{Keeper, Param, ParamValues, Result, StateInfo, Wide};
@@ -131,12 +135,10 @@ impl<D: Kernels> Optimizer<D> {
 mod tests {
     use super::*;
     use crate::{
-        AtRest, Biases, Like, NormKind, OptimizerKind, Positions, SavedRectangle, ShardingStrategy,
-        UpdatePart,
+        ADAMW, AtRest, Biases, Like, NormKind, Positions, SGD, SavedRectangle, ShardingStrategy, UpdatePart,
     };
     use crate::{Builder, Chunk, Draw, Placement, RandomValues, Shape};
     use comm::{Axis, World};
-    use kernels::AdamW;
     use tensor::{Cpu, F61, Key};
 
     /// Without gradients, only decay changes the values: w − lr·λ·w, exact for a quarter. Kills: decay of a
@@ -156,7 +158,7 @@ mod tests {
                 param.sync()?;
             }
             let before = params.iter().map(|p| p.elements()).collect::<Vec<_>>();
-            let decay = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
+            let decay = ADAMW.with(&[0.9, 0.95, 1e-8, 0.5]);
             Optimizer::new(decay, None).step(&mut params, &mesh, 0.5, &mut Keeper::default())?;
             let mut decayed = Vec::new();
             for (param, before) in params.iter().zip(before) {
@@ -191,7 +193,7 @@ mod tests {
         let mut param = Param::new(&at, "w", [2, 3], Placement::default(), draw).unwrap();
         let gradient = Tensor::from_fn(&device, Category::Buffers, 2, 3, |i| 1.0 + i as f32);
         param.accumulate(|device, to, _| device.copy(to, gradient.view()));
-        let mut optimizer = Optimizer::new(OptimizerKind::ADAMW, None);
+        let mut optimizer = Optimizer::new(ADAMW, None);
         optimizer.step(&mut [&mut param], &mesh, 0.5, &mut Keeper::default()).unwrap();
         let moments = |param: &Param<Cpu<f32>>| {
             ["m", "v"].map(|name| {
@@ -205,7 +207,7 @@ mod tests {
             let moment = &saved[usize::from(of.name == "v")];
             Ok(ParamValues::each(|[row, column]| moment[row * 3 + column]))
         };
-        let mut other = Optimizer::new(OptimizerKind::ADAMW, None);
+        let mut other = Optimizer::new(ADAMW, None);
         other.restore(7, &mut [&mut param], element).unwrap();
         assert_eq!((other.steps(), moments(&param)), (7, saved.clone()));
     }
@@ -221,9 +223,7 @@ mod tests {
         let tensor = |value: &dyn Fn(usize) -> F61| {
             Tensor::from_fn(&device, Category::Buffers, SIZE[0], SIZE[1], value)
         };
-        let kinds = [OptimizerKind::Sgd, OptimizerKind::ADAMW]
-            .into_iter()
-            .flat_map(|kind| [(kind, None), (kind, Some(0.5))]);
+        let kinds = [SGD, ADAMW].into_iter().flat_map(|kind| [(kind, None), (kind, Some(0.5))]);
         for (kind, clip) in kinds {
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut param = Param::new(&at, "w", SIZE, Placement::default(), draw).unwrap();
@@ -240,12 +240,12 @@ mod tests {
                 let factor = clip.map_or(F61::ONE, |limit| F61::clip_factor(norm2.read().unwrap()[0], limit));
                 let factor = filled(&device, Category::Buffers, [1, 1], factor);
                 let ([w, m, v], g) = (whole.each_mut().map(Tensor::view_mut), gradient.view());
-                match kind {
-                    OptimizerKind::Sgd => device.sgd(w, None, g, factor.view(), 0.5),
-                    OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
-                        let constants = AdamW { lr: 0.5, beta1, beta2, eps, decay, step };
-                        device.adamw(w, None, (m, v), g, factor.view(), constants);
-                    }
+                if kind == SGD {
+                    device.sgd(w, None, g, factor.view(), 0.5);
+                } else {
+                    let [beta1, beta2, eps, decay] = kind.constants();
+                    let constants = [0.5, beta1, beta2, eps, decay];
+                    device.adamw(w, None, (m, v), g, factor.view(), (constants, step));
                 }
                 assert!(param.gather(&mesh).unwrap() == whole[0].read(), "{kind:?} {clip:?} step {step}");
             }

@@ -6,8 +6,8 @@
 
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Experts, FeedForward, NormKind, Objective, OptimizerKind, Positions, RandomValues,
-    Rates, Scoring, Shape, SharedExpert, Window,
+    ADAMW, Balance, Biases, Experts, FeedForward, NormKind, Objective, Positions, RandomValues, Rates,
+    Scoring, Shape, SharedExpert, Window,
 };
 use parallel::{Batch, Layout, Sequence, Trainer};
 use tensor::{Cpu, IGNORED, Rope, Scaling, mix};
@@ -82,7 +82,7 @@ fn batch(vocabulary: usize, step: usize) -> parallel::Result<Batch> {
 fn losses(shape: &Shape, layout: &Layout, beside: &[f64]) -> Result<Vec<f64>, parallel::Error> {
     let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
         let at = layout.place(&device, &mesh, &RandomValues { seed: 5 });
-        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(0.5)))?.seeded(9);
+        let mut trainer = Trainer::new(&at, shape, (ADAMW, Some(0.5)))?.seeded(9);
         let mut losses = Vec::new();
         for step in 0..STEPS {
             let loss = trainer.step(&batch(shape.vocabulary, step)?, 1e-2)?.loss;

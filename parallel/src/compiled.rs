@@ -3,7 +3,7 @@
 //! the instances of a crate below them with `opt-level` 1.
 use crate::{BuildContext, Result, Stages, Trainer};
 use kernels::Kernels;
-use layers::{Design, OptimizerKind, PassContext};
+use layers::{Design, PassContext, SGD};
 use tensor::{Cpu, F61, Tensor, TokenIds};
 
 /// Addresses of the functions from which all others are reached.
@@ -17,7 +17,7 @@ fn of<D: Kernels>() -> [*const (); 4] {
 }
 
 fn built<D: Kernels>(at: &BuildContext<D>, design: Design) -> Result<Trainer<D>> {
-    Trainer::new(at, design, (OptimizerKind::Sgd, None))
+    Trainer::new(at, design, (SGD, None))
 }
 
 fn logits<D: Kernels>(

@@ -24,8 +24,7 @@ use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
 use kernels::{Kernels, OrderedKernels};
 use layers::ops::{Partial, RootExchange, top_k};
 use layers::{
-    Builder, Design, Keeper, LayerCounts, Optimizer, OptimizerKind, Pass, PassContext, Record, UpdateRule,
-    Wide,
+    Builder, Design, Keeper, LayerCounts, Optimizer, Pass, PassContext, Record, SGD, UpdateRule, Wide,
 };
 pub use share::features;
 use std::collections::VecDeque;
@@ -80,7 +79,7 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the ranks do not fit the design, or its initial values are missing.
     pub fn evaluator(at: &BuildContext<D>, design: impl Into<Design>) -> Result<Self> {
-        Self::of(at, design, Optimizer::new(OptimizerKind::Sgd, None))
+        Self::of(at, design, Optimizer::new(SGD, None))
     }
     fn of(at: &BuildContext<D>, design: impl Into<Design>, optimizer: Optimizer<D>) -> Result<Self> {
         let clips = optimizer.clip().is_some();

@@ -10,8 +10,8 @@ use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
 use layers::{
-    AtRest, Builder, Design, OptimizerKind, PassContext, RandomValues, Rates, Shape, ShardingStrategy,
-    Strategy,
+    ADAMW, AtRest, Builder, Design, OptimizerKind, PassContext, RandomValues, Rates, SGD, Shape,
+    ShardingStrategy, Strategy,
 };
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
@@ -72,8 +72,7 @@ fn takes_nothing(work: impl Fn(&BuildContext<Device>) -> Result<[usize; 6], Erro
     }
 }
 
-const OPTIMIZERS: [(OptimizerKind, Option<f64>); 2] =
-    [(OptimizerKind::Sgd, None), (OptimizerKind::ADAMW, Some(1.0))];
+const OPTIMIZERS: [(OptimizerKind, Option<f64>); 2] = [(SGD, None), (ADAMW, Some(1.0))];
 
 /// Kills: an owner count, a list, a label or a context made at each step; ids, cuts or groups of replicas
 /// made anew; what microbatches in flight keep, put where there is no room from the step before.

@@ -1,6 +1,6 @@
 //! Predicted and published times of training steps: `cargo run --release -p plan --example published`.
 use kernels::Heads;
-use layers::{Design, OptimizerKind, Rates, Shape};
+use layers::{ADAMW, Design, Rates, Shape};
 use parallel::Layout;
 use plan::Machine;
 use plan::step::{KnownPrices, StepTime, TrainingJob, model_flops};
@@ -134,7 +134,7 @@ fn predicted(
     microbatches: usize,
     machine: &Arc<Machine>,
 ) -> parallel::Result<(TrainingJob, StepTime)> {
-    let optimizer = (OptimizerKind::ADAMW, Some(1.0));
+    let optimizer = (ADAMW, Some(1.0));
     let job = TrainingJob { design: Design::Transformer(shape), optimizer, seq, batch_size, dtype: "bf16" };
     let at = (microbatches, usize::MAX);
     let step = KnownPrices::default().step::<Cpu<Bf16>>(layout, &job, at, machine)?;

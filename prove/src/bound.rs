@@ -7,8 +7,8 @@
 //!   their denominators cleared, differ by a polynomial of degree at most `d + e`, which is 0 at a random
 //!   point with probability at most `(d + e)/p` (Schwartz, Zippel). With `n` arguments in the oracle and as
 //!   many allowed in the program, whose degrees sum up to `S` each, all pairs together collide with at most
-//!   `2n·2S/p`. Adam's scale of one weight enters no other before the noise, so only its pair of oracle and
-//!   program counts;
+//!   `2n·2S/p`. Adam's scale or Lion's sign of one weight enters no other before the noise, so only its
+//!   pair of oracle and program counts;
 //! - the output itself may agree by chance: `2D/p`, if its degree is at most `D` on both sides.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4),

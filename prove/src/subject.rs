@@ -4,7 +4,7 @@ use crate::cases::{CaseStep, Document, ProofCase};
 use crate::oracle::Oracle;
 use crate::{ProofProgress, oracle};
 use comm::Axis;
-use layers::{Choice, Design, OptimizerKind, RandomValues, Shape, Window, counted};
+use layers::{Choice, Design, OptimizerKind, RandomValues, SGD, Shape, Window, counted};
 use parallel::{Batch, BuildContext, Layout, Result, Scheme, Sequence, Stages, dump, session};
 use reference::{Sparsity, StaleTrainer, Staleness, Weights};
 use std::fmt::{self, Arguments};
@@ -103,7 +103,7 @@ impl Subject {
             model,
             texts: Vec::new(),
             steps,
-            optimizer: (OptimizerKind::Sgd, Some(0.5)),
+            optimizer: (SGD, Some(0.5)),
             narrowed: None,
             stale: None,
             sparse: None,
@@ -127,7 +127,7 @@ impl Subject {
         let text = |tokens: usize| (tokens, tokens.div_ceil(2));
         let texts = (0..data.max(4)).map(|b| text(tokens(b).min(longest)));
         let texts = texts.filter(|_| reads_alone(&shape)).collect();
-        let (optimizer, lr, clip, layout) = (OptimizerKind::Sgd, 1.0, Some(0.5), Layout::UNSPLIT);
+        let (optimizer, lr, clip, layout) = (SGD, 1.0, Some(0.5), Layout::UNSPLIT);
         let case = ProofCase { key: Key(0), layout, shape, optimizer, lr, clip, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
     }
@@ -273,17 +273,8 @@ impl Subject {
     /// Describes the optimizer, in words.
     pub fn learner(&self) -> String {
         let (kind, clip) = self.optimizer;
-        optimizer(kind) + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
-    }
-}
-
-/// Describes an optimizer, in words.
-pub(crate) fn optimizer(kind: OptimizerKind) -> String {
-    match kind {
-        OptimizerKind::Sgd => "SGD".into(),
-        OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
-            format!("AdamW, β {beta1} and {beta2}, ε {eps}, decay {decay}")
-        }
+        let clipped = clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"));
+        format!("{kind}{clipped}")
     }
 }
 

@@ -92,7 +92,7 @@ fn gated<S: Scalar>(i: usize, x: &[S]) -> Vec<S> {
 mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
-    use crate::{Optimizer, Updates};
+    use crate::{ADAMW, Updates};
     use tensor::{Dual, F61};
 
     fn classifier() -> Classifier {
@@ -161,7 +161,7 @@ mod tests {
     /// Kills: updates that support transformers only, a loss that steps along its gradient do not lower.
     #[test]
     fn updates_train_a_classifier() {
-        let (x, adam) = (draw(5, 4 * 3), Optimizer::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, decay: 0.0 });
+        let (x, adam) = (draw(5, 4 * 3), ADAMW.with(&[0.9, 0.99, 1e-8, 0.0]));
         let mut updates = Updates::<f64>::new(classifier().shapes(), adam, Some(1.0), weights(6));
         let mut losses = Vec::new();
         for _ in 0..100 {

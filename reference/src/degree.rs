@@ -33,7 +33,7 @@ pub enum Function {
     Rsqrt,
     /// The factor of clipping.
     Clip,
-    /// Adam's scale, of one weight each.
+    /// Adam's scale or Lion's sign, of one weight each.
     Adam,
     /// The normal distribution function.
     Normal,
@@ -189,6 +189,9 @@ impl Scalar for Degree {
     }
     fn step(self) -> Self {
         self.opaque(Function::Step, false)
+    }
+    fn sign(self) -> Self {
+        self.opaque(Function::Adam, false)
     }
     fn rsqrt(self) -> Self {
         self.opaque(Function::Rsqrt, false)

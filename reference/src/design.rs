@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::linear::add;
     use crate::proof::{assert_derivative, draw, everything, small, under_two_keys, values};
-    use crate::{Optimizer, Pass, Trainer, Updates, mean_squared_error};
+    use crate::{Pass, SGD, Trainer, Updates, mean_squared_error};
     use shape::{Rates, Shape};
     use tensor::{Dual, F61};
 
@@ -155,7 +155,7 @@ mod tests {
         under_two_keys(|| {
             let design = Design::Transformer(Model { bare: true, ..everything() });
             let batch = rows_of(4, [&[3, 1], &[2]]);
-            let mut cut = Trainer::<F61>::new(design.clone(), Optimizer::Sgd, None, weights(&design, 5));
+            let mut cut = Trainer::<F61>::new(design.clone(), SGD, None, weights(&design, 5));
             let mut whole = cut.clone();
             for _ in 0..2 {
                 let (a, b) = (cut.step(&batch, 0.5), whole.step(&[batch.concat()], 0.5));
@@ -179,8 +179,8 @@ mod tests {
             };
             let batch = labels.map(|labels| labels.iter().enumerate().map(example).collect::<Vec<_>>());
             let w: Weights<F61> = weights(&design, 7);
-            let mut updates = Updates::new(classifier.shapes(), Optimizer::Sgd, None, w.clone());
-            let step = Trainer::new(design, Optimizer::Sgd, None, w.clone()).step(&batch, 0.5);
+            let mut updates = Updates::new(classifier.shapes(), SGD, None, w.clone());
+            let step = Trainer::new(design, SGD, None, w.clone()).step(&batch, 0.5);
             let (first, mut g) = classifier.gradients(&w, &features(&batch[0], |s| &s.x), labels[0], 3);
             let (second, other) = classifier.gradients(&w, &features(&batch[1], |s| &s.x), labels[1], 3);
             for (name, g) in &mut g {

@@ -156,6 +156,7 @@ impl<S: Scalar> StaleTrainer<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SGD;
     use crate::proof::{random_weights, small, under_two_keys};
     use tensor::F61;
 
@@ -173,7 +174,7 @@ mod tests {
         let blocks = model.shape.blocks;
         for (vertical, late) in [(false, 0), (true, 1)] {
             let staleness = Staleness { stages: vec![1, blocks - 1], vertical };
-            let mut stale = StaleTrainer::new(model, OptimizerKind::Sgd, staleness, before.clone());
+            let mut stale = StaleTrainer::new(model, SGD, staleness, before.clone());
             let mut versions = vec![before.clone()];
             let mut from = 0; // the version that the pipeline began with
             for half in batches.chunks(2) {

@@ -140,9 +140,10 @@ mod tests {
         assert_close, deepseek, everything, kinds, mixtral, moved, ragged, random_weights, small,
         under_two_keys,
     };
+    use crate::{ADAMW, SGD};
     use tensor::{F61, IGNORED};
 
-    const ADAM: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+    const ADAM: OptimizerKind = ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
     /// Two microbatches of unequal token counts.
     fn microbatches() -> Vec<Vec<Sequence>> {
@@ -199,7 +200,7 @@ mod tests {
     fn sgd_without_clipping_subtracts_the_gradients() {
         let (model, batches) = (small(true), microbatches());
         let before: Weights<f64> = random_weights(&model, 2);
-        let mut trainer = Trainer::new(model, OptimizerKind::Sgd, None, before.clone());
+        let mut trainer = Trainer::new(model, SGD, None, before.clone());
         let step = trainer.step(&batches, 0.5);
         for (name, w) in trainer.weights() {
             let wanted: Vec<f64> =
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn steps_in_microbatches_equal_steps_in_one_exactly() {
         under_two_keys(|| {
-            for (optimizer, clip) in [(ADAM, Some(0.1)), (ADAM, None), (OptimizerKind::Sgd, Some(2.0))] {
+            for (optimizer, clip) in [(ADAM, Some(0.1)), (ADAM, None), (SGD, Some(2.0))] {
                 for model in [small(true), everything()] {
                     let w: Weights<F61> = random_weights(&model, 3);
                     let mut cut = Trainer::new(model, optimizer, clip, w.clone()).seeded(4);
@@ -298,7 +299,7 @@ mod tests {
                 let experts = model.shape.experts.as_mut().expect("a Mixtral");
                 (experts.count, experts.forced, experts.balance.microbatch) = (4, true, microbatch);
                 let w = random_weights::<F61>(&model, 3);
-                Trainer::new(model, OptimizerKind::Sgd, None, w).step(&batch, 0.5).losses
+                Trainer::new(model, SGD, None, w).step(&batch, 0.5).losses
             };
             for ((some, none), tokens) in losses(0.5).into_iter().zip(losses(0.0)).zip([4, 8]) {
                 assert_eq!(some - none, F61::from_usize(tokens) * F61::from_usize(9).inv());
@@ -329,7 +330,7 @@ mod tests {
         under_two_keys(|| {
             let (model, batch) = (everything(), [ragged(), ragged()[..2].to_vec()]);
             let mut w: Weights<F61> = random_weights(&model, 7);
-            let mut trainer = Trainer::new(model, OptimizerKind::Sgd, None, w.clone()).seeded(9);
+            let mut trainer = Trainer::new(model, SGD, None, w.clone()).seeded(9);
             for step in 0..2 {
                 let pass = |first_sequence| Pass { seed: 9, step, first_sequence, ..Pass::default() };
                 let (first, mut g) = model.gradients_with(&w, &batch[0], 9, &pass(0));
@@ -357,7 +358,7 @@ mod tests {
                 sequence.targets.fill(IGNORED);
             }
             let w: Weights<F61> = random_weights(&model, 8);
-            let mut trainer = Trainer::new(model, OptimizerKind::Sgd, None, w.clone());
+            let mut trainer = Trainer::new(model, SGD, None, w.clone());
             let step = trainer.step(&[batch], 1.0);
             assert_eq!((step.losses, step.norm2, trainer.weights()), (vec![F61::ZERO], F61::ZERO, &w));
         });
@@ -378,6 +379,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "the weights are not those of the model")]
     fn weights_of_another_model_panic() {
-        let _ = Trainer::new(small(false), OptimizerKind::Sgd, None, random_weights::<f64>(&small(true), 5));
+        let _ = Trainer::new(small(false), SGD, None, random_weights::<f64>(&small(true), 5));
     }
 }

@@ -1,4 +1,4 @@
-//! Updates of weights from gradients: clipping by the global norm, then SGD or `AdamW`.
+//! Updates of weights from gradients: clipping by the global norm, then the optimizer's rule.
 //!
 //! Letters: `g` the gradients, `c` the clipping factor, `η` the learning rate, `t` the step, counted from 1.
 //!
@@ -7,16 +7,35 @@
 //! SGD     w ← w − η·g'
 //! AdamW   m ← β₁·m + (1 − β₁)·g',   v ← β₂·v + (1 − β₂)·g'²
 //!         w ← w − η·λ·w − η · m/(1 − β₁ᵗ) · 1/(√(v/(1 − β₂ᵗ)) + ε)
+//! Lion    w ← w − η·λ·w − η · sign(β₁·m + (1 − β₁)·g'),   m ← β₂·m + (1 − β₂)·g'
 //! ```
 //! λ applies to matrices only (parameters of more than one row), not to biases and gains of norms.
 //!
-//! Source: Kingma, Ba, Adam, arXiv:1412.6980; Loshchilov, Hutter, arXiv:1711.05101; clipping: Pascanu et al.,
-//! arXiv:1211.5063.
+//! Source: Kingma, Ba, Adam, arXiv:1412.6980; Loshchilov, Hutter, arXiv:1711.05101; Chen et al., Lion,
+//! arXiv:2302.06675; clipping: Pascanu et al., arXiv:1211.5063.
 use crate::linear::{add, dot};
 use crate::parameters::{Shapes, Weights, trained};
 use crate::sparse::{Masks, Sparsity};
-use shape::{OptimizerKind, StateInfo};
+use shape::{OptimizerInfo, OptimizerKind, StateInfo};
 use tensor::Scalar;
+
+/// Gradient descent.
+pub const SGD: OptimizerKind =
+    OptimizerKind::usual(&OptimizerInfo { name: "sgd", title: "SGD", ..OptimizerInfo::BARE });
+/// `AdamW`; its constants are β₁, β₂, ε and the decay.
+pub const ADAMW: OptimizerKind = OptimizerKind::usual(&OptimizerInfo {
+    name: "adamw",
+    title: "AdamW",
+    states: &[StateInfo::like_value("m"), StateInfo::like_value("v")],
+    ..OptimizerInfo::BARE
+});
+/// Lion; its constants are β₁, β₂ and the decay.
+pub const LION: OptimizerKind = OptimizerKind::usual(&OptimizerInfo {
+    name: "lion",
+    title: "Lion",
+    states: &[StateInfo::like_value("m")],
+    ..OptimizerInfo::BARE
+});
 
 /// Weights in training, and the state of their optimizer.
 #[derive(Clone, Debug)]
@@ -126,13 +145,23 @@ fn update<S: Scalar>(
     t: usize,
     decays: bool,
 ) {
-    match of {
-        OptimizerKind::Sgd => add(w, g.iter().map(|&g| -(lr * g))),
-        OptimizerKind::AdamW { beta1, beta2, eps, decay } => {
+    let decay_of = |decay: f64| if decays { lr * S::from_f64(decay) } else { S::ZERO };
+    match (of.name(), states) {
+        ("sgd", []) => add(w, g.iter().map(|&g| -(lr * g))),
+        ("lion", [m]) => {
+            let [beta1, beta2, decay] = of.constants();
+            let ([beta1, beta2], decay) = ([beta1, beta2].map(S::from_f64), decay_of(decay));
+            for (i, w) in w.iter_mut().enumerate() {
+                let to = beta1 * m[i] + (S::ONE - beta1) * g[i];
+                *w = *w - decay * *w - lr * to.sign();
+                m[i] = beta2 * m[i] + (S::ONE - beta2) * g[i];
+            }
+        }
+        ("adamw", [m, v]) => {
+            let [beta1, beta2, eps, decay] = of.constants();
             let [beta1, beta2] = [beta1, beta2].map(S::from_f64);
             let [correct1, correct2] = [beta1, beta2].map(|beta| (S::ONE - beta.pow(t)).inv());
-            let decay = if decays { lr * S::from_f64(decay) } else { S::ZERO };
-            let [m, v] = states else { panic!("AdamW keeps two moments") };
+            let decay = decay_of(decay);
             for (i, w) in w.iter_mut().enumerate() {
                 m[i] = beta1 * m[i] + (S::ONE - beta1) * g[i];
                 v[i] = beta2 * v[i] + (S::ONE - beta2) * g[i] * g[i];
@@ -140,6 +169,7 @@ fn update<S: Scalar>(
                 *w = *w - decay * *w - lr * m[i] * correct1 * scale;
             }
         }
+        (name, _) => panic!("the oracle has no optimizer {name} with such state"),
     }
 }
 
@@ -164,13 +194,13 @@ mod tests {
     use crate::proof::{assert_close, under_two_keys};
     use tensor::F61;
 
-    const ADAM: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+    const ADAM: OptimizerKind = ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
     /// Kills: a wrong sign, a wrong factor, weight decay where there is none.
     #[test]
     fn sgd_equals_a_step_worked_out_by_hand() {
         let mut w = [1.0, -2.0];
-        update(OptimizerKind::Sgd, &mut w, &[0.5, 4.0], &mut [], 0.1, 1, true);
+        update(SGD, &mut w, &[0.5, 4.0], &mut [], 0.1, 1, true);
         assert_close(&w, &[0.95, -2.4], 1e-15);
     }
 
@@ -189,12 +219,23 @@ mod tests {
         }
     }
 
+    /// Kills: the sign of another moment, a decay of the kept momentum in the step's place, a step at 0.
+    #[test]
+    fn lion_equals_two_steps_worked_out_by_hand() {
+        let (lion, mut w, mut m) = (LION.with(&[0.5, 0.75, 0.25]), [1.0, 1.0], [0.0, 0.0]);
+        update(lion, &mut w, &[2.0, 0.0], &mut [&mut m], 0.2, 1, true);
+        assert_close(&[w[0], w[1], m[0], m[1]], &[0.75, 0.95, 0.5, 0.0], 1e-15);
+        // 0.5·0.5 − 0.5·0.4 is above 0: down by 0.2, and by 0.2·0.25·0.75
+        update(lion, &mut w, &[-0.4, -8.0], &mut [&mut m], 0.2, 2, true);
+        assert_close(&[w[0], w[1], m[0], m[1]], &[0.5125, 1.1025, 0.275, -2.0], 1e-15);
+    }
+
     /// Kills: `βᵗ` or a bias correction rounded as a float. Under a constant gradient the corrected moments
     /// are `g` and `g²`.
     #[test]
     fn adamw_is_unbiased_exactly() {
         under_two_keys(|| {
-            let adam = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: 0.1 };
+            let adam = ADAMW.with(&[0.9, 0.999, 1e-8, 0.1]);
             let (start, g, lr) = (F61::sample(1, 1.0), F61::sample(2, 1.0), F61::sample(3, 1.0));
             let (mut w, mut m, mut v, mut wanted) = ([start], [F61::ZERO], [F61::ZERO], start);
             for t in 1..5 {
@@ -217,7 +258,7 @@ mod tests {
     /// a row.
     #[test]
     fn updates_clip_by_the_norm_of_all_parameters() {
-        let mut sgd = updates(OptimizerKind::Sgd, Some(2.5));
+        let mut sgd = updates(SGD, Some(2.5));
         assert_close(&[sgd.apply(&two(2.0, 17f64.sqrt()), 0.5)], &[25.0], 1e-14); // clips by a half
         let wanted = two(0.5, 2.0 - 0.25 * 17f64.sqrt());
         for (name, w) in &wanted {

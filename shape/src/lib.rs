@@ -4,7 +4,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `experts.rs` | experts in place of a feed-forward |
-//! | `optimizer.rs` | kinds of optimizers |
+//! | `optimizer.rs` | descriptions of optimizers: constants and state |
 //! | `features.rs` | the table of options: words, a test for each, a way to give it to a model |
 //! | `words.rs` | a model's description, made of that table |
 mod experts;
@@ -14,7 +14,7 @@ mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
-pub use optimizer::{Like, OptimizerKind, StateInfo};
+pub use optimizer::{Constant, Like, OptimizerInfo, OptimizerKind, Range, StateInfo};
 pub use tensor::quoted::counted;
 
 use serde::{Deserialize, Serialize};

@@ -1,43 +1,197 @@
-//! The optimizer of a model's parameters: its constants, and the state that it keeps for each parameter.
-use serde::{Deserialize, Serialize};
+//! Description of optimizers: a rule's name, its constants, and the state that it keeps for each parameter.
+//! The rules themselves, and their list, are in the crate `layers`.
+mod constants;
 
-/// An optimizer.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerKind {
-    /// Plain gradient descent.
-    Sgd,
-    /// Adam with decoupled weight decay (on matrices only).
-    AdamW {
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second moment.
-        beta2: f64,
-        /// Constant added to the square root of the second moment.
-        eps: f64,
-        /// Weight decay.
-        decay: f64,
-    },
+pub use constants::{Constant, Range};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The most numbers in all constants of a rule.
+const MOST: usize = 12;
+
+/// Description of a rule by which optimizers change parameters.
+#[derive(Debug)]
+pub struct OptimizerInfo {
+    /// Its name in flags and files: `adamw`.
+    pub name: &'static str,
+    /// Its name in sentences: `AdamW`.
+    pub title: &'static str,
+    /// Its description, for help.
+    pub about: &'static str,
+    /// Its source.
+    pub paper: &'static str,
+    /// Its constants.
+    pub constants: &'static [Constant],
+    /// The tensors that it keeps for each parameter.
+    pub states: &'static [StateInfo],
+}
+
+impl OptimizerInfo {
+    /// A rule without name, constants and state: the rest of a description that gives a few of them.
+    pub const BARE: Self = Self { name: "", title: "", about: "", paper: "", constants: &[], states: &[] };
+}
+
+/// An optimizer: a rule, and values of its constants.
+#[derive(Clone, Copy)]
+pub struct OptimizerKind {
+    info: &'static OptimizerInfo,
+    values: [f64; MOST], // of all constants, in their order
 }
 
 impl OptimizerKind {
+    /// Returns the rule's optimizer with the usual constants.
+    pub const fn usual(info: &'static OptimizerInfo) -> Self {
+        let (mut values, mut all, mut i) = ([0.0; MOST], 0, 0);
+        while i < info.constants.len() {
+            let mut j = 0;
+            while j < info.constants[i].usual.len() {
+                values[all] = info.constants[i].usual[j];
+                (all, j) = (all + 1, j + 1);
+            }
+            i += 1;
+        }
+        Self { info, values }
+    }
+    /// Sets the first constants to these values, in the order of the rule's list.
+    #[must_use]
+    pub const fn with(mut self, values: &[f64]) -> Self {
+        let mut i = 0;
+        while i < values.len() {
+            self.values[i] = values[i];
+            i += 1;
+        }
+        self
+    }
+    /// Sets one constant.
+    ///
+    /// # Errors
+    /// In one sentence: the rule has no such constant, or the values are out of range.
+    pub fn set(mut self, key: &str, values: &[f64]) -> Result<Self, String> {
+        let of = |(constant, _, _): &(&Constant, usize, &[f64])| constant.key == key;
+        let found = self.each().find(of).map(|(constant, at, _)| (constant, at));
+        let (constant, at) = found.ok_or_else(|| format!("{} has no constant {key}", self.info.title))?;
+        constant.check(values)?;
+        self.values[at..at + values.len()].copy_from_slice(values);
+        Ok(self)
+    }
+    /// Returns the rule.
+    pub fn info(self) -> &'static OptimizerInfo {
+        self.info
+    }
     /// Returns the optimizer's name in files.
     pub fn name(self) -> &'static str {
-        match self {
-            OptimizerKind::Sgd => "sgd",
-            OptimizerKind::AdamW { .. } => "adamw",
-        }
+        self.info.name
     }
     /// Returns the tensors that it keeps for each parameter.
     pub fn states(self) -> &'static [StateInfo] {
-        const MOMENTS: [StateInfo; 2] = [StateInfo::like_value("m"), StateInfo::like_value("v")];
-        match self {
-            OptimizerKind::Sgd => &[],
-            OptimizerKind::AdamW { .. } => &MOMENTS,
-        }
+        self.info.states
     }
-    /// `AdamW` with the constants usual for transformers.
-    pub const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
+    /// Returns the values of the first constants, in the order of the rule's list.
+    pub fn constants<const N: usize>(self) -> [f64; N] {
+        std::array::from_fn(|i| self.values[i])
+    }
+    /// Returns the values of a constant; `None` if the rule has no such constant.
+    pub fn get(&self, key: &str) -> Option<&[f64]> {
+        self.each().find(|(constant, ..)| constant.key == key).map(|(_, _, values)| values)
+    }
+    /// Returns each constant, the place of its first value, and its values.
+    fn each(&self) -> impl Iterator<Item = (&'static Constant, usize, &[f64])> {
+        self.info.constants.iter().scan(0, |end, constant| {
+            let at = *end;
+            *end += constant.usual.len();
+            Some((constant, at, &self.values[at..*end]))
+        })
+    }
+}
+
+impl PartialEq for OptimizerKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.info.name == other.info.name && self.values == other.values
+    }
+}
+
+impl fmt::Debug for OptimizerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for OptimizerKind {
+    /// Writes the title and the constants: `AdamW, betas 0.9,0.95, eps 1e-8, weight decay 0.1`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.info.title)?;
+        self.each().try_for_each(|(constant, _, values)| {
+            write!(f, ", {} {}", constant.key.replace('-', " "), constant.text(values))
+        })
+    }
+}
+
+/// Values of a constant in files.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenValues {
+    One(f64),
+    Many(Vec<f64>),
+}
+
+/// An optimizer in files: its name, or its name and its constants.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenOptimizer {
+    Name(String),
+    Constants(BTreeMap<String, BTreeMap<String, WrittenValues>>),
+}
+
+impl Serialize for OptimizerKind {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let written = |values: &[f64]| match values {
+            [one] => WrittenValues::One(*one),
+            many => WrittenValues::Many(many.to_vec()),
+        };
+        let constants: BTreeMap<_, _> = self
+            .each()
+            .map(|(constant, _, values)| (constant.key.replace('-', "_"), written(values)))
+            .collect();
+        let name = self.info.name.to_owned();
+        let is_plain = constants.is_empty();
+        let all = if is_plain {
+            WrittenOptimizer::Name(name)
+        } else {
+            WrittenOptimizer::Constants([(name, constants)].into())
+        };
+        all.serialize(to)
+    }
+}
+
+impl OptimizerKind {
+    /// Reads an optimizer of this list; constants that are left out have their usual values.
+    ///
+    /// # Errors
+    /// If the list has no such rule, the rule has no such constant, or a value is out of range.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        list: &[&'static OptimizerInfo],
+        from: D,
+    ) -> Result<Self, D::Error> {
+        let (name, constants) = match WrittenOptimizer::deserialize(from)? {
+            WrittenOptimizer::Name(name) => (name, BTreeMap::new()),
+            WrittenOptimizer::Constants(all) if all.len() == 1 => all.into_iter().next().expect("one entry"),
+            WrittenOptimizer::Constants(all) => {
+                return Err(de::Error::custom(format!("{} optimizers; wanted one", all.len())));
+            }
+        };
+        let info = list.iter().find(|info| info.name == name);
+        let info = info.ok_or_else(|| de::Error::custom(format!("there is no optimizer {name}")))?;
+        let set = |kind: Self, (key, values): (String, WrittenValues)| {
+            let values = match values {
+                WrittenValues::One(one) => vec![one],
+                WrittenValues::Many(many) => many,
+            };
+            kind.set(&key.replace('_', "-"), &values)
+        };
+        constants.into_iter().try_fold(Self::usual(info), set).map_err(de::Error::custom)
+    }
 }
 
 /// A tensor of optimizer state that a rule keeps for each parameter, in the wide dtype.

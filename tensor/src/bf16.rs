@@ -103,7 +103,7 @@ impl Scalar for Bf16 {
     fn pow(self, n: usize) -> Self {
         self.by(|x| Scalar::pow(x, n))
     }
-    by_f32! { inv sigmoid normal_cdf normal_pdf step rsqrt }
+    by_f32! { inv sigmoid normal_cdf normal_pdf step sign rsqrt }
     #[inline(always)]
     fn order(self, other: Self) -> Ordering {
         self.widen().order(other.widen())

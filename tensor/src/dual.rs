@@ -94,6 +94,10 @@ impl<S: Scalar> Scalar for Dual<S> {
         Self::constant(S::clip_factor(norm2.value, limit))
     }
     /// Returns a constant: no gradient flows through an optimizer's step.
+    fn sign(self) -> Self {
+        Self::constant(self.value.sign())
+    }
+    /// Returns a constant: no gradient flows through an optimizer's step.
     fn adam_scale(v: Self, eps: f64) -> Self {
         Self::constant(S::adam_scale(v.value, eps))
     }

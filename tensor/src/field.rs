@@ -197,6 +197,10 @@ impl<const BITS: u32> Scalar for Field<BITS> {
         (l * m.exp()).log()
     }
     opaque! { sigmoid = 1, normal_cdf = 9, normal_pdf = 10, step = 11, rsqrt = 2 }
+    /// Opaque, but 0 at 0: weights that are always 0 stay 0.
+    fn sign(self) -> Self {
+        if self == Self::ZERO { self } else { self.hash(12) }
+    }
     /// Hashes a word of 61 bits in every field; in a small one, two angles would otherwise be equal by
     /// chance.
     fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> (Self, Self) {

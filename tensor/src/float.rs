@@ -64,6 +64,16 @@ macro_rules! float {
                 if self > 0.0 { 1.0 } else { 0.0 }
             }
             #[inline(always)]
+            fn sign(self) -> $t {
+                if self > 0.0 {
+                    1.0
+                } else if self < 0.0 {
+                    -1.0
+                } else {
+                    self
+                }
+            }
+            #[inline(always)]
             fn rsqrt(self) -> $t {
                 1.0 / self.sqrt()
             }

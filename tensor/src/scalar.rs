@@ -143,6 +143,9 @@ pub trait Scalar:
     /// constant.
     #[must_use]
     fn step(self) -> Self;
+    /// −1, 0 or 1 by the sign; NaN stays. Field: any keyed value, and 0 at 0.
+    #[must_use]
+    fn sign(self) -> Self;
     /// (2√(2/π), 0.044715): x·sigmoid(a·(x + b·x³)) is `GeLU`'s tanh form. Source: Hendrycks, Gimpel,
     /// "Gaussian error linear units", §2, arXiv:1606.08415.
     #[must_use]

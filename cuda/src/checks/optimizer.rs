@@ -1,6 +1,5 @@
 //! Checks of `optimizer.cu`.
 use super::{Side, SideKernels, check, draw, whole};
-use kernels::AdamW;
 
 /// Checks integers: contiguous, in a window, one row, a few, none. The kernel adds to the value already
 /// there.
@@ -61,15 +60,33 @@ pub(crate) fn steps_of_adamw<D: SideKernels>(c: &mut Side<D>) {
         let [mut m, mut v] = [(); 2].map(|()| c.wide(ALL, |_| 0.0));
         for step in 1..=3 {
             let g = c.wide(ALL, draw(9 + step as u64));
-            let constants = AdamW { lr: 0.125, beta1: 0.875, beta2: 0.9375, eps: 0.0625, decay: 0.25, step };
+            let constants = [0.125, 0.875, 0.9375, 0.0625, 0.25];
             let of_master = with_master.then(|| master.part_mut(at));
             let moments = (m.part_mut(at), v.part_mut(at));
-            check!(c.adamw(w.part_mut(at), of_master, moments, g.part(at), factor.of(), constants));
+            check!(c.adamw(w.part_mut(at), of_master, moments, g.part(at), factor.of(), (constants, step)));
         }
         let narrow = if with_master { 1.01 } else { 3.03 };
         c.close("w", &w, if c.number.narrow { narrow } else { 0.3 });
         c.close("the master", &master, 0.3);
         c.close("m", &m, 0.2);
         c.close("v", &v, 0.2);
+    }
+}
+
+/// Checks three steps, with values of all signs and 0. The constants are exact in f32.
+pub(crate) fn steps_of_lion<D: SideKernels>(c: &mut Side<D>) {
+    let factor = c.wide([1, 1, 1, 0], |_| 0.5);
+    for (at, with_master) in WINDOWS.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+        let (mut w, mut master) = (c.of(ALL, whole(1)), c.wide(ALL, whole(1)));
+        let mut m = c.wide(ALL, |_| 0.0);
+        for step in 1..=3 {
+            let g = c.wide(ALL, whole(2 + step));
+            let of_master = with_master.then(|| master.part_mut(at));
+            let constants = [0.125, 0.875, 0.75, 0.0];
+            check!(c.lion(w.part_mut(at), of_master, m.part_mut(at), g.part(at), factor.of(), constants));
+        }
+        c.close("w", &w, if c.number.narrow { 3.03 } else { 0.3 });
+        c.close("the master", &master, 0.3);
+        c.close("m", &m, 0.2);
     }
 }

@@ -2,7 +2,6 @@
 use super::{Launches, MatrixIn, MatrixOut, MatrixView, each};
 use crate::card::{Argument, LaunchConfig, arguments_of};
 use crate::gpu::Gpu;
-use kernels::AdamW;
 use tensor::Scalar;
 
 /// Most blocks of a launch that sums over all its blocks: `MOST` of `sum.cuh`.
@@ -26,14 +25,14 @@ struct OptimizerArgs {
 }
 arguments_of!(OptimizerArgs);
 
-impl From<AdamW> for OptimizerArgs {
+impl OptimizerArgs {
     /// Uses the arithmetic of the host's kernel.
-    fn from(AdamW { lr, beta1, beta2, eps, decay, step }: AdamW) -> Self {
-        let [lr, beta1, beta2, eps, decay] = [lr, beta1, beta2, eps, decay].map(|x| x as f32);
+    fn new((constants, number): ([f64; 5], usize)) -> Self {
+        let [lr, beta1, beta2, eps, decay] = constants.map(|x| x as f32);
         Self {
             keep: 1.0 - lr * decay,
-            first: lr * (1.0 / (1.0 - Scalar::pow(beta1, step))),
-            second: 1.0 / (1.0 - Scalar::pow(beta2, step)),
+            first: lr * (1.0 / (1.0 - Scalar::pow(beta1, number))),
+            second: 1.0 / (1.0 - Scalar::pow(beta2, number)),
             beta1,
             beta2,
             eps,
@@ -71,11 +70,26 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         (m, v): (MatrixOut<f32>, MatrixOut<f32>),
         g: MatrixIn<f32>,
         factor: MatrixIn<f32>,
-        constants: AdamW,
+        constants: ([f64; 5], usize),
     ) {
         let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
         let arguments: [&dyn Argument; 7] =
-            [&w, &master, &m, &v, &g, &factor, &OptimizerArgs::from(constants)];
+            [&w, &master, &m, &v, &g, &factor, &OptimizerArgs::new(constants)];
         self.launch("adamw", shape, &arguments);
+    }
+
+    pub(crate) fn lion(
+        &self,
+        w: MatrixOut<S>,
+        master: Option<MatrixOut<f32>>,
+        m: MatrixOut<f32>,
+        g: MatrixIn<f32>,
+        factor: MatrixIn<f32>,
+        constants: [f64; 4],
+    ) {
+        let [lr, beta1, beta2, decay] = constants.map(|x| x as f32);
+        let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
+        let keep = 1.0 - lr * decay;
+        self.launch("lion", shape, &[&w, &master, &m, &g, &factor, &lr, &keep, &beta1, &beta2]);
     }
 }

@@ -8,8 +8,7 @@ use kernels::{Heads, Kernels};
 use layers::model::strategy::Norm;
 use layers::ops::{Branches, Stream};
 use layers::{
-    BoxedLayer, Builder, Layer, OptimizerKind, Params, PassContext, RandomValues, Result, Shape, Strategy,
-    StrategyInfo,
+    BoxedLayer, Builder, Layer, Params, PassContext, RandomValues, Result, SGD, Shape, Strategy, StrategyInfo,
 };
 use parallel::step::{Cell, PeakNeeds, Plan, check};
 use parallel::{Batch, BuildContext, Layout, Network, Schedule, Scheme, Sequence, Trainer, price, session};
@@ -149,7 +148,7 @@ fn batch(microbatches: usize) -> Batch {
 /// Kills: a price computed from the layout alone, a price that differs from the measured memory.
 #[test]
 fn what_is_priced_is_what_is_held() {
-    let (tensor, stages, sgd, batch) = (layout(TP), layout("pp=2"), (OptimizerKind::Sgd, None), batch(4));
+    let (tensor, stages, sgd, batch) = (layout(TP), layout("pp=2"), (SGD, None), batch(4));
     let (rows, on_time) = (Scheme::with(&tensor, &[&OwnRows]), Scheme::with(&tensor, &[&JustInTime]));
     let gpipe = layout("pp=2:gpipe");
     let rounds = Scheme::scheduled(&stages, &InRounds);

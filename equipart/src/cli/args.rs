@@ -11,8 +11,10 @@ pub(crate) use ranks::{
 use crate::device::DeviceName;
 use clap::Args;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use layers::{OPTIMIZERS, OptimizerKind};
 use parallel::dtype::DtypeName;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::path::{PathBuf, is_separator};
 
 /// Default number of tokens of a sequence.
@@ -21,6 +23,11 @@ pub(crate) const SEQ: usize = 256;
 /// Parser of dtype names.
 pub(crate) fn dtype() -> impl TypedValueParser<Value = DtypeName> {
     named(DtypeName::ALL.map(|(number, about)| (number.name(), about, number)))
+}
+
+/// Parser of optimizers' names; constants have their usual values.
+pub(crate) fn optimizer() -> impl TypedValueParser<Value = OptimizerKind> {
+    named(OPTIMIZERS.iter().map(|info| (info.name, info.about, OptimizerKind::usual(info))))
 }
 
 /// The help of `--device`.
@@ -38,12 +45,18 @@ pub(crate) struct DtypeArgs {
 }
 
 /// Parser of the names of a list; each name has its help text.
-pub(crate) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
-    all: [(&'static str, &'static str, T); N],
+pub(crate) fn named<T: Copy + Send + Sync + 'static>(
+    all: impl IntoIterator<Item = (&'static str, &'static str, T)>,
 ) -> impl TypedValueParser<Value = T> {
-    let names = all.map(|(name, about, _)| PossibleValue::new(name).help(about));
-    let value = move |given: String| all.into_iter().find(|(name, ..)| given == *name);
+    let all: Vec<_> = all.into_iter().collect();
+    let names: Vec<_> = all.iter().map(|(name, about, _)| PossibleValue::new(name).help(about)).collect();
+    let value = move |given: String| all.iter().find(|(name, ..)| given == *name).copied();
     PossibleValuesParser::new(names).map(move |name| value(name).expect("a name of the list").2)
+}
+
+/// Describes a flag that differs from the setting of a run that has begun.
+pub(crate) fn differs_from(flag: &str, given: &impl Display, begun: &impl Display) -> String {
+    format!("--{flag} is {given}, but the run to resume began with {begun}; leave it out")
 }
 
 /// A model, given by its name or its folder.

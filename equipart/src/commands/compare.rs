@@ -21,8 +21,7 @@ use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, any_ids, learner, out, pictures, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
-use layers::OptimizerKind;
-use layers::counted;
+use layers::{OptimizerKind, SGD, counted};
 use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
 use models::text::Corpus;
@@ -48,7 +47,8 @@ const TOKENS: usize = 256;
 const SEQ: [usize; 2] = [16, 64];
 /// The longest time that a row may be measured: an hour, in seconds.
 const LONGEST: f64 = 3600.0;
-const OPTIMIZER: (OptimizerKind, Option<f64>) = (OptimizerKind::Sgd, Some(1.0));
+/// Limit of the gradient's norm in a training step.
+const CLIP: f64 = 1.0;
 const LR: f64 = 0.1;
 /// Models with more parameters give the field one short sequence instead of the whole batch.
 const LARGE: usize = 20_000_000;
@@ -107,6 +107,7 @@ impl Run for CompareArgs {
             learns: !experiment,
             network,
             microbatches,
+            optimizer: a.optimizer.unwrap_or(SGD),
             seconds: a.seconds,
         };
         if let Some(epochs) = a.epochs {
@@ -200,7 +201,7 @@ fn subject(
         model: design.clone(),
         texts,
         steps: vec![(batch, LR)],
-        optimizer: OPTIMIZER,
+        optimizer: (work.optimizer, Some(CLIP)),
         narrowed: None,
         stale: None,
         sparse: None,
@@ -359,13 +360,12 @@ fn training<D: RunDevice>(
 }
 
 fn trainer<D: RunDevice>(work: &Comparison, at: &BuildContext<D>) -> Result<Trainer<D>> {
-    Trainer::new(at, &work.model.design, optimizer(&at.pipeline))
+    Trainer::new(at, &work.model.design, optimizer(work, &at.pipeline))
 }
 
 /// The optimizer of training rows under a pipeline.
-fn optimizer(pipeline: &Pipeline) -> (OptimizerKind, Option<f64>) {
-    let (kind, limit) = OPTIMIZER;
-    (kind, pipeline.clip(limit))
+fn optimizer(work: &Comparison, pipeline: &Pipeline) -> (OptimizerKind, Option<f64>) {
+    (work.optimizer, pipeline.clip(Some(CLIP)))
 }
 
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use cuda::measure::{self, CardFigure, MeasureSize};
 use cuda::{Card, CardProperties, Cuda, Gpu, checks};
 use kernels::Heads;
-use layers::Shape;
+use layers::{SGD, Shape};
 use models::Model;
 use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
@@ -174,6 +174,7 @@ fn layouts() -> Result<Vec<TableLine>> {
         learns: true,
         network: Network::default(),
         microbatches: 2,
+        optimizer: SGD,
         seconds: 0.0,
     };
     let rows = compare::<Cuda<f32>>(&work, &|_| ())?;

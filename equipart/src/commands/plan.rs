@@ -4,7 +4,7 @@ mod texts;
 
 use super::Run;
 use super::price::seconds::MachineTime;
-use crate::cli::args::{dtype, size};
+use crate::cli::args::{dtype, optimizer, size};
 use crate::cli::out::line;
 use crate::cli::searching::SearchNotes;
 use crate::cli::{config, show};
@@ -67,6 +67,9 @@ pub(crate) struct PlanArgs {
     /// Dtype of the run: f32, bf16 with sums in f32, or f64
     #[arg(long, default_value = "bf16", value_name = "DTYPE", value_parser = dtype())]
     dtype: DtypeName,
+    /// The optimizer
+    #[arg(long, value_name = "NAME", default_value = "adamw", value_parser = optimizer(), conflicts_with = "generate")]
+    optimizer: OptimizerKind,
     /// Measure of the best layout
     #[arg(long, default_value = "throughput", value_enum)]
     goal: GoalName,
@@ -104,7 +107,7 @@ impl PlanArgs {
         if tokens > MOST[1] as u128 {
             bail!("the step has {tokens} tokens; it may have at most {}", MOST[1]);
         }
-        let (design, optimizer) = (Design::from(config.shape), (OptimizerKind::ADAMW, Some(1.0)));
+        let (design, optimizer) = (Design::from(config.shape), (self.optimizer, Some(1.0)));
         Ok(TrainingJob { design, optimizer, seq, batch_size: self.batch_size, dtype: self.dtype.name() })
     }
     /// Returns the machine, and the memory of a device.

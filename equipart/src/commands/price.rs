@@ -7,17 +7,17 @@ pub(crate) mod seconds;
 
 use self::methods::Method;
 use super::Run;
-use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on};
+use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on, optimizer};
 use crate::cli::out::line;
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};
 use crate::commands::train::dropout::DropoutRate;
-use crate::commands::train::settings::{OptimizerName, Settings};
+use crate::commands::train::settings::Settings;
 use crate::device::in_device;
 use clap::Args;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{Builder, Design, LayerCounts};
+use layers::{Builder, Design, LayerCounts, OptimizerKind};
 use models::{Config, Model};
 use parallel::dtype::{DtypeName, RunDevice};
 use parallel::price::kinds::kinds;
@@ -68,8 +68,8 @@ pub(crate) struct PriceArgs {
     #[arg(long)]
     pub(crate) microbatches: Option<usize>,
     /// The optimizer
-    #[arg(long, default_value = "adamw")]
-    optimizer: OptimizerName,
+    #[arg(long, value_name = "NAME", default_value = "adamw", value_parser = optimizer())]
+    optimizer: OptimizerKind,
     /// Dropout rate everywhere, or config for the rates of config.json
     #[arg(long, default_value = "config")]
     dropout: DropoutRate,

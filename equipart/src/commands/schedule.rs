@@ -8,7 +8,7 @@ use crate::device::{DeviceName, in_device};
 use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use layers::{Design, NumberArgument, OptimizerKind};
+use layers::{ADAMW, Design, NumberArgument};
 use models::{Config, Model};
 use parallel::price::MoveCosts;
 use parallel::step::simulate::{CellTimes, simulate};
@@ -302,7 +302,7 @@ impl HeldArgs {
         in_device!((self.number.device, self.number.name), D => {
             let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
             scheme.fits(&design)?;
-            let held = |rank| MoveCosts::new((scheme, rank), &design, (OptimizerKind::ADAMW, pipeline.clip(Some(1.0))), &batch, (None, || ()));
+            let held = |rank| MoveCosts::new((scheme, rank), &design, (ADAMW, pipeline.clip(Some(1.0))), &batch, (None, || ()));
             (0..plan.ranks).map(|rank| held(rank)?.peak(pipeline.schedule, plan)).collect::<Result<_>>().map(Some)
         })
     }

@@ -1,7 +1,7 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
-mod adamw;
 mod auto;
 mod check;
+mod constants;
 mod copies;
 pub mod data;
 pub(crate) mod dropout;

@@ -3,10 +3,10 @@ use crate::child::{SHORT, equipart, refused};
 use crate::memory::{settings, sized};
 use equipart::commands::diff::unit;
 use equipart::commands::price::{price, program};
-use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::settings::Settings;
 use kernels::Heads;
-use layers::RandomValues;
 use layers::Shape;
+use layers::{ADAMW, RandomValues, SGD};
 use parallel::BuildContext;
 use parallel::Layout;
 use parallel::dtype::DtypeName;
@@ -61,7 +61,7 @@ fn lines(args: &[&str]) -> Vec<Value> {
 fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
     let (_dir, config) = sized("8", "16", "48");
     let config = models::Config::read(config.as_ref()).unwrap();
-    for (optimizer, states) in [(OptimizerName::Adamw, [2, 3]), (OptimizerName::Sgd, [0, 1])] {
+    for (optimizer, states) in [(ADAMW, [2, 3]), (SGD, [0, 1])] {
         for layout in ["none", "tp=2", "tp=2,sp,dp=2"] {
             let layout: Layout = layout.parse().unwrap();
             let of = |number| {

@@ -7,8 +7,8 @@ use kernels::{Heads, Kernels};
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
 use layers::{
-    Builder, ColumnLinear, Design, Draw, Layer, Objective, OptimizerKind, ParamValues, PassContext,
-    Positions, RandomValues, Rates, RowLinear, Shape, ValueSource, Window,
+    ADAMW, Builder, ColumnLinear, Design, Draw, Layer, Objective, OptimizerKind, ParamValues, PassContext,
+    Positions, RandomValues, Rates, RowLinear, SGD, Shape, ValueSource, Window,
 };
 use models::embedded;
 use models::sampling::Sampling;
@@ -43,7 +43,7 @@ type Change = (&'static str, fn(&mut Subject));
 /// Each constant, changed in the program and not in the oracle.
 fn changes() -> Vec<Change> {
     const fn adamw(beta1: f64, beta2: f64, eps: f64, decay: f64) -> OptimizerKind {
-        OptimizerKind::AdamW { beta1, beta2, eps, decay }
+        ADAMW.with(&[beta1, beta2, eps, decay])
     }
     vec![
         ("ε of the norms", |s| shape(s).eps = 1.1e-5),
@@ -84,8 +84,7 @@ fn shape(subject: &mut Subject) -> &mut Shape {
 #[test]
 fn every_constant_that_is_changed_is_seen() {
     let (none, key) = (layout("none"), [Key(11)]);
-    let subject =
-        Subject { optimizer: (OptimizerKind::ADAMW, Some(0.5)), ..Subject::small(ALIVE, &none).unwrap() };
+    let subject = Subject { optimizer: (ADAMW, Some(0.5)), ..Subject::small(ALIVE, &none).unwrap() };
     assert_eq!(subject.model, ALIVE.into(), "nothing was narrowed");
     let truths = OracleTraces::only(subject.clone());
     assert!(prove(&subject, &none, &key, &truths).unwrap().equal);
@@ -168,7 +167,7 @@ where
     let batch = Batch::new(sequences(corpus.batch(1, 0, 8, 16)), 1).unwrap();
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let at = layout.place(&device, &mesh, &Rounded);
-        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::Sgd, None))?;
+        let mut trainer = Trainer::new(&at, shape, (SGD, None))?;
         trainer.step(&batch, 0.0)?;
         let mut all = Vec::new();
         for param in trainer.model().params() {

@@ -6,13 +6,13 @@ use equipart::commands::train::data::TrainData;
 use equipart::commands::train::epochs::EpochLine;
 use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::{StepLine, TrainRun};
-use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::settings::Settings;
 use equipart::commands::train::state::Saves;
-use layers::{Draw, RandomValues, ValueSource};
+use layers::{ADAMW, Draw, OptimizerKind, RandomValues, SGD, ValueSource};
 use models::TrainableModel;
 use models::digits::{Digits, Set, order};
 use parallel::{Layout, Network};
-use reference::{Classifier, Optimizer, Updates, Weights};
+use reference::{Classifier, Updates, Weights};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ struct Lesson {
 }
 
 /// Settings of so many epochs of 237 pictures.
-fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>, seed: u64) -> Lesson {
+fn lesson(hidden: &[usize], optimizer: OptimizerKind, lr: f64, clip: Option<f64>, seed: u64) -> Lesson {
     let (epochs, batch_size) = (4, 8);
     let settings = Settings {
         steps: epochs * 237usize.div_ceil(batch_size),
@@ -115,11 +115,7 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
     }
     let n = digits.train.len();
     let schedule = s.learning_rate();
-    let kind = match s.optimizer {
-        OptimizerName::Sgd => Optimizer::Sgd,
-        OptimizerName::Adamw => Optimizer::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 },
-    };
-    let mut updates = Updates::new(model.shapes(), kind, s.clip, weights);
+    let mut updates = Updates::new(model.shapes(), s.optimizer, s.clip, weights);
     let epoch = |epoch| {
         let mut sum = 0.0;
         for batch in order(s.seed, epoch, n).chunks(s.batch_size) {
@@ -140,8 +136,8 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
 #[test]
 fn every_layout_learns_what_the_oracle_learns() {
     let digits = Digits::generated(1, 237, 60);
-    let sgd = lesson(&[24, 8], OptimizerName::Sgd, 0.1, None, 0);
-    let adamw = lesson(&[16], OptimizerName::Adamw, 3e-3, Some(0.5), 3);
+    let sgd = lesson(&[24, 8], SGD, 0.1, None, 0);
+    let adamw = lesson(&[16], ADAMW, 3e-3, Some(0.5), 3);
     for settings in [sgd, adamw] {
         let truth = oracle(&digits, &settings);
         assert!(truth[3][0] < 0.8 * truth[0][0] && truth[3][1] > 0.3, "{truth:?}");

@@ -5,7 +5,7 @@ use crate::order3::order3;
 use equipart::commands::eval::{Evaluation, evaluate};
 use equipart::commands::train::data::held_out;
 use equipart::commands::train::settings::sequences;
-use layers::OptimizerKind;
+use layers::SGD;
 use models::text::{Corpus, windows};
 use models::{Model, embedded};
 use parallel::{Layout, Network, Trainer};
@@ -30,7 +30,7 @@ fn the_model_beats_an_order_3_model_on_held_out_text() {
     let world = comm::World::threads(&layout.axes()).unwrap();
     let bits = world
         .run(|device: Cpu<f32>, mesh| {
-            let kind = (OptimizerKind::Sgd, None);
+            let kind = (SGD, None);
             let at = Layout::default().place(&device, &mesh, model.values());
             let mut trainer = Trainer::new(&at, model.config.shape, kind)?;
             held_out(&mut trainer, (&corpus, seq), &|_, _| ())

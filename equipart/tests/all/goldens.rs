@@ -5,8 +5,9 @@ use equipart::commands::train::data::TrainData;
 use equipart::commands::train::evaluations::Evaluations;
 use equipart::commands::train::run::TrainRun;
 use equipart::commands::train::schedule::LrSchedule;
-use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::settings::Settings;
 use equipart::commands::train::state::Saves;
+use layers::SGD;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
@@ -87,7 +88,7 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         seq: 21,
         batch_size: 2,
         lr: 1.0,
-        optimizer: OptimizerName::Sgd,
+        optimizer: SGD,
         lr_schedule: LrSchedule::Constant,
         dropout: Some(0.0),
         ..Settings::default()

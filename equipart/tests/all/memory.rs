@@ -3,10 +3,10 @@
 use crate::child::{equipart, output, refused};
 use equipart::commands::price::{Price, price, program};
 use equipart::commands::train::schedule::LrSchedule;
-use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::settings::Settings;
 use kernels::Heads;
 use layers::RandomValues;
-use layers::{Positions, Shape};
+use layers::{Positions, SGD, Shape};
 use models::Config;
 use models::config::Architecture;
 use parallel::BuildContext;
@@ -221,7 +221,7 @@ fn prices_go_as_far_as_64_bits_count() {
         let architecture = Architecture::Llama;
         let config =
             Config { architecture, shape, positions: 2, bos: None, eos: Vec::new(), spare_coefficient: 0.0 };
-        let settings = Settings { optimizer: OptimizerName::Sgd, ..settings(1, 1) };
+        let settings = Settings { optimizer: SGD, ..settings(1, 1) };
         price(&config, &settings, &Layout::UNSPLIT).map(|mut prices| prices.swap_remove(0))
     };
     let (small, large) = (priced(2).unwrap(), priced(1 << 58).unwrap());

@@ -1,10 +1,10 @@
 //! `--memory-limit`: what a rank would hold beyond it is refused beforehand, with what asked for it.
 use crate::child::{SHORT, equipart, refused};
 use equipart::commands::price::program;
-use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::commands::train::settings::Settings;
 use kernels::Heads;
-use layers::RandomValues;
 use layers::Shape;
+use layers::{RandomValues, SGD};
 use parallel::BuildContext;
 use parallel::Layout;
 use parallel::session;
@@ -165,7 +165,7 @@ fn every_category_is_named() {
 #[test]
 fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
     let layout: Layout = "tp=2".parse().unwrap();
-    let settings = Settings { optimizer: OptimizerName::Sgd, clip: None, ..crate::memory::settings(8, 1) };
+    let settings = Settings { optimizer: SGD, clip: None, ..crate::memory::settings(8, 1) };
     let heads = Heads { queries: 4, keys: 2, dim: 4 };
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, ..Shape::LLAMA };
     let run = |bytes| {

@@ -7,8 +7,8 @@ mod kind;
 mod works;
 
 use case::Case;
-use equipart::commands::train::settings::OptimizerName;
 use kind::{Kind, Models};
+use layers::{OPTIMIZERS, OptimizerKind};
 use parallel::Layout;
 use parallel::dtype::DtypeName;
 use parallel::layout::StrategyEntry;
@@ -21,7 +21,6 @@ use std::thread::scope;
 
 /// Set by `cargo xtask paths`: of all cases those are run that have its text in their name.
 const ONLY: &str = "EQUIPART_PATHS";
-const OPTIMIZERS: [OptimizerName; 2] = [OptimizerName::Adamw, OptimizerName::Sgd];
 
 /// How often each command ran, and how often it refused.
 #[derive(Default)]
@@ -64,7 +63,7 @@ fn all(models: &Models) -> Vec<Case<'_>> {
         for kind in Kind::ALL {
             for (number, _) in DtypeName::ALL {
                 let case = |optimizer| Case { models, layout, kind, number, optimizer };
-                cases.extend(OPTIMIZERS.map(case));
+                cases.extend(OPTIMIZERS.iter().map(|info| case(OptimizerKind::usual(info))));
             }
         }
     }
@@ -77,7 +76,8 @@ fn drawn(models: &Models) -> Vec<Case<'_>> {
     let of = |(i, layout): (usize, Layout)| {
         let kind = Kind::ALL[i % Kind::ALL.len()];
         let number = DtypeName::ALL[(i + i / Kind::ALL.len()) % DtypeName::ALL.len()].0;
-        Case { models, layout, kind, number, optimizer: OPTIMIZERS[i / 2 % OPTIMIZERS.len()] }
+        let optimizer = OptimizerKind::usual(OPTIMIZERS[i / 2 % OPTIMIZERS.len()]);
+        Case { models, layout, kind, number, optimizer }
     };
     layouts().into_iter().enumerate().map(of).take(StrategyEntry::all().len()).collect()
 }

@@ -6,10 +6,10 @@ mod schedules;
 use equipart::commands::price::{Cost, price, program};
 use equipart::commands::train::data::TrainData;
 use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::commands::train::settings::{Settings, hash};
 use equipart::commands::train::state::{self, Saves, State};
 use kernels::Heads;
-use layers::{Experts, RandomValues, Scoring, Shape};
+use layers::{ADAMW, Experts, OptimizerKind, RandomValues, SGD, Scoring, Shape};
 use models::config::Architecture;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
@@ -44,7 +44,7 @@ fn corpus() -> Corpus {
     Corpus::new(&text, "a text", 16).unwrap()
 }
 
-fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
+fn settings(corpus: &Corpus, optimizer: OptimizerKind) -> Settings {
     Settings {
         steps: 6,
         seq: 16,
@@ -70,7 +70,7 @@ fn layout(text: &str) -> Layout {
 /// Trains in a folder, from its checkpoint if there is one; gives the losses.
 fn train(
     dir: &Path,
-    optimizer: OptimizerName,
+    optimizer: OptimizerKind,
     split: &str,
     tied: bool,
     stop_after: Option<usize>,
@@ -82,7 +82,7 @@ fn train(
 fn train_from(
     fresh: &Model,
     dir: &Path,
-    optimizer: OptimizerName,
+    optimizer: OptimizerKind,
     split: &str,
     stop_after: Option<usize>,
 ) -> Vec<f64> {
@@ -137,11 +137,9 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 /// left over.
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one_to_the_byte() {
-    for (optimizer, split, tied) in [
-        (OptimizerName::Adamw, "none", false),
-        (OptimizerName::Adamw, "tp=2,dp=2", true),
-        (OptimizerName::Sgd, "tp=2,sp", false),
-    ] {
+    for (optimizer, split, tied) in
+        [(ADAMW, "none", false), (ADAMW, "tp=2,dp=2", true), (SGD, "tp=2,sp", false)]
+    {
         let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let losses = train(once.path(), optimizer, split, tied, None);
         let mut parts = train(twice.path(), optimizer, split, tied, Some(3));
@@ -169,7 +167,7 @@ fn a_resumed_run_moves_the_bias_of_its_router_on() {
         let file = File::open(&dir.join("model.safetensors")).unwrap();
         file.values::<f32>("model.layers.1.mlp.gate.e_score_correction_bias", &[4]).unwrap()
     };
-    let adamw = OptimizerName::Adamw;
+    let adamw = ADAMW;
     let losses = train_from(&fresh, once.path(), adamw, "ep=2", None);
     let mut parts = train_from(&fresh, twice.path(), adamw, "ep=2", Some(3));
     let before = bias(twice.path());
@@ -195,9 +193,9 @@ fn a_run_goes_on_under_another_layout() {
         (uneven, "dp=2", "tp=4,sp"),
     ] {
         let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let losses = train_from(&model, once.path(), OptimizerName::Adamw, "none", None);
-        let mut parts = train_from(&model, twice.path(), OptimizerName::Adamw, first, Some(3));
-        parts.extend(train_from(&model, twice.path(), OptimizerName::Adamw, then, None));
+        let losses = train_from(&model, once.path(), ADAMW, "none", None);
+        let mut parts = train_from(&model, twice.path(), ADAMW, first, Some(3));
+        parts.extend(train_from(&model, twice.path(), ADAMW, then, None));
         assert_eq!(parts.len(), losses.len());
         for (a, b) in losses.iter().zip(&parts) {
             assert!((a - b).abs() < 1e-4, "{first}, then {then}: {losses:?} {parts:?}");
@@ -210,14 +208,14 @@ fn a_run_goes_on_under_another_layout() {
 #[test]
 fn a_checkpoint_of_two_parts_is_refused() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    train(one.path(), OptimizerName::Adamw, "none", false, Some(2));
-    train(two.path(), OptimizerName::Adamw, "none", false, Some(4));
+    train(one.path(), ADAMW, "none", false, Some(2));
+    train(two.path(), ADAMW, "none", false, Some(4));
     let parts = [two.path().join("optimizer-4.safetensors"), one.path().join("optimizer-2.safetensors")];
     std::fs::copy(&parts[0], &parts[1]).unwrap();
     let why = State::read(one.path()).err().unwrap().why;
     assert!(why.ends_with("is of another run or step than the model beside it"), "{why}");
     std::fs::write(two.path().join(".model.safetensors.abc.tmp"), "half").unwrap();
-    train(two.path(), OptimizerName::Adamw, "none", false, None);
+    train(two.path(), ADAMW, "none", false, None);
     assert!(
         files(two.path()).keys().all(|name| !name.contains(".tmp")),
         "what was left half-written is removed"
@@ -227,7 +225,7 @@ fn a_checkpoint_of_two_parts_is_refused() {
 #[test]
 fn a_folder_with_a_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
-    train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
+    train(dir.path(), SGD, "none", false, Some(1));
     let before = files(dir.path());
     let refused = || state::prepare(dir.path(), None, &model(false).into()).err().unwrap().why;
     assert!(refused().contains("holds a model already; resume it with --resume"), "{}", refused());
@@ -241,7 +239,7 @@ fn a_folder_with_a_model_is_not_overwritten() {
 #[test]
 fn texts_do_not_depend_on_the_layout() {
     let dir = tempfile::tempdir().unwrap();
-    train(dir.path(), OptimizerName::Adamw, "tp=2", true, None);
+    train(dir.path(), ADAMW, "tp=2", true, None);
     let model = Model::read(dir.path()).unwrap();
     let drawn = Sampling { temperature: Some(0.8), top_k: Some(20), top_p: Some(0.9), seed: 4 };
     for sampling in [Sampling::default(), drawn] {
@@ -346,14 +344,14 @@ fn logits_in_f32_are_near_those_in_f64() {
 fn the_price_is_what_is_measured() {
     let corpus = corpus();
     for (optimizer, split) in [
-        (OptimizerName::Adamw, "none"),
-        (OptimizerName::Adamw, "tp=2"),
-        (OptimizerName::Sgd, "dp=2"),
-        (OptimizerName::Adamw, "tp=4,dp=2"),
-        (OptimizerName::Adamw, "tp=4,sp"),
-        (OptimizerName::Adamw, "tp=2,pp=2,offload-file,recompute:selective"),
-        (OptimizerName::Adamw, "dp=2:zero2:offload-file,recompute:full/2"),
-        (OptimizerName::Sgd, "dp=2:zero3:offload-file"),
+        (ADAMW, "none"),
+        (ADAMW, "tp=2"),
+        (SGD, "dp=2"),
+        (ADAMW, "tp=4,dp=2"),
+        (ADAMW, "tp=4,sp"),
+        (ADAMW, "tp=2,pp=2,offload-file,recompute:selective"),
+        (ADAMW, "dp=2:zero2:offload-file,recompute:full/2"),
+        (SGD, "dp=2:zero3:offload-file"),
     ] {
         let (settings, layout) = (settings(&corpus, optimizer), layout(split));
         let config = model(false).config;
@@ -389,7 +387,7 @@ fn the_price_is_what_is_measured() {
 #[test]
 fn split_memory_is_a_share() {
     let corpus = corpus();
-    let settings = settings(&corpus, OptimizerName::Adamw);
+    let settings = settings(&corpus, ADAMW);
     let of = |split: &str, what: &str| {
         price(&model(false).config, &settings, &layout(split)).unwrap()[0].peak_bytes[what]
     };

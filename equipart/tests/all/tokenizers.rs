@@ -1,7 +1,7 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
 use crate::child::{equipart, refused};
 use equipart::commands::train::data::held_out;
-use layers::OptimizerKind;
+use layers::SGD;
 use models::config::Config;
 use models::generate::all_logits;
 use models::text::{Corpus, windows};
@@ -235,7 +235,7 @@ fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
         let world = comm::World::threads(&layout.axes()).unwrap();
         let ranks = world.run(|device: Cpu<f32>, mesh| {
             let at = layout.place(&device, &mesh, model.values());
-            let mut trainer = Trainer::new(&at, model.config.shape, (OptimizerKind::Sgd, None))?;
+            let mut trainer = Trainer::new(&at, model.config.shape, (SGD, None))?;
             held_out(&mut trainer, (corpus, 8), &|_, _| ())
         });
         ranks.unwrap()[0].unwrap()

@@ -35,7 +35,7 @@ pub use simd::widest;
 
 use crate::every_kernel;
 use crate::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    Activation, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
 };
 use attention::TileRows;

@@ -1,7 +1,6 @@
 //! Norms of gradients and steps of optimizers.
 use super::matrices::{In, Out};
 use super::simd::dot;
-use crate::AdamW;
 use tensor::Scalar;
 
 #[inline(always)]
@@ -43,20 +42,39 @@ pub(super) fn adamw<S: Scalar>(
     (mut m, mut v): Moments<S>,
     g: In<S::Wide>,
     factor: In<S::Wide>,
-    constants: AdamW,
+    (constants, number): ([f64; 5], usize),
 ) {
-    let (one, of) = (S::Wide::ONE, S::Wide::from_f64);
-    let AdamW { lr, beta1, beta2, eps, decay, step } = constants;
-    let (lr, beta1, beta2, factor) = (of(lr), of(beta1), of(beta2), factor.at(0, 0));
-    let keep = one - lr * of(decay);
-    let first = lr * (one - beta1.pow(step)).inv();
-    let second = (one - beta2.pow(step)).inv();
+    let (one, eps) = (S::Wide::ONE, constants[3]);
+    let [lr, beta1, beta2, _, decay] = constants.map(S::Wide::from_f64);
+    let (keep, factor) = (one - lr * decay, factor.at(0, 0));
+    let first = lr * (one - beta1.pow(number)).inv();
+    let second = (one - beta2.pow(number)).inv();
     for i in 0..g.rows() {
         let (m, v, g) = (m.row(i), v.row(i), g.row(i));
         average(m, g, beta1, |g| g * factor);
         average(v, g, beta2, |g| g * factor * (g * factor));
         let moved = m.iter().zip(&*v).map(|(&m, &v)| first * m * S::Wide::adam_scale(v * second, eps));
         change(w.row(i), master.as_mut().map(|master| master.row(i)), moved, |w, moved| w * keep - moved);
+    }
+}
+
+#[inline(always)]
+pub(super) fn lion<S: Scalar>(
+    mut w: Out<S>,
+    mut master: Option<Out<S::Wide>>,
+    mut m: Out<S::Wide>,
+    g: In<S::Wide>,
+    factor: In<S::Wide>,
+    constants: [f64; 4],
+) {
+    let one = S::Wide::ONE;
+    let [lr, beta1, beta2, decay] = constants.map(S::Wide::from_f64);
+    let (keep, fresh, factor) = (one - lr * decay, one - beta1, factor.at(0, 0));
+    for i in 0..g.rows() {
+        let (m, g) = (m.row(i), g.row(i));
+        let moved = m.iter().zip(g).map(|(&m, &g)| lr * (m * beta1 + fresh * (g * factor)).sign());
+        change(w.row(i), master.as_mut().map(|master| master.row(i)), moved, |w, moved| w * keep - moved);
+        average(m, g, beta2, |g| g * factor);
     }
 }
 

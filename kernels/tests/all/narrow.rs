@@ -4,8 +4,8 @@
 //! judge them.
 use crate::proof::{Matrix, draw, filled, index, matrix, read};
 use kernels::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Mask, OrderedKernels, Qkv, RowShard,
-    RunningSoftmax, Segment, Span, Write,
+    Activation, Attend, Heads, Kernels, LossTerms, Mask, OrderedKernels, Qkv, RowShard, RunningSoftmax,
+    Segment, Span, Write,
 };
 use tensor::{Bf16, Cpu, Dropout, Host, IGNORED, Index, Rope, Scalar};
 
@@ -258,21 +258,26 @@ fn loss_and_embedding_round_once() {
 fn optimizers_move_the_master_and_round_it_once() {
     let (cpu, f32s) = CPU();
     let start = draw::<Bf16>(1, ROWS, COLS);
-    let constants = AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, step: 1 };
+    let constants = [1e-3, 0.9, 0.95, 1e-8, 0.1];
     let (factor, zero) = (filled(1, 1, 0.7f32), || filled(ROWS, COLS, 0.0f32));
-    for adamw in [false, true] {
+    for rule in ["sgd", "adamw", "lion"] {
         let (mut w, mut free) = (draw::<Bf16>(1, ROWS, COLS), draw::<Bf16>(1, ROWS, COLS));
         let (mut master, mut truth) = (wide(&start), wide(&start));
         let mut moments = [(); 3].map(|()| [zero(), zero()]);
         for step in 1..=5 {
             let (g, before): (Wide, _) = (draw(10 + step as u64, ROWS, COLS), wide(&free));
-            let (g, factor, constants) = (g.view(), factor.view(), AdamW { step, ..constants });
+            let (g, factor) = (g.view(), factor.view());
             let [a, b, c] = moments.each_mut().map(|[m, v]| (m.view_mut(), v.view_mut()));
             let mut alone = before;
-            if adamw {
-                cpu.adamw(w.view_mut(), Some(master.view_mut()), a, g, factor, constants);
-                f32s.adamw(truth.view_mut(), None, b, g, factor, constants);
-                cpu.adamw(free.view_mut(), None, c, g, factor, constants);
+            if rule == "adamw" {
+                cpu.adamw(w.view_mut(), Some(master.view_mut()), a, g, factor, (constants, step));
+                f32s.adamw(truth.view_mut(), None, b, g, factor, (constants, step));
+                cpu.adamw(free.view_mut(), None, c, g, factor, (constants, step));
+            } else if rule == "lion" {
+                let constants = [1e-3, 0.9, 0.95, 0.1];
+                cpu.lion(w.view_mut(), Some(master.view_mut()), a.0, g, factor, constants);
+                f32s.lion(truth.view_mut(), None, b.0, g, factor, constants);
+                cpu.lion(free.view_mut(), None, c.0, g, factor, constants);
             } else {
                 cpu.sgd(w.view_mut(), Some(master.view_mut()), g, factor, 1e-3);
                 f32s.sgd(truth.view_mut(), None, g, factor, 1e-3);

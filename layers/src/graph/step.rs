@@ -3,7 +3,7 @@ use crate::graph::TensorSource;
 use crate::graph::planned::PlannedGraph;
 use crate::graph::split::{Given, GraphSaved, SplitGraph};
 use crate::ops::sharded::Sharded;
-use crate::{Builder, Error, Keeper, Optimizer, OptimizerKind, Param, Params, Result};
+use crate::{Builder, Error, Keeper, Optimizer, Param, Params, Result, SGD};
 use kernels::{Kernels, LossTerms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl<'a, D: Kernels> GraphStep<'a, D> {
             let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
             seen.insert(format!("the gradient of {}", param.name()), gradient);
         }
-        Optimizer::new(OptimizerKind::Sgd, None).step(&mut params, mesh, 1.0, &mut Keeper::default())?;
+        Optimizer::new(SGD, None).step(&mut params, mesh, 1.0, &mut Keeper::default())?;
         for param in &params {
             seen.insert(format!("the new {}", param.name()), param.gather(mesh)?.unwrap_or_default());
         }

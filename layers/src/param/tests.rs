@@ -5,7 +5,7 @@ use crate::Placed;
 use crate::model::strategy;
 use crate::param::placement::{Pieces, Section};
 use crate::{
-    Embedding, Error, Head, Keeper, Layer, Objective, Optimizer, OptimizerKind, PassContext, RandomValues,
+    ADAMW, Embedding, Error, Head, Keeper, Layer, Objective, Optimizer, PassContext, RandomValues, SGD,
     Shape, StageRequest, Targets,
 };
 use comm::{Axis, Mesh, Op, World};
@@ -21,7 +21,7 @@ fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place
     let placement = Placement::default().on(Axis::Tp, Placed::Shard { dim: 0, sections });
     let mut param = Param::new(&at, "w", [13, 5], placement, Draw { mean: 0.0, std: 1.0 })?;
     param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
-    Optimizer::new(OptimizerKind::ADAMW, None).step(&mut [&mut param], mesh, 1.0, &mut Keeper::default())?;
+    Optimizer::new(ADAMW, None).step(&mut [&mut param], mesh, 1.0, &mut Keeper::default())?;
     let buffers = || device.meter().peaks_of_all().category[Category::Buffers as usize];
     assert_eq!(buffers(), 4 + 4, "the norm and the factor of clipping");
     let before = mesh.ledger();
@@ -57,12 +57,8 @@ fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
             let mut param = Param::new(&at, "w", [1, 12], placement.clone(), draw)?;
             param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
             param.sync()?;
-            let norm2 = Optimizer::new(OptimizerKind::Sgd, clip).step(
-                &mut [&mut param],
-                &mesh,
-                1.0,
-                &mut Keeper::default(),
-            )?;
+            let norm2 =
+                Optimizer::new(SGD, clip).step(&mut [&mut param], &mesh, 1.0, &mut Keeper::default())?;
             assert_eq!(norm2.read().unwrap(), [6.0]);
         }
         Ok::<_, Error>(())
@@ -90,8 +86,7 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
         let ids = strategy::Embedding { axis, name, sizes, padding: None, context: None, rate: 0.0, tied };
         let mut embedding = Embedding::shard(&at, &ids)?;
         let mut head = Head::shard(&at, &strategy::Head::of(axis, &shape))?;
-        let (mut optimizer, cx) =
-            (Optimizer::new(OptimizerKind::ADAMW, Some(0.5)), PassContext::train(0, [4], 4));
+        let (mut optimizer, cx) = (Optimizer::new(ADAMW, Some(0.5)), PassContext::train(0, [4], 4));
         for step in 0..3 {
             let targets = Targets::Ids(TokenIds::targets(device.place(), &[12, 1, 3, 12], 13)?);
             let (x, kept) = embedding.forward(&cx, TokenIds::new(device.place(), &[0, 12, 5, 11], 13)?)?;
@@ -134,7 +129,7 @@ fn no_contribution_is_a_zero_contribution() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
     let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
     let mut param = Param::new(&at, "w", [2, 2], Placement::default(), Draw { mean: 0.0, std: 1.0 }).unwrap();
-    let mut optimizer = Optimizer::new(OptimizerKind::Sgd, None);
+    let mut optimizer = Optimizer::new(SGD, None);
     let start = param.gather(&mesh).unwrap().unwrap();
     param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
     for (step, gradient) in [0.5, 0.0].into_iter().enumerate() {

@@ -3,7 +3,7 @@ use super::LayerInput;
 use super::case::place;
 use super::erased::{ErasedCase, OnDevice, Unsplit};
 use super::lies::AtRank;
-use crate::{Keeper, Optimizer, OptimizerKind, Param, Result, ValueSource};
+use crate::{Keeper, Optimizer, Param, Result, SGD, ValueSource};
 use comm::{Axes, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
     let mut layer = case.build(&at)?;
     let axes: Axes = case.dealers().iter().map(|(axis, _)| *axis).collect();
     let at = AtRank { device, group, region: at.region, dealers: &mesh.over(axes)? };
-    let mut optimizer = Optimizer::new(OptimizerKind::Sgd, None);
+    let mut optimizer = Optimizer::new(SGD, None);
     let (mut trace, mut traffic, mut synced) = (NamedTensors::new(), Ledger::default(), Ledger::default());
     let (start, mut calls, mut parameters) = (weights(&mut *layer, mesh)?, Vec::new(), 0);
     for step in 0..steps {

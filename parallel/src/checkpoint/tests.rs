@@ -6,7 +6,7 @@ use crate::{
 };
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{Builder, OptimizerKind, RandomValues, Shape, VALUE, ValueSource};
+use layers::{ADAMW, Builder, OptimizerKind, RandomValues, SGD, Shape, VALUE, ValueSource};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -157,11 +157,7 @@ fn on<T: Send>(
 /// Trains two steps and saves them; the state then, and after another step.
 fn trained(folder: &Path, layout: [usize; 3]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
     let run = |device: Float, mesh: Mesh<_>| {
-        let mut trainer = Trainer::new(
-            &at(&device, &mesh, &RandomValues { seed: 2 }),
-            SHAPE,
-            (OptimizerKind::ADAMW, None),
-        )?;
+        let mut trainer = Trainer::new(&at(&device, &mesh, &RandomValues { seed: 2 }), SHAPE, (ADAMW, None))?;
         for _ in 0..2 {
             trainer.step(&batch(), 0.1)?;
         }
@@ -189,7 +185,7 @@ fn what_one_layout_writes_every_other_reads_bit_for_bit_and_writes_again() {
         for other in LAYOUTS {
             let copy = tempfile::tempdir().unwrap();
             let run = |device: Float, mesh: Mesh<_>| {
-                let mut trainer = load(folder.path(), &device, &mesh, OptimizerKind::ADAMW)?;
+                let mut trainer = load(folder.path(), &device, &mesh, ADAMW)?;
                 save(copy.path(), &mut trainer)?;
                 let read = state(&mut trainer)?;
                 trainer.step(&batch(), 0.1)?;
@@ -214,11 +210,11 @@ fn a_state_that_is_not_this_optimizers_is_refused() {
     trained(folder.path(), ALONE);
     let reported =
         |kind| on(ALONE, |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err();
-    assert_eq!(reported(OptimizerKind::Sgd), "state: the optimizer is \"adamw\"; wanted sgd");
+    assert_eq!(reported(SGD), "state: the optimizer is \"adamw\"; wanted sgd");
     let noting = |notes: &[(&str, &str)]| {
         let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         Writer::create::<&str>(&folder.path().join("optimizer"), &notes, &[]).unwrap().finish().unwrap();
-        reported(OptimizerKind::ADAMW)
+        reported(ADAMW)
     };
     assert_eq!(noting(&[]), "state: the file's metadata has no \"optimizer\"");
     assert_eq!(noting(&[("optimizer", "adamw")]), "state: the file's metadata has no \"steps\"");
@@ -235,7 +231,7 @@ fn numbers_that_are_not_finite_leave_the_file_as_it_is() {
     trained(folder.path(), [1, 1, 2]);
     let before = FILES.map(|name| fs::read(folder.path().join(name)).unwrap());
     let why = on([1, 1, 2], |device, mesh| {
-        let mut trainer = load(folder.path(), &device, &mesh, OptimizerKind::ADAMW)?;
+        let mut trainer = load(folder.path(), &device, &mesh, ADAMW)?;
         trainer.step(&batch(), f64::INFINITY)?;
         save(folder.path(), &mut trainer)
     });
@@ -247,8 +243,7 @@ fn numbers_that_are_not_finite_leave_the_file_as_it_is() {
 }
 
 fn fresh(device: &Float, mesh: &Mesh<Host>, shape: Shape) -> Result<Trainer<Float>> {
-    let mut trainer =
-        Trainer::new(&at(device, mesh, &RandomValues { seed: 2 }), shape, (OptimizerKind::ADAMW, None))?;
+    let mut trainer = Trainer::new(&at(device, mesh, &RandomValues { seed: 2 }), shape, (ADAMW, None))?;
     trainer.step(&batch(), 0.1)?;
     Ok(trainer)
 }

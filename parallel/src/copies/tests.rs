@@ -5,7 +5,7 @@ use kernels::Heads;
 use layers::{AtRest, Design, Experts, Optimizer, OptimizerKind, RandomValues, Shape};
 use tensor::{Bf16, Category, Cpu, Tensor};
 
-const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// A model that fits the layout: pairs of query heads share KV heads, and the embedding is tied where it can
 /// be.
@@ -163,12 +163,12 @@ fn state_that_differs_is_named() {
             Ok(Copies::of(&params, mesh)?.difference(&params, mesh)?.unwrap().to_string())
         })
     }
-    let adamw = |beta1, beta2| OptimizerKind::AdamW { beta1, beta2, eps: 0.5, decay: 0.25 };
+    let adamw = |beta1, beta2| ADAMW.with(&[beta1, beta2, 0.5, 0.25]);
     let says = |text: &str| text.to_string();
     let majority = |of| says("") + of + " of rank 1 differs from that of ranks 0 and 2, the majority";
     assert_eq!(found::<Cpu<f32>>("dp=3", adamw(0.25, 0.75), 0.0), vec![majority("m of embedding"); 3]);
     assert_eq!(found::<Cpu<f32>>("dp=3", adamw(0.5, 0.5), 0.0), vec![majority("v of embedding"); 3]);
-    let decays = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.5 };
+    let decays = ADAMW.with(&[0.5, 0.75, 0.5, 0.5]);
     assert_eq!(found::<Cpu<Bf16>>("dp=3", decays, 1e-5), vec![majority("master of embedding"); 3]);
     let halves = "embedding of rank 3 differs from that of rank 1, and neither is a majority";
     assert_eq!(found::<Cpu<f32>>("dp=4:zero3/2", decays, 0.25), vec![says(halves); 4]);

@@ -167,7 +167,7 @@ mod tests {
     use crate::{Batch, BuildContext, Sequence, Trainer, session};
     use comm::Ledger;
     use kernels::{Heads, Meta};
-    use layers::{Experts, OptimizerKind, Shape};
+    use layers::{ADAMW, Experts, Shape};
     use tensor::{Cpu, Device, Peaks};
 
     /// Kills: a class beyond the first one forgotten, a boundary one index off, an index counted twice.
@@ -205,7 +205,7 @@ mod tests {
 
     fn cost(layout: &Layout, shape: &Shape, batch: &Batch, rank: usize) -> Result<Cost> {
         session::ghost::<Cpu<f32>, _>(layout, (rank, None), |at: BuildContext<Meta<f32>>| {
-            let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, at.pipeline.clip(Some(1.0))))?;
+            let mut trainer = Trainer::new(&at, shape, (ADAMW, at.pipeline.clip(Some(1.0))))?;
             trainer.step(batch, 0.0)?;
             let meter = at.device.meter();
             Ok((meter.peaks_of_all(), at.mesh.ledger(), meter.flops(), meter.away()))

@@ -5,7 +5,7 @@ use crate::step::{check, lowered};
 use crate::{Batch, Schedule, Sequence, Trainer};
 use comm::{CallRecord, Op, Trace, World};
 use kernels::Heads;
-use layers::{Builder, OptimizerKind, PassContext, RandomValues, Shape};
+use layers::{Builder, PassContext, RandomValues, SGD, Shape};
 use std::collections::BTreeMap;
 use tensor::{Cpu, Device, F61, Key, TokenIds};
 
@@ -35,8 +35,7 @@ fn reported(pipeline: Pipeline, pp: usize, learns: bool) -> Vec<Told> {
     let _key = Key(8).enter();
     let run = |device: Cpu<F61>, mesh: Mesh<_>| {
         let builder = Builder::new(&device, &mesh, &RandomValues { seed: 4 });
-        let mut trainer =
-            Trainer::new(&BuildContext { builder, pipeline }, SHAPE, (OptimizerKind::Sgd, None))?;
+        let mut trainer = Trainer::new(&BuildContext { builder, pipeline }, SHAPE, (SGD, None))?;
         let before = trainer.evaluate(&batch(3), &|_| ())?.read().unwrap();
         if learns {
             trainer.step(&batch(3), 0.5)?;
@@ -77,7 +76,7 @@ fn calls(
     let run = |device: Cpu<f32>, mesh: Mesh<_>| {
         let builder = Builder::new(&device, &mesh, &RandomValues { seed: 4 });
         let at = BuildContext { builder, pipeline: schedule.into() };
-        Trainer::new(&at, SHAPE, (OptimizerKind::Sgd, None))?.step(&batch(microbatches), 0.5)?;
+        Trainer::new(&at, SHAPE, (SGD, None))?.step(&batch(microbatches), 0.5)?;
         Ok::<_, Error>(mesh.calls())
     };
     world.run(run).unwrap()

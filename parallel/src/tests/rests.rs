@@ -27,7 +27,7 @@ const SHAPE: Shape = Shape {
     bias: Biases { qkv: true, out: true, mlp: true },
     ..Shape::LLAMA
 };
-const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// Sharding at rest, and whether state is off the device.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
     let reported: Vec<Vec<_>> =
         batch().microbatches().iter().map(|m| m.iter().map(reported).collect()).collect();
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
-    let theirs = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
+    let theirs = ADAMW.with(&[beta1, beta2, eps, decay]);
     let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
     let layouts: [(&[_], bool, Option<usize>); 9] = [
         (&[dp(2)], false, None),
@@ -215,7 +215,7 @@ where
     let bits = |all: Vec<Wide<D>>| all.into_iter().map(|x| (x.to_f64() as f32).to_bits()).collect::<Vec<_>>();
     let all = on(sizes, (rests, false), |at: &BuildContext<D>| {
         let batch = Batch::new(batch().microbatches().concat(), microbatches)?;
-        let (mut trainer, mut seen) = (Trainer::new(at, SHAPE, (OptimizerKind::ADAMW, None))?, Vec::new());
+        let (mut trainer, mut seen) = (Trainer::new(at, SHAPE, (ADAMW, None))?, Vec::new());
         for _ in 0..3 {
             seen.push(bits(trainer.step(&batch, 0.1)?.loss.read().unwrap()));
         }
@@ -293,7 +293,7 @@ where
     D: Kernels<Place = Host>,
     Wide<D>: Real,
 {
-    let optimizer = (OptimizerKind::ADAMW, None); // a norm is added up in another order where shards are
+    let optimizer = (ADAMW, None); // a norm is added up in another order where shards are
     let mut trainer = Trainer::new(at, shape, optimizer)?;
     if let Some(folder) = from {
         let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;

@@ -4,7 +4,7 @@ use crate::pipeline::gpipe::GPipe;
 use crate::pipeline::{Pipeline, Schedule};
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{AtRest, Builder, NumberArgument, RandomValues, Shape, ShardingStrategy};
+use layers::{ADAMW, AtRest, Builder, NumberArgument, RandomValues, SGD, Shape, ShardingStrategy};
 use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
 const SHAPE: Shape = Shape {
@@ -63,8 +63,8 @@ fn scheduled(
     let reported: Vec<Vec<_>> =
         batch.microbatches().iter().map(|m| m.iter().map(reported).collect()).collect();
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
-    let kind = OptimizerKind::AdamW { beta1, beta2, eps, decay };
-    let adamw = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
+    let kind = ADAMW.with(&[beta1, beta2, eps, decay]);
+    let adamw = ADAMW.with(&[beta1, beta2, eps, decay]);
     let zero = [0, 1, 2, 3].map(|stage: usize| {
         let rest = |from: usize| if stage >= from { AtRest::Shard } else { AtRest::Whole };
         ShardingStrategy { value: rest(3), gradient: rest(2), state: rest(1), ..ShardingStrategy::WHOLE }
@@ -264,7 +264,7 @@ fn batches_that_a_model_does_not_take_are_refused() {
     let why = |design: Design, sequence: Sequence| {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 4 }));
-            let mut trainer = Trainer::new(&at, &design, (OptimizerKind::Sgd, None))?;
+            let mut trainer = Trainer::new(&at, &design, (SGD, None))?;
             trainer.step(&Batch::new(vec![sequence.clone()], 1)?, 1.0).map(drop)
         };
         World::threads(&[]).unwrap().run(run).unwrap_err().reason
@@ -293,7 +293,7 @@ fn a_step_sums_the_gradients_of_each_unit_in_one_call() {
     let world = World::threads(&[(Axis::Dp, 2)]).unwrap().traced(&trace, "a step");
     let calls = world.run(|device: Cpu<f32>, mesh| {
         let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 2 }));
-        let mut trainer = Trainer::new(&at, Shape { blocks: 2, ..SHAPE }, (OptimizerKind::Sgd, None))?;
+        let mut trainer = Trainer::new(&at, Shape { blocks: 2, ..SHAPE }, (SGD, None))?;
         trainer.step(&batch, 1.0)?;
         Ok::<_, crate::Error>(mesh.calls())
     });
@@ -315,7 +315,7 @@ fn evaluating_gives_the_loss_that_the_step_begins_with() {
     let batch = Batch::new([5, 2, 3, 1, 4].map(sequence).to_vec(), 2).unwrap();
     for ranks in [1, 2] {
         let losses = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(|device: Cpu<F61>, mesh| {
-            let kind = (OptimizerKind::Sgd, None);
+            let kind = (SGD, None);
             let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 2 }));
             let mut trainer = Trainer::new(&at, SHAPE, kind)?;
             let parts = std::cell::RefCell::new(Vec::new());
@@ -339,7 +339,7 @@ fn evaluating_is_cross_entropy_alone() {
     let (device, mesh) = (Cpu::<F61>::default(), Mesh::alone());
     let loss = |shape: &Shape| {
         let at = BuildContext::from(Builder::new(&device, &mesh, &RandomValues { seed: 2 }));
-        let mut trainer = Trainer::new(&at, shape, (OptimizerKind::Sgd, None)).unwrap();
+        let mut trainer = Trainer::new(&at, shape, (SGD, None)).unwrap();
         let reported = trainer.evaluate(&batch, &|_| ()).unwrap().read();
         (reported, trainer.step(&batch, 1.0).unwrap().loss.read())
     };
@@ -363,7 +363,7 @@ fn loads_are_those_of_every_token_once() {
         let ranks =
             crate::session::run((&layout, &layout.world().unwrap()), &RandomValues { seed: 2 }, |at| {
                 let at: BuildContext<Cpu<F61>> = at;
-                let mut trainer = Trainer::new(&at, shape, (OptimizerKind::Sgd, None))?;
+                let mut trainer = Trainer::new(&at, shape, (SGD, None))?;
                 trainer.evaluate(&batch, &|_| ())?;
                 if learns {
                     drop(trainer.take_counts());

@@ -1,7 +1,7 @@
 //! Bytes that a block saves for its backward, beside the formulas of Korthikanti et al., arXiv:2205.05198,
 //! table 2, with `s` tokens, `h` features and `t` tensor ranks in 16 bits.
 use kernels::Heads;
-use layers::{Design, OptimizerKind, Rates, Shape};
+use layers::{ADAMW, Design, Rates, Shape};
 use parallel::Layout;
 use plan::Machine;
 use plan::block::{BlockCost, staged};
@@ -28,7 +28,7 @@ fn blocks_save_what_the_formulas_say() {
         dropout,
         ..Shape::GPT2
     };
-    let optimizer = (OptimizerKind::ADAMW, Some(1.0));
+    let optimizer = (ADAMW, Some(1.0));
     let design = Design::Transformer(shape);
     let job = TrainingJob { design, optimizer, seq: s, batch_size: 4, dtype: "bf16" };
     let machine = Arc::new(Machine::named("a100").unwrap());

@@ -6,7 +6,7 @@ mod texts;
 
 use comm::Axis;
 use kernels::Heads;
-use layers::{Balance, Design, Experts, OptimizerKind, Shape};
+use layers::{ADAMW, Balance, Design, Experts, Shape};
 use machines::{KERNELS, LINKS, faster};
 use parallel::Layout;
 use plan::block::{BlockCost, has_halves, staged};
@@ -38,7 +38,7 @@ const SHAPE: Shape = Shape {
 };
 
 fn job() -> TrainingJob {
-    let optimizer = (OptimizerKind::ADAMW, Some(1.0));
+    let optimizer = (ADAMW, Some(1.0));
     TrainingJob { design: Design::Transformer(SHAPE), optimizer, seq: 512, batch_size: 16, dtype: "bf16" }
 }
 

@@ -22,6 +22,7 @@ pub struct ProofCase {
     /// The model.
     pub shape: Shape,
     /// The optimizer.
+    #[serde(deserialize_with = "layers::optimizer::list::deserialize")]
     pub optimizer: OptimizerKind,
     /// The learning rate.
     pub lr: f64,

@@ -8,7 +8,7 @@ use super::{CaseStep, Document, ProofCase};
 use crate::subject::reads_alone;
 use comm::Axis;
 use kernels::Heads;
-use layers::{Choice, OptimizerKind, StrategyInfo};
+use layers::{Choice, OPTIMIZERS, OptimizerKind, StrategyInfo};
 use parallel::layout::split_axes;
 use parallel::{Layout, strategies};
 use proptest::collection::vec;
@@ -184,13 +184,20 @@ fn shapes() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Draws plain SGD at rate 1, or `AdamW` with an ε and a decay that matter.
+/// Draws an optimizer of the list, its constants from their usual values and others that matter, and a
+/// learning rate; of plain descent, rate 1.
 fn optimizers() -> impl Strategy<Value = (OptimizerKind, f64)> {
-    let adamw =
-        (select(vec![(0.9, 0.95), (0.5, 0.25)]), select(vec![1e-8, 0.25]), select(vec![0.0, 0.1, 0.5]));
-    let adamw =
-        adamw.prop_map(|((beta1, beta2), eps, decay)| OptimizerKind::AdamW { beta1, beta2, eps, decay });
-    prop_oneof![Just((OptimizerKind::Sgd, 1.0)), (adamw, select(vec![1.0, 0.125])),]
+    let drawn = (select(OPTIMIZERS), vec(any::<Index>(), 8), select(vec![1.0, 0.125]));
+    drawn.prop_map(|(info, at, lr)| {
+        let mut at = at.into_iter();
+        let kind = info.constants.iter().fold(OptimizerKind::usual(info), |kind, constant| {
+            let others = constant.range.drawn();
+            let value = |usual: &f64| *at.next().expect("few constants").get(&[others, &[*usual]].concat());
+            let values: Vec<f64> = constant.usual.iter().map(value).collect();
+            kind.set(constant.key, &values).expect("values of its range")
+        });
+        (kind, if info.constants.is_empty() { 1.0 } else { lr })
+    })
 }
 
 /// Wish for a step, independent of the layout.

@@ -1,7 +1,7 @@
 //! Habits: properties that drawn cases must often have, because bugs hide in what cases do not cover.
 use super::{CaseStep, Document, ProofCase};
 use comm::Axis;
-use layers::OptimizerKind;
+use layers::{OPTIMIZERS, SGD};
 use parallel::deal;
 use shape::{Experts, FEATURES, Shape, Window};
 use std::sync::LazyLock;
@@ -9,12 +9,18 @@ use std::sync::LazyLock;
 /// Name of a property of cases, and a test for it.
 pub type Habit = (&'static str, Box<dyn Fn(&ProofCase) -> bool + Send + Sync>);
 
-/// All habits: optional features of models ([`FEATURES`]), and other properties of cases. Each occurs in at
-/// least one of fifty drawn cases.
+/// All habits: optional features of models ([`FEATURES`]), optimizers, and other properties of cases. Each
+/// occurs in at least one of fifty drawn cases.
 pub static HABITS: LazyLock<Vec<Habit>> = LazyLock::new(|| {
     let of_cases = OF_CASES.iter().map(|&(what, is)| -> Habit { (what, Box::new(is)) });
     let features = FEATURES.iter().filter(|feature| feature.often > 0);
-    of_cases.chain(features.map(|f| -> Habit { (f.what, Box::new(|case| f.is_of(&ran(case)))) })).collect()
+    let rules = OPTIMIZERS
+        .iter()
+        .map(|&info| -> Habit { (info.title, Box::new(move |case| case.optimizer.name() == info.name)) });
+    of_cases
+        .chain(rules)
+        .chain(features.map(|f| -> Habit { (f.what, Box::new(|case| f.is_of(&ran(case)))) }))
+        .collect()
 });
 
 /// Properties that do not depend on a feature of the model alone.
@@ -40,15 +46,17 @@ const OF_CASES: &[(&str, fn(&ProofCase) -> bool)] = &[
     ("a window that hides tokens, with sinks", |c| hides(c, |window| window.sinks > 0)),
     ("a window that only later blocks have", |c| c.shape.window.is_some_and(|window| window.from > 0)),
     ("experts that drop tokens", drops),
-    ("plain descent at rate 1", |c| c.optimizer == OptimizerKind::Sgd && c.lr == 1.0),
-    ("AdamW with decay", |c| matches!(c.optimizer, OptimizerKind::AdamW { decay, .. } if decay > 0.0)),
-    (
-        "AdamW with an ε that matters",
-        |c| matches!(c.optimizer, OptimizerKind::AdamW { eps, .. } if eps > 0.1),
-    ),
+    ("plain descent at rate 1", |c| c.optimizer == SGD && c.lr == 1.0),
+    ("weight decay", |c| above(c, "weight-decay", 0.0)),
+    ("an ε that matters", |c| above(c, "eps", 0.1)),
     ("a limit of the norm", |c| c.clip.is_some()),
     ("no limit of the norm", |c| c.clip.is_none()),
 ];
+
+/// Returns true if the optimizer has a constant of this key above this value.
+fn above(case: &ProofCase, key: &str, least: f64) -> bool {
+    case.optimizer.get(key).is_some_and(|values| values[0] > least)
+}
 
 /// Returns the shape that ran: without experts if no block has them.
 fn ran(case: &ProofCase) -> Shape {

@@ -3,15 +3,14 @@
 //! [`HABITS`] tells the properties of its members, and so those that a proof of one model lacks.
 mod certificate;
 
-pub use certificate::{Certificate, Proven, certify_panel};
-
 use super::fitted::fitted;
 use super::{HABITS, ProofCase};
 use crate::Subject;
+pub use certificate::{Certificate, Proven, certify_panel};
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Positions,
-    Rates, Scoring, Shape, SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, OPTIMIZERS, Objective, OptimizerKind,
+    Positions, Rates, Scoring, Shape, SharedExpert, Window,
 };
 use parallel::{Error, Layout, Result, Scheme};
 use shape::{FEATURES, Feature};
@@ -29,8 +28,8 @@ pub struct Member {
     pub optimizer: (OptimizerKind, Option<f64>),
 }
 
-const SGD: (OptimizerKind, Option<f64>) = (OptimizerKind::Sgd, Some(0.5));
-const ADAMW: (OptimizerKind, Option<f64>) = (OptimizerKind::ADAMW, Some(0.5));
+const SGD: (OptimizerKind, Option<f64>) = (layers::SGD, Some(0.5));
+const ADAMW: (OptimizerKind, Option<f64>) = (layers::ADAMW, Some(0.5));
 const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 
 const fn heads(keys: usize) -> Heads {
@@ -117,8 +116,18 @@ const DEEPSEEK: Experts = Experts {
 };
 const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
 
-/// All members: the named ones, and a Llama with each feature that none of them has.
-pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| with_every(NAMED, FEATURES));
+/// All members: the named ones, a Llama with each feature that none of them has, and one for each optimizer
+/// that none of them has.
+pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| {
+    let mut all = with_every(NAMED, FEATURES);
+    for info in OPTIMIZERS {
+        if !all.iter().any(|member| member.optimizer.0.name() == info.name) {
+            let optimizer = (OptimizerKind::usual(info), Some(0.5));
+            all.push(Member { name: info.title, shape: LLAMA, optimizer });
+        }
+    }
+    all
+});
 
 /// Returns these members, and one more for each feature that none of them has.
 fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
@@ -149,7 +158,7 @@ const NAMED: &[Member] = &[
     Member {
         name: "biased Llama",
         shape: BIASED,
-        optimizer: (OptimizerKind::AdamW { beta1: 0.5, beta2: 0.25, eps: 0.25, decay: 0.5 }, None),
+        optimizer: (layers::ADAMW.with(&[0.5, 0.25, 0.25, 0.5]), None),
     },
     Member {
         name: "Mistral",
@@ -176,7 +185,7 @@ const NAMED: &[Member] = &[
             bias: Biases { qkv: false, out: false, mlp: false },
             ..GPT2
         },
-        optimizer: (OptimizerKind::Sgd, None),
+        optimizer: (layers::SGD, None),
     },
     Member { name: "experts that choose", shape: Shape { experts: Some(CHOOSING), ..LLAMA }, optimizer: SGD },
     Member { name: "Mixtral", shape: Shape { experts: Some(MIXTRAL), ..LLAMA }, optimizer: ADAMW },
@@ -233,7 +242,9 @@ mod tests {
     /// Kills: a feature that no model of the panel has, an added model for a feature that one already has.
     #[test]
     fn a_feature_that_nobody_has_gets_a_member() {
-        assert_eq!(PANEL.len(), NAMED.len());
+        let others =
+            OPTIMIZERS.iter().filter(|info| !NAMED.iter().any(|of| of.optimizer.0.name() == info.name));
+        assert_eq!(PANEL.len(), NAMED.len() + others.count());
         let llama = Member { name: "Llama", shape: LLAMA, optimizer: SGD };
         let all = with_every(&[llama], FEATURES);
         let tried = || FEATURES.iter().filter(|feature| feature.often > 0);

@@ -2,7 +2,7 @@
 use super::drawn::drawn_with;
 use super::*;
 use crate::{Difference, Verdict};
-use layers::{FeedForward, NormKind, OptimizerKind, Scoring, Shape};
+use layers::{FeedForward, NormKind, SGD, Scoring, Shape};
 use parallel::{Layout, strategies};
 use std::collections::BTreeSet;
 use std::iter::successors;
@@ -21,7 +21,7 @@ fn drawn(n: usize) -> Vec<ProofCase> {
 /// drawn. Kills: a habit that is never drawn, a new strategy of the list that is never drawn.
 #[test]
 fn every_habit_and_every_strategy_is_drawn_often() {
-    let cases = drawn(5000);
+    let cases = drawn(6000);
     for (what, is) in HABITS.iter() {
         let seen = cases.iter().filter(|case| is(case)).count();
         assert!(seen * 50 >= cases.len(), "{what}: {seen} of {}", cases.len());
@@ -218,7 +218,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         assert_eq!((shape.heads.queries, shape.heads.keys, shape.heads.dim), (2, 1, 1), "{}", failure.case);
         let step = CaseStep { microbatches: 1, sequences: vec![vec![Document::new([true])]] };
         assert_eq!((steps, texts.len()), (&vec![step], 0), "{}", failure.case);
-        assert_eq!((*optimizer, *clip), (OptimizerKind::Sgd, None));
+        assert_eq!((*optimizer, *clip), (SGD, None));
         assert!(
             failure.statement().contains(&failure.case.line()) && failure.statement().contains("\"planted\"")
         );
@@ -245,7 +245,7 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
         _ => never(case, case.layout.ranks() > 1 && case.shape.blocks == 1),
     };
     let mut kinds = BTreeSet::new();
-    for key in 5..11 {
+    for key in 5..13 {
         let failure = campaign(key, &judge, &|_, _| ()).failure.unwrap();
         let first = judge(&draw(failure.number.0, None));
         assert_eq!(failure.error.is_some(), first.error.is_some(), "{}", failure.case);

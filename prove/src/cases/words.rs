@@ -20,7 +20,7 @@ impl fmt::Display for ProofCase {
             writeln!(f, "texts      prompts of {} tokens, the rest one by one", read.join(", "))?;
         }
         let limit = clip.map_or_else(|| "no limit of the norm".into(), |c| format!("the norm at most {c}"));
-        writeln!(f, "optimizer  {}, rate {lr}, {limit}", crate::subject::optimizer(*optimizer))?;
+        writeln!(f, "optimizer  {optimizer}, rate {lr}, {limit}")?;
         f.write_str("(. is a token, x a token whose target is ignored, | separates documents)")
     }
 }

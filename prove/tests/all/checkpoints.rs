@@ -1,7 +1,7 @@
 //! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on
 //! exactly as a run that did not stop. Files hold an element's canonical integer.
 use comm::Axis;
-use layers::{Choice, Draw, OptimizerKind, Param, ParamValues, RandomValues, VALUE, ValueSource};
+use layers::{ADAMW, Choice, Draw, Param, ParamValues, RandomValues, SGD, VALUE, ValueSource};
 use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
 use parallel::layout::covering::covering;
 use parallel::{BuildContext, Entry, Layout, Result, Trainer, named, session};
@@ -94,7 +94,7 @@ fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
         let sparse = || format!("tp={}:sparse/50", layout.size(Axis::Tp)).parse().unwrap();
         let base = if is_sparse { sparse() } else { Layout::UNSPLIT }; // of a model without these weights
         let Ok(subject) = member.subject(layout) else { continue };
-        let kind = [OptimizerKind::ADAMW, OptimizerKind::ADAMW, OptimizerKind::Sgd][i % 3];
+        let kind = [ADAMW, ADAMW, SGD][i % 3];
         let subject = Subject { optimizer: (kind, subject.optimizer.1), ..subject };
         let folders = [(); 6].map(|()| tempfile::tempdir().unwrap());
         let [first, second, own, then, read, last] = folders.each_ref().map(tempfile::TempDir::path);
@@ -105,7 +105,7 @@ fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
         run(&subject, layout, Some(first), &[1], &[read, last]).unwrap();
         assert!(bytes(read) == bytes(first), "{about}: read and written again");
         assert!(bytes(last) == bytes(second), "{about}: resumed");
-        tried[usize::from(kind == OptimizerKind::Sgd)] += 1;
+        tried[usize::from(kind == SGD)] += 1;
     }
     assert!(tried[0] > layouts.len() / 2 && tried[1] > 5, "{tried:?} of {}", layouts.len());
 }
@@ -119,7 +119,7 @@ fn a_checkpoint_goes_on_with_fewer_ranks() {
     let chain = ["tp=2,dp=2:zero1", "dp=3:zero3", "pp=2:zb-h1", "none"].map(|layout| layout.parse().unwrap());
     for member in PANEL.iter() {
         let subject = member.subject(&Layout::UNSPLIT).unwrap();
-        let subject = Subject { optimizer: (OptimizerKind::ADAMW, subject.optimizer.1), ..subject };
+        let subject = Subject { optimizer: (ADAMW, subject.optimizer.1), ..subject };
         let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let [first, second, more] = folders.each_ref().map(tempfile::TempDir::path);
         run(&subject, &Layout::UNSPLIT, None, &[], &[first, second]).unwrap();

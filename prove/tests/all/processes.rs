@@ -2,7 +2,7 @@
 //! process of these tests is a thread with its own connections and its own world.
 use crate::strategies::listed;
 use comm::{Launch, Processes, RunInputs};
-use layers::{OptimizerKind, RandomValues};
+use layers::{ADAMW, RandomValues};
 use parallel::{Layout, Network, Trainer, session};
 use prove::{Subject, certify};
 use std::net::TcpListener;
@@ -33,7 +33,7 @@ fn trained(subject: &Subject, layout: &Layout, network: &Network) -> Vec<Vec<u32
     let ranks = session::run::<Cpu<f32>, _>((layout, &world), &values, |at| {
         let mut bits = Vec::new();
         let mut keep = |numbers: &[f32]| bits.extend(numbers.iter().map(|x| x.to_bits()));
-        let mut trainer = Trainer::new(&at, &subject.model, (OptimizerKind::ADAMW, None))?;
+        let mut trainer = Trainer::new(&at, &subject.model, (ADAMW, None))?;
         for (batch, _) in &subject.steps {
             let report = trainer.step(batch, 0.01)?;
             keep(&report.loss.read().unwrap());

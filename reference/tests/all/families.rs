@@ -3,7 +3,7 @@
 //! two microbatches of unequal, ragged sequences, two targets of which are ignored. `families.py` beside this
 //! file prints the numbers; these tests need only the numbers.
 use crate::llama::{BATCHES, weights};
-use reference::{Model, Optimizer, Sequence, Trainer};
+use reference::{ADAMW, Model, Sequence, Trainer};
 use shape::{Activation, Biases, FeedForward, Heads, NormKind, Objective, Positions, Shape, Window};
 use tensor::IGNORED;
 
@@ -31,7 +31,7 @@ fn train_as_pytorch(model: Shape, wanted: &Seen) {
     for (at, &logit) in wanted.logits.iter().enumerate() {
         close("logit", logits[5 * 11 + at], logit);
     }
-    let adam = Optimizer::AdamW { beta1: 0.875, beta2: 0.75, eps: 0.03125, decay: 0.25 };
+    let adam = ADAMW.with(&[0.875, 0.75, 0.03125, 0.25]);
     let mut trainer = Trainer::new(model, adam, Some(0.25), weights);
     for (losses, norm2) in wanted.steps {
         let step = trainer.step(&batches, 0.0625);

@@ -2,7 +2,7 @@
 //! 5.23) trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of
 //! unequal, ragged sequences. `llama.py` beside this file prints the numbers; this test needs only the
 //! numbers.
-use reference::{Model, Optimizer, Sequence, Trainer, Weights};
+use reference::{ADAMW, Model, Sequence, Trainer, Weights};
 use shape::{Heads, Positions, Shape};
 
 pub(crate) const BATCHES: [&[&[u32]]; 2] = [&[&[1, 5, 2, 7], &[9]], &[&[3, 3, 0, 10, 4, 8]]];
@@ -49,7 +49,7 @@ fn train_as_pytorch(model: Model, wanted: &Seen) {
     for (at, &logit) in wanted.logits.iter().enumerate() {
         close("logit", logits[11 + at], logit);
     }
-    let adam = Optimizer::AdamW { beta1: 0.875, beta2: 0.75, eps: 0.03125, decay: 0.25 };
+    let adam = ADAMW.with(&[0.875, 0.75, 0.03125, 0.25]);
     let mut trainer = Trainer::new(model, adam, Some(0.25), weights);
     for (losses, norm2) in wanted.steps {
         let step = trainer.step(&batches, 0.0625);

@@ -70,7 +70,7 @@ fn constants_are_dyadic() {
 #[test]
 fn opaque_functions_are_opaque() {
     type Function = fn(F61) -> F61;
-    let functions: [(&str, Function); 10] = [
+    let functions: [(&str, Function); 11] = [
         ("exp", F61::exp),
         ("log", F61::log),
         ("sigmoid", F61::sigmoid),
@@ -81,6 +81,7 @@ fn opaque_functions_are_opaque() {
         ("normal_cdf", F61::normal_cdf),
         ("normal_pdf", F61::normal_pdf),
         ("step", F61::step),
+        ("sign", F61::sign),
     ];
     let _key = Key(2).enter();
     let (a, b) = (F61::new(3), F61::new(5));
@@ -208,6 +209,7 @@ fn keyed_results_stay_what_they_are() {
         (x.normal_cdf(), 0x13f0_44e9_70d7_5d4b),
         (x.normal_pdf(), 0x1ef7_a2ca_174f_c98a),
         (x.step(), 0x1f47_e39c_7e2a_58ed),
+        (x.sign(), 0x0755_6f58_bc30_929b),
         (x.rsqrt(), 0x16f5_833d_719c_f02e),
         (turn.0, 0x0f69_e607_6132_6bc6),
         (turn.1, 0x1d5d_de13_d029_042b),

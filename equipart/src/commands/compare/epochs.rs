@@ -72,7 +72,8 @@ impl EpochsRow {
 
 /// Settings of `train --model mlp` for so many epochs.
 fn settings(a: &CompareArgs, epochs: usize, source: &TrainData) -> Result<Settings> {
-    let train = TrainArgs { model: Some(ModelName::Mlp), epochs: Some(epochs), ..TrainArgs::usual() };
+    let (model, epochs, optimizer) = (Some(ModelName::Mlp), Some(epochs), a.optimizer);
+    let train = TrainArgs { optimizer, model, epochs, ..TrainArgs::usual() };
     let settings = train.settings_for(source)?;
     Ok(Settings { number: a.number.name, device: a.number.device, ..settings })
 }

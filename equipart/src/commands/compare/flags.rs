@@ -1,9 +1,10 @@
 //! The flags of `compare`.
-use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link, optimizer};
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::processes::{self, ProcessesArgs};
 use clap::Args;
 use comm::{Axis, Link};
+use layers::OptimizerKind;
 use parallel::Layout;
 use std::path::PathBuf;
 
@@ -34,6 +35,9 @@ pub(crate) struct CompareArgs {
     /// pipeline; with --epochs, 1 for each stage]
     #[arg(long, value_name = "N")]
     pub(crate) microbatches: Option<usize>,
+    /// The optimizer of training [default: sgd]
+    #[arg(long, value_name = "NAME", value_parser = optimizer())]
+    pub(crate) optimizer: Option<OptimizerKind>,
     /// Seconds that each row is measured in all, rows in turn; 0: one run each
     #[arg(long, value_name = "S", default_value_t = SECONDS)]
     pub(crate) seconds: f64,

@@ -42,7 +42,13 @@ pub(super) fn bytes<D: RunDevice>(
 /// Peak of a step and of gathering the new weights.
 fn training_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<Peak> {
     let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
-    price::training(way.scheme::<D>(), &work.model.design, optimizer(&way.layout.pipeline()), batch, gather)
+    price::training(
+        way.scheme::<D>(),
+        &work.model.design,
+        optimizer(work, &way.layout.pipeline()),
+        batch,
+        gather,
+    )
 }
 
 /// Peak bytes of a step on the rank that holds the most, without a memory limit.
@@ -52,6 +58,6 @@ fn training_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batc
 pub(super) fn step_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<usize> {
     let way = Partitioning { layout: way.layout.limited(None), ..*way };
     let (pipeline, design) = (way.layout.pipeline(), &work.model.design);
-    let peak = price::training(way.scheme::<D>(), design, optimizer(&pipeline), batch, |_, _| Ok(()))?;
+    let peak = price::training(way.scheme::<D>(), design, optimizer(work, &pipeline), batch, |_, _| Ok(()))?;
     Ok(peak.largest.total)
 }

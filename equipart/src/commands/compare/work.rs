@@ -1,5 +1,6 @@
 //! The work of a comparison.
 use super::Partitioning;
+use layers::OptimizerKind;
 use models::digits::Digits;
 use models::text::Corpus;
 use models::{Model, TrainableModel};
@@ -19,6 +20,8 @@ pub struct Comparison<'a> {
     pub network: Network,
     /// Number of microbatches of a training step.
     pub microbatches: usize,
+    /// The optimizer of a training step.
+    pub optimizer: OptimizerKind,
     /// Total seconds that each row is measured; 0 for one run.
     pub seconds: f64,
 }

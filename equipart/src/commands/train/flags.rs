@@ -3,19 +3,19 @@ use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
-use crate::commands::train::adamw::{AdamwArgs, AdamwConstants};
 use crate::commands::train::auto::Amount;
+use crate::commands::train::constants::ConstantArgs;
 use crate::commands::train::data::{DataFiles, TrainData};
 use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::epochs;
 use crate::commands::train::evaluations::EvaluationArgs;
 use crate::commands::train::planned::LayoutFlag;
 use crate::commands::train::schedule::LrSchedule;
-use crate::commands::train::settings::{OptimizerName, Settings, at_least_1};
+use crate::commands::train::settings::{Settings, at_least_1};
 use crate::commands::train::state::{SaveArgs, State};
 use crate::device::DeviceName;
 use clap::{Args, Command, FromArgMatches};
-use layers::counted;
+use layers::{ADAMW, OptimizerKind, SGD, counted};
 use models::digits::Digits;
 use models::text::{Corpus, documents};
 use models::tokenizer::TokenizerSource;
@@ -56,10 +56,10 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "RATE")]
     pub(crate) min_lr: Option<f64>,
     /// The optimizer [default: adamw; with --batch or --model mlp, sgd]
-    #[arg(long)]
-    pub(crate) optimizer: Option<OptimizerName>,
+    #[arg(long, value_name = "NAME", value_parser = args::optimizer())]
+    pub(crate) optimizer: Option<OptimizerKind>,
     #[command(flatten)]
-    pub(crate) adamw: AdamwArgs,
+    pub(crate) constants: ConstantArgs,
     /// Largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
     pub(crate) clip: Option<f64>,
@@ -231,8 +231,8 @@ impl TrainArgs {
         };
         let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
         let floor = self.floor(lr_schedule, usual.lr)?.unwrap_or(usual.floor);
-        let adamw = self.adamw.of(usual.adamw, usual.optimizer)?;
-        Ok(Settings { adamw, lr_schedule, floor, ..usual })
+        let optimizer = self.constants.of(usual.optimizer)?;
+        Ok(Settings { optimizer, lr_schedule, floor, ..usual })
     }
     /// The last step's learning rate, as a fraction of the largest, if it is given.
     fn floor(&self, schedule: LrSchedule, lr: f64) -> Result<Option<f64>> {
@@ -268,7 +268,7 @@ impl TrainArgs {
             table: self.layout().table().map(Table::digest),
             lr: self.lr.unwrap_or(1e-3),
             warmup: self.warmup.unwrap_or(steps / 10),
-            optimizer: self.optimizer.unwrap_or(OptimizerName::Adamw),
+            optimizer: self.optimizer.unwrap_or(ADAMW),
             clip: self.clip,
             seed: self.seed.unwrap_or(0),
             text,
@@ -288,7 +288,7 @@ impl TrainArgs {
             batch_size: ids.len(),
             lr: self.lr.unwrap_or(1.0),
             warmup: self.warmup.unwrap_or(0),
-            optimizer: self.optimizer.unwrap_or(OptimizerName::Sgd),
+            optimizer: self.optimizer.unwrap_or(SGD),
             lr_schedule: LrSchedule::Constant,
             dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
             ..self.settings(ids::hash(ids))
@@ -299,8 +299,8 @@ impl TrainArgs {
         let (epochs, batch_size) = (self.epochs.unwrap_or(3), self.sequences(32));
         at_least_1(&[("epochs", epochs), ("batch-size", batch_size)])?;
         let batch_size = batch_size.min(digits.train.len());
-        let optimizer = self.optimizer.unwrap_or(OptimizerName::Sgd);
-        let usual = if optimizer == OptimizerName::Sgd { 0.025 } else { 1e-3 };
+        let optimizer = self.optimizer.unwrap_or(SGD);
+        let usual = if optimizer == SGD { 0.025 } else { 1e-3 };
         Ok(Settings {
             steps: epochs.saturating_mul(epochs::steps(digits, batch_size)),
             seq: 1,
@@ -343,8 +343,7 @@ impl TrainArgs {
         }
         let number = |amount: Option<Amount>| amount.and_then(Amount::number);
         let same = self.floor(begun.lr_schedule, begun.lr)? == Some(begun.floor);
-        self.adamw.of(begun.adamw, begun.optimizer)?;
-        let AdamwConstants { weight_decay, betas, eps } = begun.adamw;
+        self.constants.of(begun.optimizer)?;
         let reported = [
             differs("seq", self.seq, begun.seq),
             differs("batch-size", number(self.batch_size), begun.batch_size),
@@ -353,10 +352,8 @@ impl TrainArgs {
             differs("warmup", self.warmup, begun.warmup),
             differs("lr-schedule", self.lr_schedule, begun.lr_schedule),
             differs("min-lr", self.min_lr.filter(|_| !same), begun.lr * begun.floor),
-            differs("optimizer", self.optimizer, begun.optimizer),
-            differs("weight-decay", self.adamw.weight_decay, weight_decay),
-            differs("betas", self.adamw.betas, betas),
-            differs("eps", self.adamw.eps, eps),
+            differs("optimizer", self.optimizer.map(OptimizerKind::name), begun.optimizer.name()),
+            self.constants.differ(begun.optimizer),
             differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
             differs("seed", self.seed, begun.seed),
             differs("dropout", self.dropout, DropoutRate(begun.dropout)),
@@ -393,5 +390,5 @@ impl TrainArgs {
 
 fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
     let given = given.filter(|g| *g != begun)?;
-    Some(format!("--{flag} is {given}, but the run to resume began with {begun}; leave it out"))
+    Some(args::differs_from(flag, &given, &begun))
 }

@@ -1,36 +1,19 @@
 //! Settings of a training run; a resumed run keeps them.
-use super::adamw::AdamwConstants;
 use super::schedule::{LearningRate, LrSchedule};
 use crate::cli::args::SEQ;
 use crate::device::DeviceName;
-use layers::{Design, Objective, OptimizerKind, Rates, Shape, counted};
+use layers::{ADAMW, Design, Objective, OptimizerKind, Rates, Shape, counted};
 use models::text::{Corpus, TokenPair};
 use models::{Config, TrainableModel};
 use parallel::dtype::DtypeName;
 use parallel::{Batch, Error, Result, Sequence, bail};
 use plan::step::TrainingJob;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use serde_json::{Map, Value, json};
 use tensor::mix;
 
 /// The most tokens of a step.
 const MAX_TOKENS: u128 = 1 << 24;
-
-/// Name of an optimizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerName {
-    /// Plain gradient descent.
-    Sgd,
-    /// AdamW.
-    Adamw,
-}
-
-impl fmt::Display for OptimizerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(["sgd", "adamw"][*self as usize])
-    }
-}
 
 /// Settings of a training run; a resumed run keeps them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,10 +34,8 @@ pub struct Settings {
     /// Steps until the largest learning rate is reached.
     pub warmup: usize,
     /// The optimizer.
-    pub optimizer: OptimizerName,
-    /// Constants of `AdamW`; another optimizer ignores them.
-    #[serde(default)]
-    pub adamw: AdamwConstants,
+    #[serde(deserialize_with = "layers::optimizer::list::deserialize")]
+    pub optimizer: OptimizerKind,
     /// The largest norm of the gradient.
     pub clip: Option<f64>,
     /// Seed of fresh weights and of the batches.
@@ -95,8 +76,7 @@ impl Default for Settings {
             table: None,
             lr: 1e-3,
             warmup: 0,
-            optimizer: OptimizerName::Adamw,
-            adamw: AdamwConstants::default(),
+            optimizer: ADAMW,
             clip: None,
             seed: 0,
             text: 0,
@@ -114,11 +94,18 @@ impl Default for Settings {
 impl Settings {
     /// The optimizer and the clip limit.
     pub fn optimizer(&self) -> (OptimizerKind, Option<f64>) {
-        let kind = match self.optimizer {
-            OptimizerName::Sgd => OptimizerKind::Sgd,
-            OptimizerName::Adamw => self.adamw.kind(),
-        };
-        (kind, self.clip)
+        (self.optimizer, self.clip)
+    }
+    /// Reads the settings from a file. Files of earlier versions have the constants of `AdamW` beside the
+    /// optimizer's name.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut all: Map<String, Value> = serde_json::from_str(text).ok()?;
+        if let Some(constants) = all.remove(ADAMW.name())
+            && all.get("optimizer").is_some_and(|name| name == ADAMW.name())
+        {
+            all.insert("optimizer".into(), json!({ ADAMW.name(): constants }));
+        }
+        serde_json::from_value(all.into()).ok()
     }
     /// Returns what a step trains, for its time.
     pub fn job(&self, design: &Design) -> TrainingJob {
@@ -140,7 +127,6 @@ impl Settings {
     /// As [`check`](Self::check).
     pub fn check_for(&self, positions: usize, longest: usize, tokens: u128) -> Result<()> {
         at_least_1(&[("steps", self.steps), ("microbatches", self.microbatches)])?;
-        self.adamw.check()?;
         let Self { label_smoothing, z_loss, .. } = *self;
         if !(0.0..1.0).contains(&label_smoothing) {
             bail!("--label-smoothing is {label_smoothing}; it must be 0 or more and below 1");
@@ -227,17 +213,20 @@ mod tests {
         let old = |more: &str| {
             let text = r#"{"steps": 9, "seq": 4, "batch_size": 2, "microbatches": 1, "lr": 0.5, "warmup": 1,
                 "optimizer": "adamw", "clip": null, "seed": 3, "text": 7"#;
-            serde_json::from_str::<Settings>(&format!("{text}{more}}}")).unwrap()
+            Settings::read(&format!("{text}{more}}}")).unwrap()
         };
-        assert_eq!(old("").optimizer(), (OptimizerKind::ADAMW, None));
+        assert_eq!(old("").optimizer(), (ADAMW, None));
         assert_eq!((old("").lr_schedule, old("").floor), (LrSchedule::Cosine, 0.1));
         assert_eq!(old(r#", "constant": false, "floor": 0.3"#).lr_schedule, LrSchedule::Cosine);
         let constant = old(r#", "constant": true"#);
         assert_eq!((constant.lr_schedule, constant.learning_rate().at(8)), (LrSchedule::Constant, 0.5));
-        let adamw = AdamwConstants { weight_decay: 0.25, betas: "0.5, 0.75".parse().unwrap(), eps: 1e-6 };
-        let new = Settings { lr_schedule: LrSchedule::Wsd, adamw, ..constant };
-        assert_eq!(serde_json::from_str::<Settings>(&serde_json::to_string(&new).unwrap()).unwrap(), new);
-        let wanted = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 1e-6, decay: 0.25 };
-        assert_eq!(new.optimizer().0, wanted);
+        let beside = old(r#", "adamw": {"weight_decay": 0.25, "betas": [0.5, 0.75], "eps": 1e-6}"#);
+        assert_eq!(beside.optimizer, ADAMW.with(&[0.5, 0.75, 1e-6, 0.25]));
+        let new = Settings { lr_schedule: LrSchedule::Wsd, ..beside };
+        let file = serde_json::to_string(&new).unwrap();
+        assert_eq!(Settings::read(&file), Some(new));
+        for wrong in ["0.75", "[0.75, 1.0]"] {
+            assert_eq!(Settings::read(&file.replace("[0.5,0.75]", wrong)), None, "{wrong}");
+        }
     }
 }

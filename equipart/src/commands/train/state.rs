@@ -154,7 +154,7 @@ impl State {
         if of_another {
             bail!("{} is of another run or step than the model beside it", path.display());
         }
-        let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
+        let settings = noted("training").and_then(Settings::read);
         let evaluations = serde_json::from_str(noted("evaluations").unwrap_or("{}")).ok();
         let data = serde_json::from_str(noted("data").unwrap_or("{}")).ok();
         let (Some(settings), Some(evaluations), Some(data)) = (settings, evaluations, data) else {

@@ -2,7 +2,7 @@
 use super::Table;
 use super::kind::{Kind, Models};
 use crate::child::{binary, output};
-use equipart::commands::train::settings::OptimizerName;
+use layers::{ADAMW, OptimizerKind};
 use parallel::Layout;
 use parallel::dtype::DtypeName;
 use std::fmt;
@@ -16,13 +16,13 @@ pub(crate) struct Case<'a> {
     pub(crate) layout: Layout,
     pub(crate) kind: Kind,
     pub(crate) number: DtypeName,
-    pub(crate) optimizer: OptimizerName,
+    pub(crate) optimizer: OptimizerKind,
 }
 
 impl fmt::Display for Case<'_> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layout, kind, number, optimizer, .. } = self;
-        write!(to, "{kind:?} under {layout} in {} by {optimizer}", number.name())
+        write!(to, "{kind:?} under {layout} in {} by {}", number.name(), optimizer.name())
     }
 }
 
@@ -43,7 +43,7 @@ impl Case<'_> {
     }
     /// The entries that it is made of.
     fn entries(&self) -> Vec<String> {
-        let own = [format!("{:?}", self.kind), self.number.name().into(), self.optimizer.to_string()];
+        let own = [format!("{:?}", self.kind), self.number.name().into(), self.optimizer.name().into()];
         let strategies = self.layout.strategies().into_iter().map(|about| about.written(2));
         strategies.chain(own).collect()
     }
@@ -103,8 +103,8 @@ impl Case<'_> {
     pub(crate) fn train(&self, flags: &[String]) -> Vec<String> {
         // Where a gradient is next to nothing, its rounding decides a step of AdamW, which must be small
         // beside the weights.
-        let lr = if self.optimizer == OptimizerName::Adamw { "0.001" } else { "0.01" };
-        let own = ["--optimizer", &self.optimizer.to_string(), "--microbatches", "4", "--lr", lr];
+        let lr = if self.optimizer == ADAMW { "0.001" } else { "0.01" };
+        let own = ["--optimizer", self.optimizer.name(), "--microbatches", "4", "--lr", lr];
         [self.args("train", flags), own.map(str::to_owned).to_vec()].concat()
     }
 }

@@ -5,7 +5,7 @@ use super::kind::{Kind, files, words};
 use crate::child::{Watched, binary, output};
 use crate::processes;
 use equipart::commands::diff::{FLOOR, TIMES, TensorDiff, diff, unit};
-use equipart::commands::train::settings::OptimizerName;
+use layers::ADAMW;
 use parallel::Layout;
 use parallel::dtype::DtypeName;
 use parallel::with_dtype;
@@ -83,11 +83,11 @@ impl Case<'_> {
         self.evaluates(table);
         self.generates(table);
         self.is_priced(table);
-        let is_first = self.number == DtypeName::F32 && self.optimizer == OptimizerName::Adamw;
+        let is_first = self.number == DtypeName::F32 && self.optimizer == ADAMW;
         if !is_full || is_first {
             self.is_proven(table); // in the field, with both optimizers
         }
-        if is_full && self.optimizer == OptimizerName::Adamw {
+        if is_full && self.optimizer == ADAMW {
             self.is_compared(table); // which has an optimizer of its own
         }
     }
@@ -278,7 +278,7 @@ impl Case<'_> {
             return; // epochs tell no peaks
         }
         let [train, price] = self.models.priced(self.kind);
-        let own = ["--optimizer", &self.optimizer.to_string(), "--microbatches", "4"].map(str::to_owned);
+        let own = ["--optimizer", self.optimizer.name(), "--microbatches", "4"].map(str::to_owned);
         let price = self.ran((table, "price"), &self.args("price", &[price, own.to_vec()].concat()), None);
         let Some(price) = price else { return };
         let clips = if self.layout.pipeline().schedule.updates_each() { "" } else { "--clip 1" };

@@ -1,8 +1,8 @@
 //! Runs that are saved and go on: under every schedule of a pipeline, and to another end than they were begun
 //! with.
 use super::{SHAPE, corpus, files, model, settings, train_as};
-use equipart::commands::train::settings::{OptimizerName, Settings};
-use layers::Shape;
+use equipart::commands::train::settings::Settings;
+use layers::{ADAMW, Shape};
 use models::{Config, Model};
 use parallel::Layout;
 use tensor::safetensors::File;
@@ -13,7 +13,7 @@ use tensor::safetensors::File;
 fn saves_what_the_unsplit_run_saves(tied: bool, schedules: &[&str]) {
     let shape = Shape { blocks: 4, tied, ..SHAPE };
     let fresh = Model::fresh(Config { shape, ..model(tied).config }, 5);
-    let usual = settings(&corpus(), OptimizerName::Adamw);
+    let usual = settings(&corpus(), ADAMW);
     let settings = Settings { steps: 2, batch_size: 4, microbatches: 4, clip: None, warmup: 1, ..usual };
     let once = tempfile::tempdir().unwrap();
     train_as(&fresh, once.path(), settings.clone(), "none", None);
@@ -57,7 +57,7 @@ fn every_schedule_saves_the_folder_of_the_unsplit_run() {
 /// run twice around a checkpoint, updates counted as steps or from zero, a loss reported with another step.
 #[test]
 fn a_run_on_stale_weights_goes_on_as_if_it_had_not_stopped() {
-    let usual = settings(&corpus(), OptimizerName::Adamw);
+    let usual = settings(&corpus(), ADAMW);
     let settings = Settings { steps: 4, batch_size: 8, microbatches: 4, clip: None, warmup: 1, ..usual };
     for layout in ["pp=2:pipedream", "pp=2:pipedream-vertical", "pp=2:pipedream,dp=2:zero1"] {
         let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -74,7 +74,7 @@ fn a_run_on_stale_weights_goes_on_as_if_it_had_not_stopped() {
 #[test]
 fn a_run_goes_on_to_another_end() {
     let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let short = settings(&corpus(), OptimizerName::Adamw);
+    let short = settings(&corpus(), ADAMW);
     let long = Settings { steps: 8, ..short.clone() };
     let losses = train_as(&model(false), once.path(), long.clone(), "none", None);
     let mut parts = train_as(&model(false), twice.path(), short, "none", Some(2));

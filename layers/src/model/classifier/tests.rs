@@ -3,7 +3,7 @@ mod stages;
 
 use super::*;
 use crate::{
-    Design, Draw, Error, Half, Keeper, Optimizer, OptimizerKind, ParamValues, Pass, RandomValues, ValueSource,
+    Design, Draw, Error, Half, Keeper, Optimizer, ParamValues, Pass, RandomValues, SGD, ValueSource,
 };
 use comm::{Ledger, Mesh, Op, World};
 use stages::Model;
@@ -61,7 +61,7 @@ fn run_cut<D: Kernels<Wide = D>>(
     let at = Builder::new(device, mesh, &RandomValues { seed: 9 });
     let at = if regions { at.in_regions() } else { at };
     let mut model = Model::cut(&at, sizes, cuts)?;
-    let mut optimizer = Optimizer::new(OptimizerKind::Sgd, None);
+    let mut optimizer = Optimizer::new(SGD, None);
     let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
     let (mut start, mut trace, mut traffic) = (Trace::new(), Trace::new(), Ledger::default());
     for param in model.params() {
@@ -120,7 +120,7 @@ fn run_cut<D: Kernels<Wide = D>>(
 /// The same from the oracle.
 fn truth<S: Scalar>(sizes: &[usize], start: &Trace<S>, given: &dyn Fn(usize) -> Given<S>) -> Trace<S> {
     let (oracle, mut trace) = (reference::Classifier { sizes: sizes.to_vec() }, Trace::new());
-    let (shapes, sgd) = (oracle.shapes(), reference::Optimizer::Sgd);
+    let (shapes, sgd) = (oracle.shapes(), SGD);
     let mut updates = reference::Updates::new(shapes, sgd, None, start.clone());
     for step in 0..STEPS {
         let mut sums: Option<Trace<S>> = None;

@@ -1,7 +1,7 @@
 //! Sums of units in one call.
 use super::*;
 use crate::param::{buckets, shards::Shards};
-use crate::{Builder, Draw, Error, Optimizer, OptimizerKind, Placed, Placement, RandomValues, ValueSource};
+use crate::{ADAMW, Builder, Draw, Error, Optimizer, Placed, Placement, RandomValues, SGD, ValueSource};
 use comm::{Axes, Axis, Mesh, Op, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensor::{Category, Cpu, F61, Host, Key, Scalar, Tensor};
@@ -103,7 +103,7 @@ fn what_is_gathered_after_an_update_is_the_new_value() {
             let at = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 1 }) };
             let draw = Draw { mean: 0.0, std: 1.0 };
             let mut param = Param::new(&at, "w", [13, 5], at.placement(), draw)?;
-            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(OptimizerKind::Sgd, None));
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(SGD, None));
             let number = |rank: usize| F61::sample(rank as u64, 1.0);
             let sum = (0..4).fold(F61::ZERO, |sum, rank| sum + number(rank));
             let drawn = ValueSource::<F61>::of(&RandomValues { seed: 1 }, "w", [13, 5], draw)?;
@@ -173,8 +173,7 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
         let (device, rests) = (D::default(), zero(stage, subgroup));
         let at = Builder { rests, ..Builder::new(&device, mesh, &RandomValues { seed: 1 }) };
         let mut param = Param::new(&at, "w", [13, 5], at.placement(), Draw { mean: 0.0, std: 1.0 })?;
-        let (mut keeper, mut optimizer) =
-            (Keeper::new(rests), Optimizer::new(OptimizerKind::ADAMW, Some(1.0)));
+        let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(ADAMW, Some(1.0)));
         let now = |category| device.meter().now(category);
         let before = mesh.ledger();
         for last in [false, true] {
@@ -250,7 +249,7 @@ fn a_parameter_of_two_stages_is_one() {
                 params.reverse(); // another order than the first stage's
             }
             let start: Vec<_> = params.iter().map(|p| p.gather(&mesh)).collect::<Result<_>>()?;
-            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(OptimizerKind::Sgd, clip));
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(SGD, clip));
             keeper.gather(&mut params)?;
             for param in &mut params {
                 let addend = number(1 + mesh.rank());
@@ -292,8 +291,7 @@ fn what_is_not_trained_stays_and_is_gathered() {
             let before = bias.gather(&mesh)?;
             bias.change(|device, mut bias, _| device.add(bias.again(), weight_of(&mesh, device).view()));
             let wanted: Vec<_> = before.unwrap().into_iter().map(|x| x + 1.0).collect();
-            let (mut keeper, mut optimizer) =
-                (Keeper::new(rests), Optimizer::new(OptimizerKind::ADAMW, Some(1.0)));
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(ADAMW, Some(1.0)));
             let mut params = [&mut bias, &mut weight];
             for _ in 0..2 {
                 keeper.gather(&mut params)?;

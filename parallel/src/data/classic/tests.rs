@@ -4,7 +4,7 @@ use crate::{Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trai
 use comm::{Axis, Ledger, Op};
 use kernels::{Heads, Kernels, Meta};
 use layers::{
-    Biases, Design, Experts, Objective, OptimizerKind, PassContext, RandomValues, Rates, Shape, Wide,
+    Biases, Design, Experts, Objective, OptimizerKind, PassContext, RandomValues, Rates, SGD, Shape, Wide,
 };
 use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, TokenIds};
 
@@ -17,7 +17,7 @@ const SHAPE: Shape = Shape {
     bias: Biases { qkv: true, out: false, mlp: false },
     ..Shape::LLAMA
 };
-const ADAMW: OptimizerKind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// Two microbatches, of four and five sequences, in each of which all ids but the first differ.
 fn batch() -> Batch {
@@ -79,9 +79,7 @@ fn steps_equal_those_of_the_unsplit_model() {
     let _key = Key(6).enter();
     let dropout = Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
     let loss = Objective { smoothing: 0.25, z: 0.5 };
-    for (tied, optimizer) in
-        [(false, (ADAMW, Some(0.5))), (true, (ADAMW, None)), (true, (OptimizerKind::Sgd, Some(0.5)))]
-    {
+    for (tied, optimizer) in [(false, (ADAMW, Some(0.5))), (true, (ADAMW, None)), (true, (SGD, Some(0.5)))] {
         let shape = Shape { dropout, tied, loss, ..SHAPE };
         let alone = trained("none", shape, optimizer, true);
         for layout in ["dp=2:classic", "dp=3:classic", "dp=4:classic", "dp=2:classic,recompute"] {

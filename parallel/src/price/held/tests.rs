@@ -2,7 +2,7 @@ use super::*;
 use crate::price::{STEPS, training};
 use crate::{Layout, Sequence};
 use kernels::Heads;
-use layers::{RandomValues, Shape};
+use layers::{ADAMW, OptimizerKind, RandomValues, Shape};
 use tensor::Cpu;
 
 type Float = Cpu<f32>;
@@ -18,7 +18,7 @@ const SHAPE: Shape = Shape {
 
 const TIED: Shape = Shape { tied: true, ..SHAPE };
 
-const OPTIMIZER: (OptimizerKind, Option<f64>) = (OptimizerKind::ADAMW, Some(1.0));
+const OPTIMIZER: (OptimizerKind, Option<f64>) = (ADAMW, Some(1.0));
 
 /// So many microbatches of two sequences of six tokens.
 fn equal(microbatches: usize) -> Batch {
@@ -139,7 +139,7 @@ fn versions_of_a_full_pipeline_are_priced_to_the_byte() {
             .flat_map(|layout| [1, 2, 5].map(|m| (layout, m)))
     {
         let (layout, batch) = (layout.parse::<Layout>().unwrap(), equal(microbatches));
-        let optimizer = (OptimizerKind::ADAMW, None);
+        let optimizer = (ADAMW, None);
         let program = |at: BuildContext<Float>| {
             let mut trainer = Trainer::new(&at, SHAPE, optimizer)?;
             let mut running = None;

@@ -2,7 +2,7 @@ use super::*;
 use crate::price::training;
 use crate::{Batch, BuildContext, Error, Sequence, Trainer, session};
 use kernels::{Heads, Meta};
-use layers::{Design, OptimizerKind, Shape};
+use layers::{ADAMW, Design, OptimizerKind, Shape};
 use std::cell::Cell;
 use tensor::{Category, Cpu, Device, Peaks};
 
@@ -15,7 +15,7 @@ const SHAPE: Shape = Shape {
     vocabulary: 300,
     ..Shape::LLAMA
 };
-const OPTIMIZER: (OptimizerKind, Option<f64>) = (OptimizerKind::ADAMW, Some(1.0));
+const OPTIMIZER: (OptimizerKind, Option<f64>) = (ADAMW, Some(1.0));
 const MOST: usize = 20;
 
 fn batch([sequences, microbatches]: [usize; 2]) -> Batch {

@@ -3,7 +3,7 @@ use crate::{Batch, BuildContext, Layout, Sequence, Trainer, session};
 use comm::Mesh;
 use kernels::{Heads, Kernels};
 use layers::{
-    Balance, Chunk, Draw, Experts, Half, Input, Keeper, OptimizerKind, Output, ParamValues, PassContext,
+    ADAMW, Balance, Chunk, Draw, Experts, Half, Input, Keeper, Output, ParamValues, PassContext,
     RandomValues, Record, Shape, StageRequest, Targets, ValueSource, Wide,
 };
 use tensor::{Bf16, Category, Cpu, Device, Dual, F61, Host, Key, Scalar, TokenIds, Work};
@@ -143,7 +143,7 @@ fn steps_in_bf16_are_the_same_bit_for_bit() {
         let ranks =
             session::run((&layout, &layout.world().unwrap()), &values, |at: BuildContext<Cpu<Bf16>>| {
                 let shape = Shape { blocks: 3, ..SHAPE };
-                let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(0.5)))?.seeded(3);
+                let mut trainer = Trainer::new(&at, shape, (ADAMW, Some(0.5)))?.seeded(3);
                 let losses = [0, 1].map(|_| trainer.step(&batch, 0.5).map(|report| report.loss.read()));
                 let weights: Vec<_> = trainer.model().params().iter().map(|param| param.elements()).collect();
                 let [first, second] = losses;
@@ -173,7 +173,7 @@ fn experts_are_chosen_and_counted_once() {
         let (layout, values): (Layout, _) = (layout.parse().unwrap(), RandomValues { seed: 2 });
         let ranks =
             session::run((&layout, &layout.world().unwrap()), &values, |at: BuildContext<Cpu<F61>>| {
-                let mut trainer = Trainer::new(&at, shape, (OptimizerKind::ADAMW, Some(0.5)))?.seeded(3);
+                let mut trainer = Trainer::new(&at, shape, (ADAMW, Some(0.5)))?.seeded(3);
                 let mut seen = Vec::new();
                 for _ in 0..2 {
                     let report = trainer.step(&batch, 0.5)?;

@@ -1,5 +1,6 @@
 //! Training under schedules that update after each microbatch, compared with the oracle on stale weights.
 use super::*;
+use layers::ADAMW;
 use reference::{StaleTrainer, Staleness};
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ fn stale_steps(
         targets: s.targets.to_vec(),
         ..reference::Sequence::default()
     };
-    let kind = OptimizerKind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+    let kind = ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
     let state = if zero { AtRest::Shard } else { AtRest::Whole };
     let rests = ShardingStrategy { state, ..ShardingStrategy::WHOLE };
     let run = |device: Cpu<F61>, mesh: Mesh<_>| {

@@ -1,11 +1,11 @@
 //! One training step of a small model, with attention and loss over two ranks, compared with the oracle at a
 //! small prime.
 use kernels::{Heads, Kernels};
-use layers::{OptimizerKind, RandomValues, Shape};
+use layers::{RandomValues, SGD, Shape};
 use parallel::{Batch, Layout, Sequence, Trainer, dump};
 use prove::oracle;
 use reference::Degree;
-use reference::{Optimizer, Weights};
+use reference::Weights;
 use tensor::{Cpu, Field, Host, Key, Scalar, mix};
 
 const SHAPE: Shape = Shape {
@@ -35,7 +35,7 @@ fn batch() -> Batch {
 
 /// Loss, norm² and new weights that the oracle computes from these weights.
 fn unsplit<S: Scalar>(weights: Weights<S>) -> ([S; 2], Weights<S>) {
-    let mut trainer = reference::Trainer::new(reference::Model::from(SHAPE), Optimizer::Sgd, CLIP, weights);
+    let mut trainer = reference::Trainer::new(reference::Model::from(SHAPE), SGD, CLIP, weights);
     let step = trainer.step(&oracle::microbatches(&batch()), RATE);
     let loss = step.losses.iter().fold(S::ZERO, |sum, &loss| sum + loss);
     ([loss, step.norm2], trainer.weights().clone())
@@ -61,7 +61,7 @@ where
         let _key = Key(mix(n)).enter();
         let ranks = layout.world().expect("two ranks").run(|device: Cpu<Field<BITS>>, mesh| {
             let at = layout.place(&device, &mesh, &RandomValues { seed: 0 });
-            let mut trainer = Trainer::new(&at, SHAPE, (OptimizerKind::Sgd, CLIP))?;
+            let mut trainer = Trainer::new(&at, SHAPE, (SGD, CLIP))?;
             let start = dump::weights(trainer.model().params(), &mesh)?;
             let report = trainer.step(&batch(), RATE)?;
             let new: Weights<_> = dump::weights(trainer.model().params(), &mesh)?.into_iter().collect();

@@ -1,7 +1,7 @@
 //! Blocks alone, without embedding and head: rows of features, judged by the mean square.
 use super::{LENGTHS, SHAPE, one_run};
 use crate::{
-    Builder, Chunk, Error, Half, Input, Keeper, Output, PassContext, RandomValues, Rates, Shape,
+    Builder, Chunk, Error, Half, Input, Keeper, Output, PassContext, RandomValues, Rates, SGD, Shape,
     StageRequest, Targets,
 };
 use comm::{Axis, Mesh, World};
@@ -134,7 +134,7 @@ fn blocks_equal_the_oracle_bit_for_bit() {
     });
     let start: BTreeMap<_, _> = start.concat().into_iter().collect();
     let rows = design.logits_recorded(&start, &sequences(0), &mut |_, _| {});
-    let mut oracle = reference::Trainer::new(design, reference::Optimizer::Sgd, None, start).seeded(3);
+    let mut oracle = reference::Trainer::new(design, SGD, None, start).seeded(3);
     let step = oracle.step(&[0, 1, 2].map(sequences), 1.0);
     for place in [(1, false), (2, false), (4, false), (2, true), (4, true)] {
         for cuts in [&[0, 3][..], &[0, 1, 3], &[0, 1, 2, 3]] {

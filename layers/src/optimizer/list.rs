@@ -1,0 +1,51 @@
+//! List of the optimizers: a rule is one file, and its name here. Flags, files, checks, drawn cases and words
+//! follow from its [`OptimizerInfo`].
+use crate::StateInfo;
+use crate::optimizer::part::UpdatePart;
+use crate::optimizer::rule::{UpdateRule, UpdateStep};
+use kernels::Kernels;
+use serde::Deserializer;
+use shape::{OptimizerInfo, OptimizerKind};
+
+macro_rules! optimizers {
+    ($($rule:ident)*) => {
+        $(use crate::optimizer::$rule;)*
+
+        /// All optimizers.
+        pub const OPTIMIZERS: &[&OptimizerInfo] = &[$($rule::INFO),*];
+
+        impl<D: Kernels> UpdateRule<D> for OptimizerKind {
+            fn name(&self) -> &'static str {
+                OptimizerKind::name(*self)
+            }
+            fn states(&self) -> &'static [StateInfo] {
+                OptimizerKind::states(*self)
+            }
+            fn update(&self, part: UpdatePart<D>, step: &UpdateStep<D>) {
+                match OptimizerKind::name(*self) {
+                    $(name if name == $rule::INFO.name => $rule::update(*self, part, step),)*
+                    name => panic!("{name} is not in the list of optimizers"),
+                }
+            }
+        }
+    };
+}
+optimizers! { sgd adamw lion }
+
+/// Plain gradient descent.
+pub const SGD: OptimizerKind = OptimizerKind::usual(sgd::INFO);
+/// `AdamW` with the constants usual for transformers.
+pub const ADAMW: OptimizerKind = OptimizerKind::usual(adamw::INFO);
+
+/// Returns the optimizer of this name, with its usual constants.
+pub fn named(name: &str) -> Option<OptimizerKind> {
+    OPTIMIZERS.iter().find(|info| info.name == name).map(|info| OptimizerKind::usual(info))
+}
+
+/// Reads an optimizer of the list from a file.
+///
+/// # Errors
+/// If the list has no such rule, the rule has no such constant, or a value is out of range.
+pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<OptimizerKind, D::Error> {
+    OptimizerKind::deserialize(OPTIMIZERS, from)
+}

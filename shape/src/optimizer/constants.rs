@@ -1,0 +1,87 @@
+//! Constants of optimizers: a table of each from which flags, files, checks and words follow.
+
+/// A constant of an optimizer: one value or several.
+#[derive(Debug)]
+pub struct Constant {
+    /// Its key, and its flag: `weight-decay`; in files with `_` for `-`.
+    pub key: &'static str,
+    /// The usual values.
+    pub usual: &'static [f64],
+    /// The values that it may have.
+    pub range: Range,
+    /// Its description, for help.
+    pub help: &'static str,
+}
+
+/// Values that a constant may have, as f32 holds them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Range {
+    /// 0 or more.
+    AtLeast0,
+    /// Above 0.
+    Above0,
+    /// 0 or more and below 1.
+    Below1,
+}
+
+impl Range {
+    /// Returns true if the range has this value.
+    fn has(self, x: f64) -> bool {
+        let x = x as f32;
+        match self {
+            Self::AtLeast0 => x.is_finite() && x >= 0.0,
+            Self::Above0 => x.is_finite() && x > 0.0,
+            Self::Below1 => (0.0..1.0).contains(&x),
+        }
+    }
+    /// Describes the range.
+    fn words(self) -> &'static str {
+        match self {
+            Self::AtLeast0 => "0 or more",
+            Self::Above0 => "above 0 in f32",
+            Self::Below1 => "0 or more and below 1 in f32",
+        }
+    }
+    /// Values in the range that drawn cases use beside the usual ones; each differs from all rounded values.
+    pub fn drawn(self) -> &'static [f64] {
+        match self {
+            Self::AtLeast0 => &[0.0, 0.5],
+            Self::Above0 => &[0.25],
+            Self::Below1 => &[0.5, 0.25],
+        }
+    }
+}
+
+impl Constant {
+    /// Validates values.
+    ///
+    /// # Errors
+    /// One sentence with the values seen and wanted.
+    pub fn check(&self, values: &[f64]) -> Result<(), String> {
+        let (n, wanted) = (self.usual.len(), self.range.words());
+        if values.len() == n && values.iter().all(|x| self.range.has(*x)) {
+            return Ok(());
+        }
+        let must = match n {
+            1 => format!("it must be {wanted}"),
+            2 => format!("both must be {wanted}"),
+            n => format!("all {n} must be {wanted}"),
+        };
+        Err(format!("--{} is {}; {must}", self.key, self.text(values)))
+    }
+    /// Writes values: `0.9,0.95`.
+    pub fn text(&self, values: &[f64]) -> String {
+        let text = |x: &f64| if *x != 0.0 && x.abs() < 1e-3 { format!("{x:e}") } else { x.to_string() };
+        values.iter().map(text).collect::<Vec<_>>().join(",")
+    }
+    /// Parses values, in any range.
+    ///
+    /// # Errors
+    /// If the text has another number of values, or they are not numbers.
+    pub fn parse(&self, text: &str) -> Result<Vec<f64>, String> {
+        let values: Option<Vec<f64>> = text.split(',').map(|x| x.trim().parse().ok()).collect();
+        let numbers = if self.usual.len() == 1 { "a number" } else { "two numbers" };
+        let wanted = || format!("{text:?} is not {numbers} such as {}", self.text(self.usual));
+        values.filter(|values| values.len() == self.usual.len()).ok_or_else(wanted)
+    }
+}
