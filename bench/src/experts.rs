@@ -38,7 +38,8 @@ pub(super) fn grouped<H: Hardware>(scale: &Scale) -> Result<f64> {
     let (x, counts) = (matrix(&device, 1 << 40, experts * tokens, features), vec![tokens; experts]);
     let (mesh, draw) = (Mesh::alone(), Draw { mean: 0.0, std: 1.0 });
     let at = Builder::new(&device, &mesh, &EvenValues);
-    let w = ExpertWeight::new(&at, "experts", [experts, features], &[features.into()], draw)?.matrices()?;
+    let w = ExpertWeight::new(&at, "experts", [experts, features], (&[features.into()], false), draw)?
+        .matrices()?;
     Ok(fastest::<H>(scale, device.place(), || drop(expert_columns(&x, &counts, &w))))
 }
 

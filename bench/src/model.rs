@@ -10,7 +10,7 @@ use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::{ADAMW, EvenValues, Keeper, PassContext, SGD, Shape};
+use layers::{ADAMW, EvenValues, Keeper, PassContext, RuleStates, SGD, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
@@ -85,7 +85,7 @@ impl<D: Kernels> Ready<D> {
             Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
             Self::Moves(trainer, keeper) => {
                 let mut params = trainer.model().params();
-                keeper.update(&mut params, &[], |_| ())?;
+                keeper.update(&mut params, RuleStates::NONE, |_| ())?;
             }
         }
         Ok(())

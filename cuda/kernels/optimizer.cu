@@ -54,9 +54,9 @@ __device__ void clip_factor(View<T> factor, View<T> norm2, float limit) {
 }
 BOTH(clip_factor, PARAMS(View<T> factor, View<T> norm2, float limit), factor, norm2, limit)
 
-// w −= lr · factor · g, element by element.
+// w = keep · w − lr · factor · g, element by element; keep is 1 − lr·decay.
 template <class T>
-__device__ void sgd(View<T> w, View<float> master, View<float> g, View<float> factor, float lr) {
+__device__ void sgd(View<T> w, View<float> master, View<float> g, View<float> factor, float lr, float keep) {
     using namespace optimizer;
     float step = lr * factor(0, 0);
     auto moved = [&](auto lanes, u64 i, u64 j) {
@@ -64,9 +64,10 @@ __device__ void sgd(View<T> w, View<float> master, View<float> g, View<float> fa
         for (float& x : lanes.x) x *= step;
         return lanes;
     };
-    change(w, master, in_fours(g), moved, [](float w, float moved) { return w - moved; });
+    change(w, master, in_fours(g), moved, [&](float w, float moved) { return w * keep - moved; });
 }
-BOTH(sgd, PARAMS(View<T> w, View<float> master, View<float> g, View<float> factor, float lr), w, master, g, factor, lr)
+BOTH(sgd, PARAMS(View<T> w, View<float> master, View<float> g, View<float> factor, float lr, float keep), w, master,
+     g, factor, lr, keep)
 
 // Constants of a step of AdamW. `keep`, `first` and `second` are 1 − lr·decay, lr/(1 − β₁^step), 1/(1 −
 // β₂^step).
@@ -124,3 +125,36 @@ __device__ void lion(View<T> w, View<float> master, View<float> m, View<float> g
 }
 BOTH(lion, PARAMS(View<T> w, View<float> master, View<float> m, View<float> g, View<float> factor, float lr,
      float keep, float beta1, float beta2), w, master, m, g, factor, lr, keep, beta1, beta2)
+
+// Nesterov's momentum of x = factor · g, element by element: m = β·m + (1 − β)·x, to = β·m + (1 − β)·x.
+template <class T>
+__device__ void momentum(View<T> to, View<T> m, View<T> g, View<T> factor, float beta) {
+    using namespace optimizer;
+    float scale = wide(factor(0, 0)), fresh = 1 - beta;
+    each_four(g.rows, g.cols, in_fours(to) && in_fours(m) && in_fours(g), [&](auto lanes, u64 i, u64 j) {
+        const int N = decltype(lanes)::n;
+        Lanes<N> of_m = load<N>(&m(i, j)), of_g = load<N>(&g(i, j));
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            float x = fresh * (of_g.x[l] * scale);
+            of_m.x[l] = of_m.x[l] * beta + x;
+            lanes.x[l] = of_m.x[l] * beta + x;
+        }
+        store(&m(i, j), of_m);
+        store(&to(i, j), lanes);
+    });
+}
+BOTH(momentum, PARAMS(View<T> to, View<T> m, View<T> g, View<T> factor, float beta), to, m, g, factor, beta)
+
+// y = by · factor · x, element by element.
+template <class T>
+__device__ void scale(View<T> y, View<T> x, View<T> factor, float by) {
+    using namespace optimizer;
+    by = wide(narrow<T>(by)) * wide(factor(0, 0));
+    each_four(x.rows, x.cols, in_fours(y) && in_fours(x), [&](auto lanes, u64 i, u64 j) {
+        lanes = load<decltype(lanes)::n>(&x(i, j));
+        for (float& of : lanes.x) of *= by;
+        store(&y(i, j), lanes);
+    });
+}
+BOTH(scale, PARAMS(View<T> y, View<T> x, View<T> factor, float by), y, x, factor, by)

@@ -127,6 +127,7 @@ table! {
         "sgd" steps_of_sgd [sgd]
         "AdamW" steps_of_adamw [adamw]
         "Lion" steps_of_lion [lion]
+        "momentum" momenta [momentum scale]
     }
     top_k {
         "the first values of a row in order of choice" first_of_rows [top_k]

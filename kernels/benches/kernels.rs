@@ -239,7 +239,7 @@ fn whole_row(bencher: Bencher, choose: bool) {
 fn sgd(bencher: Bencher) {
     let [mut w, g] = [(); 2].map(|()| matrix(2 * HIDDEN, WIDTH));
     let factor = matrix(1, 1);
-    timed(bencher, g.len(), |cpu| cpu.sgd(w.view_mut(), None, g.view(), factor.view(), 1e-4));
+    timed(bencher, g.len(), |cpu| cpu.sgd(w.view_mut(), None, g.view(), factor.view(), [1e-4, 0.0]));
 }
 
 #[divan::bench(max_time = 0.3)]

@@ -178,11 +178,13 @@ macro_rules! every_kernel {
             /// factor\[1,1\] = min(1, limit/√norm2).
             clip_factor(factor: ViewMut<Self>, norm2: View<Self>, limit: f64)
                 = "clip factor", Optimizer => optimizer::clip_factor(factor, norm2, limit);
-            /// w −= lr · factor · g. With a master, the master is updated and the narrow w is its rounded
-            /// value; without one, w itself is updated.
+            /// w −= lr · (decay · w + factor · g); `constants` are the learning rate and the decay. With a
+            /// master, the master is updated and the narrow w is its rounded value; without one, w itself is
+            /// updated.
             sgd(
-                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, g: View<Self::Wide>, factor: View<Self::Wide>, lr: f64
-            ) = "sgd", Optimizer => optimizer::sgd(w, master, g, factor, lr);
+                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, g: View<Self::Wide>, factor: View<Self::Wide>,
+                constants: [f64; 2]
+            ) = "sgd", Optimizer => optimizer::sgd(w, master, g, factor, constants);
             /// One `AdamW` step on factor · g; `moments` are (m, v), `constants` the learning rate, β₁, β₂, ε
             /// and the decay, and the step's number; `master` as in `sgd`.
             adamw(
@@ -196,6 +198,12 @@ macro_rules! every_kernel {
                 w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, m: ViewMut<Self::Wide>,
                 g: View<Self::Wide>, factor: View<Self::Wide>, constants: [f64; 4]
             ) = "lion", Optimizer => optimizer::lion(w, master, m, g, factor, constants);
+            /// m = β·m + (1 − β)·x, to = β·m + (1 − β)·x for x = factor · g: Nesterov's momentum.
+            momentum(to: ViewMut<Self>, m: ViewMut<Self>, g: View<Self>, factor: View<Self>, beta: f64)
+                = "momentum", Optimizer => optimizer::momentum(to, m, g, factor, beta);
+            /// y = by · factor · x.
+            scale(y: ViewMut<Self>, x: View<Self>, factor: View<Self>, by: f64)
+                = "scale", ElementWise => optimizer::scale(y, x, factor, by);
         }
     };
 }

@@ -4,7 +4,7 @@ use crate::{Attend, Heads, Qkv, RouterBalance, RouterNoise, RunningSoftmax};
 use tensor::{Device, Index, Place, Strided, Tensor, View, ViewMut};
 
 /// Kernels that read what they write.
-const UPDATES: [&str; 15] = [
+const UPDATES: [&str; 16] = [
     "add",
     "stab",
     "add row",
@@ -20,6 +20,7 @@ const UPDATES: [&str; 15] = [
     "sgd",
     "adamw",
     "lion",
+    "momentum",
 ];
 
 /// Memory behind arguments.

@@ -52,8 +52,9 @@ pub use norm::Norm;
 pub use optimizer::Optimizer;
 pub use optimizer::list::{ADAMW, OPTIMIZERS, SGD};
 pub use optimizer::part::{StateParts, UpdatePart};
-pub use optimizer::rule::{UpdateRule, UpdateStep};
+pub use optimizer::rule::{MatrixRule, UpdateRule, UpdateStep};
 pub use param::keeper::Keeper;
+pub use param::placement::matrices::{MatrixSections, ParamMatrix};
 pub use param::placement::{Pieces, Placed, Placement, Section};
 pub use param::shards::{AtRest, ShardingStrategy};
 pub use param::state::VALUE;
@@ -62,5 +63,6 @@ pub use param::values::{Draw, EvenValues, ParamValues, RandomValues, ValueSource
 pub use param::{Param, Wide};
 pub use shape::{
     Balance, Biases, Blocks, Constant, Experts, FeedForward, Groups, Like, NormKind, Objective,
-    OptimizerInfo, OptimizerKind, Positions, Rates, Scoring, Shape, SharedExpert, StateInfo, Window, counted,
+    OptimizerInfo, OptimizerKind, Positions, Range, Rates, RuleStates, Scoring, Shape, SharedExpert,
+    StateInfo, Window, counted,
 };

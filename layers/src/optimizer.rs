@@ -12,9 +12,14 @@
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping).
 mod adamw;
+mod duplicated;
 mod lion;
 pub mod list;
+pub mod matrices;
+mod muon;
+mod newton_schulz;
 mod norm;
+mod owner;
 pub mod part;
 pub mod rule;
 mod sgd;
@@ -66,7 +71,7 @@ impl<D: Kernels> Optimizer<D> {
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
         self.steps += 1;
         let Some(limit) = self.clip else {
-            self.update(params, (&factor, lr), true, keeper)?;
+            self.update(params, mesh, (&factor, lr), (true, keeper))?;
             return self.sums.over(&device, mesh, &self.label);
         };
         for param in params.iter().filter(|param| param.placement().trained) {
@@ -74,7 +79,7 @@ impl<D: Kernels> Optimizer<D> {
         }
         let norm2 = self.sums.over(&device, mesh, &self.label)?;
         device.clip_factor(factor.view_mut(), norm2.view(), limit);
-        self.update(params, (&factor, lr), false, keeper)?;
+        self.update(params, mesh, (&factor, lr), (false, keeper))?;
         Ok(norm2)
     }
     /// Runs one step without the norm of the gradients, for which all stages would wait, and so without
@@ -88,6 +93,7 @@ impl<D: Kernels> Optimizer<D> {
     pub fn step_without_norm(
         &mut self,
         params: &mut [&mut Param<D>],
+        mesh: &Mesh<D::Place>,
         lr: f64,
         keeper: &mut Keeper<D>,
     ) -> Result<()> {
@@ -95,25 +101,46 @@ impl<D: Kernels> Optimizer<D> {
         let device = params.first().expect("the model has no parameters").device().wide().clone();
         self.steps += 1;
         let factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
-        self.update(params, (&factor, lr), false, keeper)
+        self.update(params, mesh, (&factor, lr), (false, keeper))
     }
     /// Returns the limit of the gradients' norm, if there is one.
     pub fn clip(&self) -> Option<f64> {
         self.clip
     }
-    /// Updates all values; adds the squares of the gradients to the sums if `sums`.
+    /// Updates all values; adds the squares of the gradients to the sums if `sums`. Whole matrices are
+    /// updated last, when all ranks have their directions.
     fn update(
         &mut self,
         params: &mut [&mut Param<D>],
+        mesh: &Mesh<D::Place>,
         (factor, lr): (&Tensor<D::Wide>, f64),
-        sums: bool,
-        keeper: &mut Keeper<D>,
+        (sums, keeper): (bool, &mut Keeper<D>),
     ) -> Result<()> {
         let (rule, number, all) = (&*self.rule, self.steps, &mut self.sums);
+        let step = |param: &Param<D>| UpdateStep { factor, lr, decays: param.decays(), number };
+        let mut directions = Vec::new();
         keeper.update(params, rule.states(), |param| {
-            let step = UpdateStep { factor, lr, decays: param.decays(), number };
-            param.update(sums.then(|| all.of(param)), |part| rule.update(part, &step));
-        })
+            let (sum, step) = (sums.then(|| all.of(param)), step(param));
+            match rule.matrices().filter(|_| !param.matrices().is_empty()) {
+                Some(rule) => {
+                    let direction = param.direction(sum, |part, to| rule.direction(part, to, &step));
+                    directions.push(direction);
+                }
+                None => param.update(sum, |part| rule.update(part, &step)),
+            }
+        })?;
+        if let Some(rule) = rule.matrices() {
+            let matrices = params.iter().filter(|param| !param.matrices().is_empty());
+            let mut directions: Vec<_> = matrices.map(|param| &**param).zip(directions).collect();
+            matrices::change(rule, &mut directions, mesh)?;
+            let changed: Vec<_> = directions.into_iter().map(|(_, changed)| changed).collect();
+            let matrices = params.iter_mut().filter(|param| !param.matrices().is_empty());
+            for (param, changed) in matrices.zip(changed) {
+                let step = step(param);
+                param.apply(&changed, |part| rule.apply(part, &step));
+            }
+        }
+        keeper.publish(params)
     }
     /// Restores a saved state: the number of finished steps, and the values of each parameter's state.
     ///
@@ -127,7 +154,10 @@ impl<D: Kernels> Optimizer<D> {
     ) -> Result<()> {
         self.steps = steps;
         let mut trained = params.iter_mut().filter(|param| steps > 0 && param.placement().trained);
-        trained.try_for_each(|param| param.set_states(self.rule.states(), &values))
+        trained.try_for_each(|param| {
+            let states = self.rule.states().of(param.name(), param.shape());
+            param.set_states(states, &values)
+        })
     }
 }
 
@@ -135,7 +165,8 @@ impl<D: Kernels> Optimizer<D> {
 mod tests {
     use super::*;
     use crate::{
-        ADAMW, AtRest, Biases, Like, NormKind, Positions, SGD, SavedRectangle, ShardingStrategy, UpdatePart,
+        ADAMW, AtRest, Biases, Like, NormKind, Positions, RuleStates, SGD, SavedRectangle, ShardingStrategy,
+        UpdatePart,
     };
     use crate::{Builder, Chunk, Draw, Placement, RandomValues, Shape};
     use comm::{Axis, World};
@@ -241,7 +272,7 @@ mod tests {
                 let factor = filled(&device, Category::Buffers, [1, 1], factor);
                 let ([w, m, v], g) = (whole.each_mut().map(Tensor::view_mut), gradient.view());
                 if kind == SGD {
-                    device.sgd(w, None, g, factor.view(), 0.5);
+                    device.sgd(w, None, g, factor.view(), [0.5, 0.0]);
                 } else {
                     let [beta1, beta2, eps, decay] = kind.constants();
                     let constants = [0.5, beta1, beta2, eps, decay];
@@ -258,8 +289,9 @@ mod tests {
         fn name(&self) -> &'static str {
             "firsts"
         }
-        fn states(&self) -> &'static [StateInfo] {
-            &[StateInfo { name: "first", like: Like::Blocks(4) }]
+        fn states(&self) -> RuleStates {
+            const FIRST: &[StateInfo] = &[StateInfo { name: "first", like: Like::Blocks(4) }];
+            FIRST.into()
         }
         fn update(&self, part: UpdatePart<Cpu<f64>>, _: &UpdateStep<Cpu<f64>>) {
             let [mut firsts] = part.states.all();

@@ -11,6 +11,7 @@ mod drawn;
 mod gathering;
 pub(crate) mod gradient;
 pub mod keeper;
+pub(crate) mod matrices;
 pub mod origin;
 pub mod placement;
 pub(crate) mod residence;
@@ -69,7 +70,7 @@ impl<D: Kernels> Param<D> {
     ) -> Result<Self> {
         let (at, name) = (at.into(), name.into());
         let trained = placement.trained;
-        let sharding = ParamSharding::new(at.mesh, &name, shape, placement, at.states)?;
+        let sharding = ParamSharding::new(at.mesh, &name, shape, placement, at.states.of(&name, shape))?;
         let numbers = || Ok::<_, Error>(sharding.placement.masked(at.values.of(&name, shape, draw)?));
         let store = at.store.filter(|_| at.learns && trained);
         let away = |here| if store.is_some() { Category::InFlight } else { here };

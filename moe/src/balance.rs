@@ -135,7 +135,8 @@ pub(crate) fn move_biases<D: Kernels>(
         let [above, one] = [(experts, &above as &dyn Fn(usize) -> f64), (1, &|_| 1.0)].map(|(n, of)| {
             Tensor::from_fn(&wide, Category::Buffers, 1, n, |i| <D::Wide as Device>::Elem::from_f64(of(i)))
         });
-        param.change(|device, value, master| device.sgd(value, master, above.view(), one.view(), rate));
+        param
+            .change(|device, value, master| device.sgd(value, master, above.view(), one.view(), [rate, 0.0]));
     }
     Ok(())
 }

@@ -122,7 +122,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         let untrained = everywhere.clone().untrained();
         let bias = || whole(BIAS, 1, untrained, Draw { mean: 0.0, std: 0.02 });
         let (up, sections) = first(kind, hidden);
-        let expert = |what: &str, sections: &[Section], draw| {
+        let expert = |what: &str, sections: (&[Section], bool), draw| {
             ExpertWeight::new(at, format!("{name}.experts.{what}"), [count, width], sections, draw)
         };
         let router: Arc<str> = format!("{name}.router").into();
@@ -131,8 +131,8 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
             kind,
             router: whole("router", width, everywhere.clone(), draw(width))?,
             bias: experts.bias.map(|_| bias()).transpose()?,
-            up: expert(up, &sections, draw(width))?,
-            down: expert("down", &[hidden.into()], draw(hidden))?,
+            up: expert(up, (&sections, false), draw(width))?,
+            down: expert("down", (&[hidden.into()], true), draw(hidden))?,
             shared: experts.shared.map(|shared| SharedFeedForward::new(at, mlp, shared)).transpose()?,
             experts,
             exchange,

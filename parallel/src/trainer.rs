@@ -71,7 +71,10 @@ impl<D: Kernels> Trainer<D> {
         design: impl Into<Design>,
         (rule, clip): (impl UpdateRule<D> + 'static, Option<f64>),
     ) -> Result<Self> {
-        let builder = Builder { states: rule.states(), ..at.learning() };
+        let (builder, design) = (Builder { states: rule.states(), ..at.learning() }, design.into());
+        if rule.matrices().is_some() && design.shape().is_none() {
+            bail!("{} is for models with matrices of blocks; a classifier has none", rule.name());
+        }
         Self::of(&BuildContext { builder, pipeline: at.pipeline }, design, Optimizer::new(rule, clip))
     }
     /// Builds this rank's part of a model that is only evaluated: its parameters have no masters.

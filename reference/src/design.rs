@@ -4,6 +4,7 @@ use crate::model::Model;
 use crate::parameters::{Shapes, Weights};
 use crate::pass::{Sequence, features};
 use crate::see::{See, Walk};
+use shape::Shape;
 use tensor::{IGNORED, Scalar};
 
 /// A transformer or a classifier.
@@ -29,6 +30,11 @@ impl Design {
             Self::Transformer(model) => model.shapes(),
             Self::Classifier(classifier) => classifier.shapes(),
         }
+    }
+
+    /// The shape of its blocks, if it has some.
+    pub(crate) fn blocks(&self) -> Option<Shape> {
+        if let Self::Transformer(model) = self { Some(model.shape) } else { None }
     }
 
     /// Computes a row for each token of all sequences: logits, or features.

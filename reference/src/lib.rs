@@ -79,4 +79,4 @@ pub use sparse::Sparsity;
 pub use stale::{StaleTrainer, Staleness};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
-pub use update::{ADAMW, LION, SGD, Updates};
+pub use update::{ADAMW, LION, MUON, SGD, Updates};

@@ -73,7 +73,7 @@ impl<S: Scalar> StaleTrainer<S> {
         weights: Weights<S>,
     ) -> Self {
         let model = model.into();
-        let updates = Updates::new(model.shapes(), optimizer, None, weights);
+        let updates = Updates::new(model.shapes(), optimizer, None, weights).of_blocks(model.blocks());
         Self { model, updates, staleness, versions: Vec::new(), seed: 0, steps: 0 }
     }
 

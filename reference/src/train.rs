@@ -51,7 +51,7 @@ impl<S: Scalar> Trainer<S> {
         weights: Weights<S>,
     ) -> Self {
         let model = model.into();
-        let updates = Updates::new(model.shapes(), optimizer, clip, weights);
+        let updates = Updates::new(model.shapes(), optimizer, clip, weights).of_blocks(model.blocks());
         Self { model, updates, seed: 0 }
     }
 

@@ -13,10 +13,13 @@
 //!
 //! Source: Kingma, Ba, Adam, arXiv:1412.6980; Loshchilov, Hutter, arXiv:1711.05101; Chen et al., Lion,
 //! arXiv:2302.06675; clipping: Pascanu et al., arXiv:1211.5063.
+mod muon;
+
 use crate::linear::{add, dot};
 use crate::parameters::{Shapes, Weights, trained};
 use crate::sparse::{Masks, Sparsity};
-use shape::{OptimizerInfo, OptimizerKind, StateInfo};
+use shape::{OptimizerInfo, OptimizerKind, Shape, StateInfo};
+use std::collections::BTreeMap;
 use tensor::Scalar;
 
 /// Gradient descent.
@@ -29,6 +32,18 @@ pub const ADAMW: OptimizerKind = OptimizerKind::usual(&OptimizerInfo {
     states: &[StateInfo::like_value("m"), StateInfo::like_value("v")],
     ..OptimizerInfo::BARE
 });
+/// Muon; its constants are the rate of matrices as a factor, μ, 1 for the scale by root mean squares, how
+/// ranks get whole matrices, and those of `AdamW`.
+pub const MUON: OptimizerKind = {
+    const MUON: &OptimizerInfo = &OptimizerInfo {
+        name: "muon",
+        title: "Muon",
+        states: ADAMW.info().states,
+        matrices: Some(LION.info().states),
+        ..OptimizerInfo::BARE
+    };
+    OptimizerKind::usual(MUON)
+};
 /// Lion; its constants are β₁, β₂ and the decay.
 pub const LION: OptimizerKind = OptimizerKind::usual(&OptimizerInfo {
     name: "lion",
@@ -44,9 +59,10 @@ pub struct Updates<S> {
     optimizer: OptimizerKind,
     clip: Option<f64>,
     weights: Weights<S>,
-    states: Vec<Weights<S>>, // the optimizer's, in its order
-    steps: usize,            // done
-    masks: Masks,            // of sparse layers
+    states: BTreeMap<String, Vec<Vec<S>>>, // of each parameter, in the optimizer's order
+    steps: usize,                          // done
+    masks: Masks,                          // of sparse layers
+    model: Option<Shape>,                  // of the blocks, if there are some
 }
 
 impl<S: Scalar> Updates<S> {
@@ -64,12 +80,18 @@ impl<S: Scalar> Updates<S> {
     ) -> Self {
         assert_eq!(sizes(&weights), sizes(&zeros::<S>(&shapes)), "the weights are not those of the model");
         let shapes = trained(shapes);
-        let state = |of: &StateInfo| {
-            let like = |(name, shape): &(String, _)| (name.clone(), of.like.shape(*shape));
-            zeros(&shapes.iter().map(like).collect::<Vec<_>>())
+        let state = |(name, shape): &(String, [usize; 2])| {
+            let like = |of: &StateInfo| vec![S::ZERO; of.like.shape(*shape).iter().product()];
+            (name.clone(), optimizer.states().of(name, *shape).iter().map(like).collect())
         };
-        let states = optimizer.states().iter().map(state).collect();
-        Self { shapes, optimizer, clip, weights, states, steps: 0, masks: Masks::new() }
+        let states = shapes.iter().map(state).collect();
+        Self { shapes, optimizer, clip, weights, states, steps: 0, masks: Masks::new(), model: None }
+    }
+
+    /// Sets the shape of the model whose blocks these weights have.
+    pub(crate) fn of_blocks(mut self, model: Option<Shape>) -> Self {
+        self.model = model;
+        self
     }
 
     /// Makes layers sparse, by their current weights.
@@ -123,13 +145,27 @@ impl<S: Scalar> Updates<S> {
         let all = gradients.len() == self.shapes.len() && self.shapes.iter().all(given);
         assert!(all, "every trained weight needs a gradient");
         let norm2 = gradients.values().fold(S::ZERO, |sum, g| sum + dot(g, g));
-        let (c, lr) = (self.clip.map_or(S::ONE, |limit| S::clip_factor(norm2, limit)), S::from_f64(lr));
+        let c = self.clip.map_or(S::ONE, |limit| S::clip_factor(norm2, limit));
         self.steps += 1;
-        for (name, [rows, _]) in &self.shapes {
+        for (name, shape) in &self.shapes {
             let clipped: Vec<S> = gradients[name].iter().map(|&g| c * g).collect();
-            let mut states: Vec<_> = self.states.iter_mut().map(|all| of(all, name)).collect();
+            let states = self.states.get_mut(name).expect("there since `new`");
+            let mut states: Vec<_> = states.iter_mut().map(|state| &mut state[..]).collect();
             let w = of(&mut self.weights, name);
-            update(self.optimizer, w, &clipped, &mut states, lr, self.steps, *rows > 1);
+            if let (Some(model), [m]) = (&self.model, &mut states[..])
+                && self.optimizer.name() == "muon"
+            {
+                let [factor, momentum, by_rms, _, _, _, _, decay] = self.optimizer.constants();
+                let lr = S::from_f64(lr * factor);
+                let matrices = muon::matrices(model, name, *shape);
+                let (all, settings) = ((&mut *w, &mut **m, &clipped[..]), [momentum, by_rms]);
+                muon::update(all, (&matrices, shape[1]), settings, (lr, lr * S::from_f64(decay)));
+                if let Some(mask) = self.masks.get(name) {
+                    w.iter_mut().zip(mask).filter(|(_, may)| !**may).for_each(|(w, _)| *w = S::ZERO);
+                }
+                continue;
+            }
+            update(self.optimizer, w, &clipped, &mut states, S::from_f64(lr), self.steps, shape[0] > 1);
         }
         norm2
     }
@@ -145,6 +181,7 @@ fn update<S: Scalar>(
     t: usize,
     decays: bool,
 ) {
+    let of = if of.name() == "muon" { ADAMW.with(&of.constants::<8>()[4..]) } else { of };
     let decay_of = |decay: f64| if decays { lr * S::from_f64(decay) } else { S::ZERO };
     match (of.name(), states) {
         ("sgd", []) => add(w, g.iter().map(|&g| -(lr * g))),

@@ -14,7 +14,9 @@ mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
-pub use optimizer::{Constant, Like, OptimizerInfo, OptimizerKind, Range, StateInfo};
+pub use optimizer::{
+    Constant, Like, OptimizerInfo, OptimizerKind, Range, RuleStates, StateInfo, is_matrix_of_block,
+};
 pub use tensor::quoted::counted;
 
 use serde::{Deserialize, Serialize};

@@ -26,11 +26,14 @@ pub struct OptimizerInfo {
     pub constants: &'static [Constant],
     /// The tensors that it keeps for each parameter.
     pub states: &'static [StateInfo],
+    /// The tensors that it keeps for each matrix of a block, if it updates these as whole matrices.
+    pub matrices: Option<&'static [StateInfo]>,
 }
 
 impl OptimizerInfo {
     /// A rule without name, constants and state: the rest of a description that gives a few of them.
-    pub const BARE: Self = Self { name: "", title: "", about: "", paper: "", constants: &[], states: &[] };
+    pub const BARE: Self =
+        Self { name: "", title: "", about: "", paper: "", constants: &[], states: &[], matrices: None };
 }
 
 /// An optimizer: a rule, and values of its constants.
@@ -77,7 +80,7 @@ impl OptimizerKind {
         Ok(self)
     }
     /// Returns the rule.
-    pub fn info(self) -> &'static OptimizerInfo {
+    pub const fn info(self) -> &'static OptimizerInfo {
         self.info
     }
     /// Returns the optimizer's name in files.
@@ -85,8 +88,16 @@ impl OptimizerKind {
         self.info.name
     }
     /// Returns the tensors that it keeps for each parameter.
-    pub fn states(self) -> &'static [StateInfo] {
-        self.info.states
+    pub fn states(self) -> RuleStates {
+        RuleStates { others: self.info.states, matrices: self.info.matrices.unwrap_or(self.info.states) }
+    }
+    /// Returns another rule's optimizer with this one's values of the constants that both have.
+    #[must_use]
+    pub fn constants_for(self, info: &'static OptimizerInfo) -> Self {
+        let both =
+            self.each().filter(|(of, ..)| info.constants.iter().any(|constant| constant.key == of.key));
+        let set = |kind: Self, (of, _, values): (&Constant, usize, &[f64])| kind.set(of.key, values);
+        both.into_iter().try_fold(Self::usual(info), set).expect("values of the same range")
     }
     /// Returns the values of the first constants, in the order of the rule's list.
     pub fn constants<const N: usize>(self) -> [f64; N] {
@@ -134,6 +145,7 @@ impl fmt::Display for OptimizerKind {
 enum WrittenValues {
     One(f64),
     Many(Vec<f64>),
+    Name(String),
 }
 
 /// An optimizer in files: its name, or its name and its constants.
@@ -146,14 +158,15 @@ enum WrittenOptimizer {
 
 impl Serialize for OptimizerKind {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let written = |values: &[f64]| match values {
-            [one] => WrittenValues::One(*one),
-            many => WrittenValues::Many(many.to_vec()),
+        let written = |(constant, _, values): (&Constant, usize, &[f64])| {
+            let values = match values {
+                _ if matches!(constant.range, Range::OneOf(_)) => WrittenValues::Name(constant.text(values)),
+                [one] => WrittenValues::One(*one),
+                many => WrittenValues::Many(many.to_vec()),
+            };
+            (constant.key.replace('-', "_"), values)
         };
-        let constants: BTreeMap<_, _> = self
-            .each()
-            .map(|(constant, _, values)| (constant.key.replace('-', "_"), written(values)))
-            .collect();
+        let constants: BTreeMap<_, _> = self.each().map(written).collect();
         let name = self.info.name.to_owned();
         let is_plain = constants.is_empty();
         let all = if is_plain {
@@ -184,14 +197,51 @@ impl OptimizerKind {
         let info = list.iter().find(|info| info.name == name);
         let info = info.ok_or_else(|| de::Error::custom(format!("there is no optimizer {name}")))?;
         let set = |kind: Self, (key, values): (String, WrittenValues)| {
+            let key = key.replace('_', "-");
             let values = match values {
                 WrittenValues::One(one) => vec![one],
                 WrittenValues::Many(many) => many,
+                WrittenValues::Name(name) => {
+                    let constant = info.constants.iter().find(|constant| constant.key == key);
+                    constant.ok_or_else(|| format!("{} has no constant {key}", info.title))?.parse(&name)?
+                }
             };
-            kind.set(&key.replace('_', "-"), &values)
+            kind.set(&key, &values)
         };
         constants.into_iter().try_fold(Self::usual(info), set).map_err(de::Error::custom)
     }
+}
+
+/// The tensors of optimizer state that a rule keeps for each parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleStates {
+    /// Tensors of matrices of blocks.
+    pub matrices: &'static [StateInfo],
+    /// Tensors of all other parameters.
+    pub others: &'static [StateInfo],
+}
+
+impl RuleStates {
+    /// No state.
+    pub const NONE: Self = Self { matrices: &[], others: &[] };
+
+    /// Returns the tensors of the parameter `name` of this shape.
+    pub fn of(self, name: &str, shape: [usize; 2]) -> &'static [StateInfo] {
+        if is_matrix_of_block(name, shape) { self.matrices } else { self.others }
+    }
+}
+
+impl From<&'static [StateInfo]> for RuleStates {
+    /// The same tensors for all parameters.
+    fn from(all: &'static [StateInfo]) -> Self {
+        Self { matrices: all, others: all }
+    }
+}
+
+/// Returns true if a parameter is a matrix of a block, or several: neither a bias nor a gain, nor a matrix of
+/// the embedding or the head.
+pub fn is_matrix_of_block(name: &str, shape: [usize; 2]) -> bool {
+    name.starts_with("blocks.") && shape[0] > 1
 }
 
 /// A tensor of optimizer state that a rule keeps for each parameter, in the wide dtype.

@@ -45,7 +45,7 @@ pub(crate) fn steps_of_sgd<D: SideKernels>(c: &mut Side<D>) {
     for (at, with_master) in WINDOWS.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let (mut w, mut master) = (c.of(ALL, whole(1)), c.wide(ALL, whole(1)));
         let of_master = with_master.then(|| master.part_mut(at));
-        check!(c.sgd(w.part_mut(at), of_master, g.part(at), factor.of(), 2f64.powi(-12))
+        check!(c.sgd(w.part_mut(at), of_master, g.part(at), factor.of(), [2f64.powi(-12), 0.0])
             => w 0.0, master 0.0);
     }
 }
@@ -88,5 +88,21 @@ pub(crate) fn steps_of_lion<D: SideKernels>(c: &mut Side<D>) {
         c.close("w", &w, if c.number.narrow { 3.03 } else { 0.3 });
         c.close("the master", &master, 0.3);
         c.close("m", &m, 0.2);
+    }
+}
+
+/// Checks two steps of a momentum and its scaled copy, in contiguous matrices and windows.
+pub(crate) fn momenta<D: SideKernels>(c: &mut Side<D>) {
+    let factor = c.of([1, 1, 1, 0], |_| 0.5);
+    for at in WINDOWS {
+        let [mut m, mut to, mut y] = [(); 3].map(|()| c.of(ALL, |_| 0.0));
+        for step in 1..=2 {
+            let g = c.of(ALL, draw(3 + step));
+            check!(c.momentum(to.part_mut(at), m.part_mut(at), g.part(at), factor.of(), 0.875));
+        }
+        check!(c.scale(y.part_mut(at), to.part(at), factor.of(), 3.0));
+        for (name, seen) in [("m", &m), ("the direction", &to), ("the scaled copy", &y)] {
+            c.close(name, seen, if c.number.narrow { 2.0 } else { 0.3 });
+        }
     }
 }

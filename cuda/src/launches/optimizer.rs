@@ -57,10 +57,12 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         master: Option<MatrixOut<f32>>,
         g: MatrixIn<f32>,
         factor: MatrixIn<f32>,
-        lr: f64,
+        constants: [f64; 2],
     ) {
+        let [lr, decay] = constants.map(|x| x as f32);
+        let keep = 1.0 - lr * decay;
         let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
-        self.launch("sgd", shape, &[&w, &master, &g, &factor, &(lr as f32)]);
+        self.launch("sgd", shape, &[&w, &master, &g, &factor, &lr, &keep]);
     }
 
     pub(crate) fn adamw(
@@ -91,5 +93,22 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
         let keep = 1.0 - lr * decay;
         self.launch("lion", shape, &[&w, &master, &m, &g, &factor, &lr, &keep, &beta1, &beta2]);
+    }
+
+    pub(crate) fn momentum(
+        &self,
+        to: MatrixOut<S>,
+        m: MatrixOut<S>,
+        g: MatrixIn<S>,
+        factor: MatrixIn<S>,
+        beta: f64,
+    ) {
+        let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
+        self.launch("momentum", shape, &[&to, &m, &g, &factor, &(beta as f32)]);
+    }
+
+    pub(crate) fn scale(&self, y: MatrixOut<S>, x: MatrixIn<S>, factor: MatrixIn<S>, by: f64) {
+        let shape = each(self.0, MatrixView::from(&x).len().div_ceil(4));
+        self.launch("scale", shape, &[&y, &x, &factor, &(by as f32)]);
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 use kernels::{Kernels, Write};
 use layers::ops::filled;
-use layers::{Like, StateInfo, UpdatePart, UpdateRule, UpdateStep};
+use layers::{Like, RuleStates, StateInfo, UpdatePart, UpdateRule, UpdateStep};
 use tensor::{Category, Scalar, Tensor};
 
 /// Descent that adds to each gradient the sum of all gradients that its block has had.
@@ -24,12 +24,12 @@ impl<D: Kernels> UpdateRule<D> for Counted {
     fn name(&self) -> &'static str {
         "counted"
     }
-    fn states(&self) -> &'static [StateInfo] {
+    fn states(&self) -> RuleStates {
         const STATES: [StateInfo; 2] = [
             StateInfo { name: "counter", like: Like::Blocks(BLOCK) },
             StateInfo { name: "updates", like: Like::One },
         ];
-        &STATES
+        RuleStates::from(&STATES[..])
     }
     fn update(&self, part: UpdatePart<D>, step: &UpdateStep<D>) {
         let (device, gradient) = (part.device.wide(), part.gradient);
@@ -45,7 +45,7 @@ impl<D: Kernels> UpdateRule<D> for Counted {
             device.gemm(moved.view_mut().take_cols(from, len), sum, ones.t(), Write::Add);
         }
         device.fill(updates, Scalar::from_usize(step.number));
-        part.device.sgd(part.value, part.master, moved.view(), step.factor.view(), step.lr);
+        part.device.sgd(part.value, part.master, moved.view(), step.factor.view(), [step.lr, 0.0]);
     }
 }
 
@@ -91,7 +91,8 @@ mod tests {
             for tensor in param.tensors() {
                 let Some(SavedPart { name, tensor, rectangles, .. }) = tensor.saved() else { continue };
                 let states = UpdateRule::<D>::states(&Counted);
-                let like = states.iter().find(|state| state.name == name).map_or(Like::Value, |of| of.like);
+                let like =
+                    states.others.iter().find(|state| state.name == name).map_or(Like::Value, |of| of.like);
                 let ([_, cols], values) = (like.shape(param.shape()), tensor.read().unwrap());
                 for SavedRectangle { begin, shape, from, stride } in rectangles {
                     for (row, col) in (0..shape[0]).flat_map(|row| (0..shape[1]).map(move |col| (row, col))) {

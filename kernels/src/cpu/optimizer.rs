@@ -23,12 +23,13 @@ pub(super) fn sgd<S: Scalar>(
     mut master: Option<Out<S::Wide>>,
     g: In<S::Wide>,
     factor: In<S::Wide>,
-    lr: f64,
+    constants: [f64; 2],
 ) {
-    let step = S::Wide::from_f64(lr) * factor.at(0, 0);
+    let [lr, decay] = constants.map(S::Wide::from_f64);
+    let (step, keep) = (lr * factor.at(0, 0), S::Wide::ONE - lr * decay);
     for i in 0..g.rows() {
         let moved = g.row(i).iter().map(|&g| step * g);
-        change(w.row(i), master.as_mut().map(|master| master.row(i)), moved, |w, moved| w - moved);
+        change(w.row(i), master.as_mut().map(|master| master.row(i)), moved, |w, moved| w * keep - moved);
     }
 }
 
@@ -75,6 +76,25 @@ pub(super) fn lion<S: Scalar>(
         let moved = m.iter().zip(g).map(|(&m, &g)| lr * (m * beta1 + fresh * (g * factor)).sign());
         change(w.row(i), master.as_mut().map(|master| master.row(i)), moved, |w, moved| w * keep - moved);
         average(m, g, beta2, |g| g * factor);
+    }
+}
+
+#[inline(always)]
+pub(super) fn momentum<S: Scalar>(mut to: Out<S>, mut m: Out<S>, g: In<S>, factor: In<S>, beta: f64) {
+    let (beta, factor) = (S::from_f64(beta), factor.at(0, 0));
+    let fresh = S::ONE - beta;
+    for i in 0..g.rows() {
+        let (m, g) = (m.row(i), g.row(i));
+        average(m, g, beta, |g| g * factor);
+        to.row(i).iter_mut().zip(&*m).zip(g).for_each(|((to, &m), &g)| *to = m * beta + fresh * (g * factor));
+    }
+}
+
+#[inline(always)]
+pub(super) fn scale<S: Scalar>(mut y: Out<S>, x: In<S>, factor: In<S>, by: f64) {
+    let by = S::narrow(S::Wide::from_f64(by)) * factor.at(0, 0);
+    for i in 0..x.rows() {
+        y.row(i).iter_mut().zip(x.row(i)).for_each(|(y, &x)| *y = by * x);
     }
 }
 

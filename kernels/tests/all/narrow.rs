@@ -279,10 +279,10 @@ fn optimizers_move_the_master_and_round_it_once() {
                 f32s.lion(truth.view_mut(), None, b.0, g, factor, constants);
                 cpu.lion(free.view_mut(), None, c.0, g, factor, constants);
             } else {
-                cpu.sgd(w.view_mut(), Some(master.view_mut()), g, factor, 1e-3);
-                f32s.sgd(truth.view_mut(), None, g, factor, 1e-3);
-                cpu.sgd(free.view_mut(), None, g, factor, 1e-3);
-                f32s.sgd(alone.view_mut(), None, g, factor, 1e-3);
+                cpu.sgd(w.view_mut(), Some(master.view_mut()), g, factor, [1e-3, 0.0]);
+                f32s.sgd(truth.view_mut(), None, g, factor, [1e-3, 0.0]);
+                cpu.sgd(free.view_mut(), None, g, factor, [1e-3, 0.0]);
+                f32s.sgd(alone.view_mut(), None, g, factor, [1e-3, 0.0]);
                 equal(&free, &alone, "without a master");
             }
             same(&master, &truth, "master");

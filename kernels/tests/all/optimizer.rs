@@ -38,7 +38,18 @@ fn steps_equal_the_formulas() {
         assert!((w - wanted[0]).abs() < 1e-14 && (m - wanted[1]).abs() < 1e-14, "{w} {m}, wanted {wanted:?}");
     }
     let (before, g): (_, Matrix<f64>) = (read(&w), draw(9, 3, 5));
-    cpu.sgd(w.view_mut(), None, g.view(), matrix(1, 1, |_| factor).view(), 0.5);
-    let wanted = before.into_iter().zip(read(&g)).map(|(w, g)| w - 0.5 * factor * g);
+    cpu.sgd(w.view_mut(), None, g.view(), matrix(1, 1, |_| factor).view(), [0.5, 0.25]);
+    let wanted = before.into_iter().zip(read(&g)).map(|(w, g)| w - 0.5 * (0.25 * w + factor * g));
     assert!(read(&w).into_iter().zip(wanted).all(|(seen, wanted)| (seen - wanted).abs() < 1e-15));
+    let (kept, mut to, scale) = (read(&m), matrix(3, 5, |_| 0.0), matrix(1, 1, |_| factor));
+    cpu.momentum(to.view_mut(), m.view_mut(), g.view(), scale.view(), 0.75);
+    for (((to, m), kept), g) in read(&to).into_iter().zip(read(&m)).zip(kept).zip(read(&g)) {
+        let wanted = 0.75 * kept + 0.25 * factor * g;
+        assert!((m - wanted).abs() < 1e-15 && (to - 0.75 * wanted - 0.25 * factor * g).abs() < 1e-15);
+    }
+    let before = read(&to);
+    cpu.scale(to.view_mut(), g.view(), scale.view(), 3.0);
+    let wanted = read(&g).into_iter().map(|g| 3.0 * factor * g);
+    assert!(read(&to).into_iter().zip(wanted).all(|(seen, wanted)| (seen - wanted).abs() < 1e-15));
+    assert_ne!(read(&to), before);
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use shape::StateInfo;
+use shape::RuleStates;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tensor::Store;
@@ -29,7 +29,7 @@ pub struct Builder<'a, D: Kernels> {
     /// values that are sharded at rest.
     pub store: Option<Store>,
     /// The state that the optimizer keeps for each trained parameter: no shard is cut inside its blocks.
-    pub states: &'a [StateInfo],
+    pub states: RuleStates,
     /// This rank's tokens of the residual stream.
     pub region: Region,
     /// This rank's tokens of the sequences.
@@ -58,7 +58,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
             learns: false,
             rests: ShardingStrategy::WHOLE,
             store: None,
-            states: &[],
+            states: RuleStates::NONE,
             region,
             tokens: TokenShards::WHOLE.at(mesh),
             numbers: [0; Choice::COUNT],

@@ -50,7 +50,8 @@ pub use router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
 };
 pub use stream::{Branches, Region, Stream, join};
-use tensors::{count_product, product, sum_of};
+pub(crate) use tensors::product;
+use tensors::{count_product, sum_of};
 pub use tensors::{filled, plus, wide_along};
 use tokens::scatter_tokens;
 pub use tokens::{gather_keys, gather_last, gather_tokens, last_rows};

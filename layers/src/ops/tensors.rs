@@ -3,7 +3,7 @@ use kernels::{Kernels, Write};
 use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
 /// C (+)= A·B.
-pub(super) fn product<D: Kernels>(device: &D, c: ViewMut<D>, a: View<D>, b: View<D>, write: Write) {
+pub(crate) fn product<D: Kernels>(device: &D, c: ViewMut<D>, a: View<D>, b: View<D>, write: Write) {
     count_product(device, [c.rows(), c.cols()], &a, &b);
     device.gemm(c, a, b, write);
 }

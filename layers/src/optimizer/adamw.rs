@@ -15,27 +15,28 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
     title: "AdamW",
     about: "Adam with decoupled weight decay",
     paper: "Loshchilov, Hutter, arXiv:1711.05101",
-    constants: &[
-        Constant {
-            key: "betas",
-            usual: &[0.9, 0.95],
-            range: Range::Below1,
-            help: "Decay of the first and of the second moment",
-        },
-        Constant {
-            key: "eps",
-            usual: &[1e-8],
-            range: Range::Above0,
-            help: "Constant that is added to the root of the second moment",
-        },
-        Constant {
-            key: "weight-decay",
-            usual: &[0.1],
-            range: Range::AtLeast0,
-            help: "Weight decay, on matrices only; times the learning rate in each step",
-        },
-    ],
+    constants: &[BETAS, EPS, DECAY],
     states: &[StateInfo::like_value("m"), StateInfo::like_value("v")],
+    matrices: None,
+};
+
+pub(super) const BETAS: Constant = Constant {
+    key: "betas",
+    usual: &[0.9, 0.95],
+    range: Range::Below1,
+    help: "Decay of the first and of the second moment",
+};
+pub(super) const EPS: Constant = Constant {
+    key: "eps",
+    usual: &[1e-8],
+    range: Range::Above0,
+    help: "Constant that is added to the root of the second moment",
+};
+pub(super) const DECAY: Constant = Constant {
+    key: "weight-decay",
+    usual: &[0.1],
+    range: Range::AtLeast0,
+    help: "Weight decay, on matrices only; times the learning rate in each step",
 };
 
 pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {

@@ -6,6 +6,7 @@
 //! λ applies to matrices only. It needs a learning rate 3 to 10 times smaller than that of `AdamW`.
 //!
 //! Source: Chen et al., "Symbolic discovery of optimization algorithms", Algorithm 2, arXiv:2302.06675.
+use crate::optimizer::adamw;
 use crate::optimizer::part::UpdatePart;
 use crate::optimizer::rule::UpdateStep;
 use kernels::Kernels;
@@ -23,14 +24,10 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
             range: Range::Below1,
             help: "Decay of the momentum in the step, and of the momentum that is kept",
         },
-        Constant {
-            key: "weight-decay",
-            usual: &[0.1],
-            range: Range::AtLeast0,
-            help: "Weight decay, on matrices only; times the learning rate in each step",
-        },
+        adamw::DECAY,
     ],
     states: &[StateInfo::like_value("m")],
+    matrices: None,
 };
 
 pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {

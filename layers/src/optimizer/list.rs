@@ -1,11 +1,10 @@
 //! List of the optimizers: a rule is one file, and its name here. Flags, files, checks, drawn cases and words
 //! follow from its [`OptimizerInfo`].
-use crate::StateInfo;
 use crate::optimizer::part::UpdatePart;
-use crate::optimizer::rule::{UpdateRule, UpdateStep};
+use crate::optimizer::rule::{MatrixRule, UpdateRule, UpdateStep};
 use kernels::Kernels;
 use serde::Deserializer;
-use shape::{OptimizerInfo, OptimizerKind};
+use shape::{OptimizerInfo, OptimizerKind, RuleStates};
 
 macro_rules! optimizers {
     ($($rule:ident)*) => {
@@ -18,7 +17,7 @@ macro_rules! optimizers {
             fn name(&self) -> &'static str {
                 OptimizerKind::name(*self)
             }
-            fn states(&self) -> &'static [StateInfo] {
+            fn states(&self) -> RuleStates {
                 OptimizerKind::states(*self)
             }
             fn update(&self, part: UpdatePart<D>, step: &UpdateStep<D>) {
@@ -27,10 +26,13 @@ macro_rules! optimizers {
                     name => panic!("{name} is not in the list of optimizers"),
                 }
             }
+            fn matrices(&self) -> Option<&dyn MatrixRule<D>> {
+                self.info().matrices.is_some().then_some(self as _)
+            }
         }
     };
 }
-optimizers! { sgd adamw lion }
+optimizers! { sgd adamw lion muon }
 
 /// Plain gradient descent.
 pub const SGD: OptimizerKind = OptimizerKind::usual(sgd::INFO);

@@ -16,9 +16,10 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
     paper: "Robbins, Monro, doi:10.1214/aoms/1177729586",
     constants: &[],
     states: &[],
+    matrices: None,
 };
 
 pub(super) fn update<D: Kernels>(_: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {
     let UpdatePart { device, value, master, gradient, .. } = part;
-    device.sgd(value, master, gradient, step.factor.view(), step.lr);
+    device.sgd(value, master, gradient, step.factor.view(), [step.lr, 0.0]);
 }

@@ -18,7 +18,7 @@ use crate::param::gradient::GradientStage;
 use crate::param::residence::{self, Kept, Leaving, Residence};
 use crate::{AtRest, Param, Result, ShardingStrategy};
 use kernels::Kernels;
-use shape::StateInfo;
+use shape::RuleStates;
 use std::sync::Arc;
 
 /// The keeper of a model's parameters on one rank. Its buffers are reused from step to step.
@@ -138,15 +138,14 @@ impl<D: Kernels> Keeper<D> {
         params.iter_mut().try_for_each(|param| param.sum_twins())
     }
     /// Lets `change` update the parts kept at rest of each trained parameter, beside these states of an
-    /// optimizer; then gathers the values that are kept whole. State off the device is loaded for the update,
-    /// while that of the last parameter is stored.
+    /// optimizer. State off the device is loaded for the update, while that of the last parameter is stored.
     ///
     /// # Errors
-    /// If ranks do not meet, or a parameter is cut inside a block of its state.
+    /// If a parameter is cut inside a block of its state.
     pub fn update(
         &mut self,
         params: &mut [&mut Param<D>],
-        states: &[StateInfo],
+        states: RuleStates,
         mut change: impl FnMut(&mut Param<D>),
     ) -> Result<()> {
         let mut left = &mut *params;
@@ -155,10 +154,10 @@ impl<D: Kernels> Keeper<D> {
             if !param.placement().trained {
                 continue;
             }
-            param.allocate_states(states)?;
+            param.allocate_states(states.of(param.name(), param.shape()))?;
             param.load_state();
             if let Some(next) = left.iter_mut().find(|param| param.placement().trained) {
-                next.allocate_states(states)?;
+                next.allocate_states(states.of(next.name(), next.shape()))?;
                 next.begin_load_state();
             }
             change(param);
@@ -166,6 +165,13 @@ impl<D: Kernels> Keeper<D> {
             self.leaving.push(param.begin_store_state());
         }
         self.leaving.drain(..).for_each(residence::wait);
+        Ok(())
+    }
+    /// Gathers the values that are kept whole and of which each rank updated a part.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(crate) fn publish(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.model.gather(params, |param| matches!(param.value, Residence::Outdated(_)))
     }
 }

@@ -2,7 +2,7 @@
 use crate::{Placement, ShardingStrategy, ValueSource};
 use comm::Mesh;
 use kernels::Kernels;
-use shape::StateInfo;
+use shape::RuleStates;
 use tensor::{Device, Store};
 
 /// A device's wide dtype.
@@ -16,6 +16,6 @@ pub struct ParamOrigin<'a, D: Kernels> {
     pub(crate) learns: bool,
     pub(crate) rests: ShardingStrategy,
     pub(crate) store: Option<&'a Store>,
-    pub(crate) states: &'a [StateInfo],
+    pub(crate) states: RuleStates,
     pub(crate) placement: Placement,
 }

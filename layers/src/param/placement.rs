@@ -9,6 +9,7 @@
 //! rank 3    | q3 | k1 | v1 |                     k1 and v1 have two `holders`, each with a partial sum of dW
 //! ```
 mod cuts;
+pub mod matrices;
 pub mod sent;
 
 use crate::param::shards::ShardingStrategy;
@@ -16,6 +17,7 @@ use crate::{Error, ParamValues, Result};
 use comm::{Axes, Axis, Mesh};
 use cuts::Piece;
 pub(crate) use cuts::{Band, CutRectangle, Cuts, Replica};
+use matrices::MatrixSections;
 use sent::SentFeatures;
 use std::sync::Arc;
 use tensor::{Place, Scalar};
@@ -109,6 +111,8 @@ pub struct Placement {
     pub trained: bool,
     /// The weights that are always 0, if some are: those of features that ranks do not send.
     pub sent: Option<Arc<SentFeatures>>,
+    /// Its sections that are matrices of their own.
+    pub matrices: MatrixSections,
 }
 
 impl Default for Placement {
@@ -121,6 +125,7 @@ impl Default for Placement {
             rests: ShardingStrategy::WHOLE,
             trained: true,
             sent: None,
+            matrices: MatrixSections::default(),
         }
     }
 }

@@ -113,7 +113,7 @@ impl<'a, D: Kernels> ParamTensor<'a, D> {
     fn placed(&self) -> impl Iterator<Item = (SavedRectangle, bool)> {
         let TensorLayout { cuts, shape, from, .. } = self.layout().into_owned();
         let (stride, n) = (cuts.local[1], shape[0] * shape[1]);
-        let of = move |CutRectangle { from, shape, whole, first }: CutRectangle| {
+        let of = move |CutRectangle { from, shape, whole, first, .. }: CutRectangle| {
             whole.map(|begin| (SavedRectangle { begin, shape, from, stride }, first))
         };
         cuts.rectangles(from, n).into_iter().filter_map(of)

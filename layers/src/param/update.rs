@@ -3,12 +3,12 @@
 use crate::optimizer::part::{StateParts, UpdatePart, UpdateRange};
 use crate::param::gradient::GradientStage;
 use crate::param::placement::Band;
-use crate::param::residence::{Kept, Leaving};
+use crate::param::residence::{self, Kept, Leaving};
 use crate::param::state::{MASTER, StateTensor};
 use crate::{Param, ParamValues, Result, Wide};
 use kernels::Kernels;
 use shape::{Like, StateInfo};
-use tensor::{Move, Tensor};
+use tensor::{Category, Move, Tensor, ViewMut};
 
 impl<D: Kernels> Param<D> {
     /// Allocates these tensors of an optimizer, all zero, unless they are there.
@@ -78,8 +78,38 @@ impl<D: Kernels> Param<D> {
     /// both.
     pub(crate) fn update(
         &mut self,
-        mut sum: Option<&mut Tensor<D::Wide>>,
+        sum: Option<&mut Tensor<D::Wide>>,
         mut kernels: impl FnMut(UpdatePart<D>),
+    ) {
+        self.update_by(sum, None, |part, _| kernels(part));
+        self.gradient.stage = GradientStage::Last;
+    }
+    /// Runs an optimizer's kernels as [`update`](Self::update) does, and lets them write a direction, which
+    /// is returned as it rests.
+    pub(crate) fn direction(
+        &mut self,
+        sum: Option<&mut Tensor<D::Wide>>,
+        mut kernels: impl FnMut(UpdatePart<D>, ViewMut<D::Wide>),
+    ) -> Tensor<D::Wide> {
+        let [rows, cols] = self.sharding.of_value(true).shape;
+        let mut direction = Tensor::empty(self.device.wide(), Category::Buffers, rows, cols);
+        self.update_by(sum, None, |part, at| kernels(part, at.of_mut(direction.view_mut())));
+        self.gradient.stage = GradientStage::Last;
+        direction
+    }
+    /// Runs an optimizer's kernels with a tensor at rest in place of the gradient. State off the device is
+    /// loaded before, and stored after.
+    pub(crate) fn apply(&mut self, changed: &Tensor<D::Wide>, mut kernels: impl FnMut(UpdatePart<D>)) {
+        self.load_state();
+        self.update_by(None, Some(changed), |part, _| kernels(part));
+        residence::wait(self.begin_store_state());
+    }
+    /// Runs kernels with the gradient, or with the tensor `by` in its place; they also get the part's range.
+    fn update_by(
+        &mut self,
+        mut sum: Option<&mut Tensor<D::Wide>>,
+        by: Option<&Tensor<D::Wide>>,
+        mut kernels: impl FnMut(UpdatePart<D>, UpdateRange),
     ) {
         if (!self.sharding.replicas.is_empty() || !self.sharding.counts())
             && let Some(sum) = sum.take()
@@ -89,7 +119,7 @@ impl<D: Kernels> Param<D> {
         self.leave_versions();
         let (has_master, is_shard) = (self.has_master(), self.value.shard().is_some());
         let (device, sharding, cols) = (&self.device, &self.sharding, self.sharding.cuts.local[1]);
-        let gradient = self.gradient.at.at_rest().expect("no synced gradient");
+        let gradient = by.cloned().or_else(|| self.gradient.at.at_rest()).expect("no synced gradient");
         if sharding.shards.is_some() {
             self.value.outdate();
         }
@@ -111,8 +141,8 @@ impl<D: Kernels> Param<D> {
             let (master, states) = self.states.split_at_mut(usize::from(has_master));
             let master = master.first_mut().map(|master| at.of_mut(master.kept.here().view_mut()));
             let states = StateParts { states, at };
-            kernels(UpdatePart { device, value: at.of_mut(value.again()), master, states, gradient });
+            let value = at.of_mut(value.again());
+            kernels(UpdatePart { device, value, master, states, gradient }, at);
         }
-        self.gradient.stage = GradientStage::Last;
     }
 }

@@ -3,6 +3,7 @@
 use crate::model::record::{Recordable, RecordedPart};
 use crate::ops::{Columns, Matrices, Rows, Split, same};
 use crate::param::origin::ParamOrigin;
+use crate::param::placement::matrices::MatrixSections;
 use crate::param::placement::sent::SentFeatures;
 use crate::param::placement::{Cuts, Pieces, Section};
 use crate::{Draw, Error, Param, Placed, Placement, Result};
@@ -87,7 +88,8 @@ impl<D: Kernels> ColumnWeight<D> {
     ) -> Result<Self> {
         let at = at.into();
         let outputs = sections.iter().map(|s| s.size).sum();
-        let placed = at.placement.clone().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
+        let mut placed = at.placement.clone().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
+        placed.matrices.columns = sections.iter().map(|s| s.size).collect();
         Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
     }
     /// Creates this rank's columns of the matrix `name[inputs, outputs]`, whose rows are features that the
@@ -210,7 +212,7 @@ pub struct ExpertWeight<D: Kernels> {
 
 impl<D: Kernels> ExpertWeight<D> {
     /// Creates this rank's local part of `name[E·D, Σ sections]`, for `experts` experts of width `D`: its
-    /// experts, and its columns of them.
+    /// experts, and its columns of them. `transposed`: rows are output features.
     ///
     /// # Errors
     /// If the ranks do not divide a section, or the values are missing.
@@ -218,18 +220,20 @@ impl<D: Kernels> ExpertWeight<D> {
         at: impl Into<ParamOrigin<'a, D>>,
         name: impl Into<Arc<str>>,
         [experts, width]: [usize; 2],
-        sections: &[Section],
+        (sections, transposed): (&[Section], bool),
         draw: Draw,
     ) -> Result<Self> {
         let at = at.into();
         let (rows, columns) = (experts * width, sections.iter().map(|s| s.size).sum());
         let rows_cut = vec![Section { size: rows, pieces: Pieces::Padded, grain: width }];
         let whole = Axes::TOKENS.iter().fold(Placement::default(), |p, axis| p.on(axis, Placed::Replicate));
-        let placed = whole
+        let mut placed = whole
             .resting(at.rests)
             .on(Axis::Edp, Placed::Partial)
             .on(Axis::Ep, Placed::Shard { dim: 0, sections: rows_cut })
             .on(Axis::Etp, Placed::Shard { dim: 1, sections: sections.to_vec() });
+        let each = sections.iter().map(|s| s.size).collect();
+        placed.matrices = MatrixSections { columns: each, rows: Some(width), transposed };
         Ok(Self { param: Param::new(at, name, [rows, columns], placed, draw)?, width })
     }
     /// Returns the matrices of this rank's experts.

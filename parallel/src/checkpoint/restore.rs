@@ -3,7 +3,7 @@ use super::CheckpointFile;
 use crate::{Entry, Error, Named, Result, Stored, bail, named};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Design, Optimizer, Param, StateInfo, ValueSource, Wide};
+use layers::{Design, Optimizer, Param, RuleStates, StateInfo, ValueSource, Wide};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::quoted::quoted;
@@ -11,13 +11,13 @@ use tensor::safetensors::File;
 
 /// Returns an optimizer's state of every trained parameter, as tensors of a file. There is none before the
 /// first step.
-fn states(infos: &[StateInfo], steps: usize, params: &[Named]) -> Vec<(Entry, &'static str)> {
+fn states(infos: RuleStates, steps: usize, params: &[Named]) -> Vec<(Entry, &'static str)> {
     let of = |p: &Named, state: &StateInfo| {
         let name = format!("{}.{}", state.name, p.name);
         (Entry { name, ..Entry::whole(p.name.clone(), state.like.shape(p.shape)) }, state.name)
     };
     let trained = params.iter().filter(|p| steps > 0 && p.trained);
-    trained.flat_map(|p| infos.iter().map(move |state| of(p, state))).collect()
+    trained.flat_map(|p| infos.of(&p.name, p.shape).iter().map(move |state| of(p, state))).collect()
 }
 
 /// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata.

@@ -116,14 +116,15 @@ const DEEPSEEK: Experts = Experts {
 };
 const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
 
-/// All members: the named ones, a Llama with each feature that none of them has, and one for each optimizer
-/// that none of them has.
+/// All members: the named ones, a Llama with each feature that none of them has, and one with experts in one
+/// of its blocks for each optimizer that none of them has.
 pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| {
     let mut all = with_every(NAMED, FEATURES);
     for info in OPTIMIZERS {
         if !all.iter().any(|member| member.optimizer.0.name() == info.name) {
             let optimizer = (OptimizerKind::usual(info), Some(0.5));
-            all.push(Member { name: info.title, shape: LLAMA, optimizer });
+            let experts = Some(Experts { dense: Blocks::FIRST, ..MIXTRAL });
+            all.push(Member { name: info.title, shape: Shape { experts, ..LLAMA }, optimizer });
         }
     }
     all

@@ -22,6 +22,10 @@ pub enum Range {
     Above0,
     /// 0 or more and below 1.
     Below1,
+    /// Above 0: a learning rate. Its value is a factor of the step's rate; flags state the rate.
+    Rate,
+    /// A name of this list. Its value is the name's place.
+    OneOf(&'static [&'static str]),
 }
 
 impl Range {
@@ -30,16 +34,18 @@ impl Range {
         let x = x as f32;
         match self {
             Self::AtLeast0 => x.is_finite() && x >= 0.0,
-            Self::Above0 => x.is_finite() && x > 0.0,
+            Self::Above0 | Self::Rate => x.is_finite() && x > 0.0,
             Self::Below1 => (0.0..1.0).contains(&x),
+            Self::OneOf(names) => (0..names.len()).any(|i| i as f32 == x),
         }
     }
     /// Describes the range.
-    fn words(self) -> &'static str {
+    fn words(self) -> String {
         match self {
-            Self::AtLeast0 => "0 or more",
-            Self::Above0 => "above 0 in f32",
-            Self::Below1 => "0 or more and below 1 in f32",
+            Self::AtLeast0 => "0 or more".into(),
+            Self::Above0 | Self::Rate => "above 0 in f32".into(),
+            Self::Below1 => "0 or more and below 1 in f32".into(),
+            Self::OneOf(names) => names.join(" or "),
         }
     }
     /// Values in the range that drawn cases use beside the usual ones; each differs from all rounded values.
@@ -48,6 +54,8 @@ impl Range {
             Self::AtLeast0 => &[0.0, 0.5],
             Self::Above0 => &[0.25],
             Self::Below1 => &[0.5, 0.25],
+            Self::Rate => &[0.5],
+            Self::OneOf(_) => &[0.0, 1.0],
         }
     }
 }
@@ -62,23 +70,30 @@ impl Constant {
         if values.len() == n && values.iter().all(|x| self.range.has(*x)) {
             return Ok(());
         }
-        let must = match n {
-            1 => format!("it must be {wanted}"),
-            2 => format!("both must be {wanted}"),
-            n => format!("all {n} must be {wanted}"),
-        };
+        let must = if n == 1 { format!("it must be {wanted}") } else { format!("both must be {wanted}") };
         Err(format!("--{} is {}; {must}", self.key, self.text(values)))
     }
-    /// Writes values: `0.9,0.95`.
+    /// Writes values: `0.9,0.95`, or a name.
     pub fn text(&self, values: &[f64]) -> String {
+        if let (Range::OneOf(names), [at]) = (self.range, values)
+            && let Some(name) = names.get(*at as usize)
+        {
+            return (*name).into();
+        }
         let text = |x: &f64| if *x != 0.0 && x.abs() < 1e-3 { format!("{x:e}") } else { x.to_string() };
         values.iter().map(text).collect::<Vec<_>>().join(",")
     }
     /// Parses values, in any range.
     ///
     /// # Errors
-    /// If the text has another number of values, or they are not numbers.
+    /// If the text has another number of values, or they are not numbers, or not a name of the list.
     pub fn parse(&self, text: &str) -> Result<Vec<f64>, String> {
+        if let Range::OneOf(names) = self.range {
+            let at = names.iter().position(|name| *name == text);
+            return at
+                .map(|at| vec![at as f64])
+                .ok_or_else(|| format!("{text:?} is not {}", self.range.words()));
+        }
         let values: Option<Vec<f64>> = text.split(',').map(|x| x.trim().parse().ok()).collect();
         let numbers = if self.usual.len() == 1 { "a number" } else { "two numbers" };
         let wanted = || format!("{text:?} is not {numbers} such as {}", self.text(self.usual));

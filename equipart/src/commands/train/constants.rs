@@ -2,7 +2,7 @@
 use crate::cli::args::differs_from;
 use crate::cli::pictures::refuse;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use layers::{Constant, OPTIMIZERS, OptimizerInfo, OptimizerKind};
+use layers::{Constant, OPTIMIZERS, OptimizerInfo, OptimizerKind, Range};
 use parallel::{Error, Result};
 
 /// Constants of the optimizer that flags give, by key.
@@ -30,7 +30,9 @@ fn flags() -> Vec<&'static Constant> {
 fn help(key: &str) -> String {
     let mut all: Vec<(String, Vec<&str>)> = Vec::new();
     for (info, constant) in of_key(key) {
-        let text = format!("{} [default: {}]", constant.help, constant.text(constant.usual));
+        let usual = constant.text(constant.usual);
+        let usual = if constant.range == Range::Rate { "that of --lr" } else { &usual };
+        let text = format!("{} [default: {usual}]", constant.help);
         match all.iter_mut().find(|(known, _)| *known == text) {
             Some((_, names)) => names.push(info.title),
             None => all.push((text, vec![info.title])),
@@ -40,10 +42,19 @@ fn help(key: &str) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
+/// Returns values as an optimizer has them: rates as factors of the largest learning rate.
+fn stored(constant: &Constant, values: &[f64], lr: f64) -> Vec<f64> {
+    values.iter().map(|x| if constant.range == Range::Rate { x / lr } else { *x }).collect()
+}
+
 impl Args for ConstantArgs {
     fn augment_args(command: Command) -> Command {
         flags().into_iter().fold(command, |command, constant| {
-            let names = if constant.usual.len() == 1 { "X" } else { "X,Y" };
+            let names = match (constant.range, constant.usual) {
+                (Range::OneOf(_), _) => "NAME",
+                (_, [_]) => "X",
+                _ => "X,Y",
+            };
             let parse = |text: &str| constant.parse(text);
             let flag = Arg::new(constant.key).long(constant.key).value_name(names);
             command.arg(flag.help(help(constant.key)).value_parser(parse))
@@ -66,25 +77,37 @@ impl FromArgMatches for ConstantArgs {
 }
 
 impl ConstantArgs {
-    /// Returns the optimizer with the constants that are given.
+    /// Returns the optimizer with the constants that are given, in a run whose largest learning rate is `lr`.
     ///
     /// # Errors
     /// If a given constant is another optimizer's, or out of range.
-    pub(crate) fn of(&self, kind: OptimizerKind) -> Result<OptimizerKind> {
+    pub(crate) fn of(&self, kind: OptimizerKind, lr: f64) -> Result<OptimizerKind> {
         for (key, _) in self.0.iter().filter(|(key, _)| kind.get(key).is_none()) {
             let names: Vec<_> = of_key(key).map(|(info, _)| info.name).collect();
             let others = format!("--optimizer {}; {}", names.join(" or "), kind.name());
             refuse(&[(key, true)], &others)?;
         }
-        self.0.iter().try_fold(kind, |kind, (key, values)| kind.set(key, values)).map_err(Error::new)
+        let set = |kind: OptimizerKind, (key, values): &(&str, Vec<f64>)| {
+            let Some((_, constant)) = of_key(key).next() else { return Ok(kind) };
+            constant.check(values)?;
+            if constant.range == Range::Rate && lr == 0.0 {
+                return Err(format!(
+                    "--{key} is {}, but --lr is 0, of which it would be a multiple",
+                    values[0]
+                ));
+            }
+            kind.set(key, &stored(constant, values, lr))
+        };
+        self.0.iter().try_fold(kind, set).map_err(Error::new)
     }
     /// Returns one sentence on the first given constant that differs from that of a run that has begun.
-    pub(crate) fn differ(&self, begun: OptimizerKind) -> Option<String> {
+    pub(crate) fn differ(&self, begun: OptimizerKind, lr: f64) -> Option<String> {
         self.0.iter().find_map(|(key, values)| {
             let (_, constant) = of_key(key).next()?;
-            let begun = begun.get(key).filter(|begun| begun != values)?;
-            let [given, begun] = [values, begun].map(|values| constant.text(values));
-            Some(differs_from(constant.key, &given, &begun))
+            let begun = begun.get(key).filter(|begun| *begun != stored(constant, values, lr))?;
+            let scale = if constant.range == Range::Rate { lr } else { 1.0 };
+            let begun: Vec<_> = begun.iter().map(|x| x * scale).collect();
+            Some(differs_from(constant.key, &constant.text(values), &constant.text(&begun)))
         })
     }
 }

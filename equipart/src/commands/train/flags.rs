@@ -231,7 +231,7 @@ impl TrainArgs {
         };
         let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
         let floor = self.floor(lr_schedule, usual.lr)?.unwrap_or(usual.floor);
-        let optimizer = self.constants.of(usual.optimizer)?;
+        let optimizer = self.constants.of(usual.optimizer, usual.lr)?;
         Ok(Settings { optimizer, lr_schedule, floor, ..usual })
     }
     /// The last step's learning rate, as a fraction of the largest, if it is given.
@@ -343,7 +343,7 @@ impl TrainArgs {
         }
         let number = |amount: Option<Amount>| amount.and_then(Amount::number);
         let same = self.floor(begun.lr_schedule, begun.lr)? == Some(begun.floor);
-        self.constants.of(begun.optimizer)?;
+        self.constants.of(begun.optimizer, begun.lr)?;
         let reported = [
             differs("seq", self.seq, begun.seq),
             differs("batch-size", number(self.batch_size), begun.batch_size),
@@ -353,7 +353,7 @@ impl TrainArgs {
             differs("lr-schedule", self.lr_schedule, begun.lr_schedule),
             differs("min-lr", self.min_lr.filter(|_| !same), begun.lr * begun.floor),
             differs("optimizer", self.optimizer.map(OptimizerKind::name), begun.optimizer.name()),
-            self.constants.differ(begun.optimizer),
+            self.constants.differ(begun.optimizer, begun.lr),
             differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
             differs("seed", self.seed, begun.seed),
             differs("dropout", self.dropout, DropoutRate(begun.dropout)),

@@ -4,7 +4,7 @@ use crate::param::shards::rectangles;
 use crate::{Error, ParamValues, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
-use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Place, Scalar, Strided, Tensor, View, ViewMut};
 
 /// A section as held by the ranks of an axis.
 #[derive(Clone, Copy)]
@@ -17,6 +17,7 @@ pub(super) struct Piece {
 }
 
 /// The cut along one axis.
+#[derive(Clone)]
 pub(super) struct Cut {
     axis: Axis,
     dim: usize,
@@ -75,9 +76,12 @@ struct CutSpan {
 }
 
 /// Elements of a list that are a rectangle of the local part, and one of the whole, too.
+#[derive(Clone, Copy)]
 pub(crate) struct CutRectangle {
     /// Index of its first element in the list; those of the next row follow a row of the local part later.
     pub(crate) from: usize,
+    column: usize, // of its first element in the local part
+    stride: usize, // columns of the local part
     pub(crate) shape: [usize; 2],
     /// First row and column in the whole; none for padding.
     pub(crate) whole: Option<[usize; 2]>,
@@ -115,7 +119,56 @@ impl Band {
     }
 }
 
+impl CutRectangle {
+    /// Returns its elements of the list.
+    pub(crate) fn of<D: Device, B>(&self, list: Strided<D, B>) -> Strided<D, B> {
+        let ([rows, cols], room) = (self.shape, list.rows() * list.cols());
+        let list = list.reshape(1, room);
+        if rows == 1 {
+            return list.take_cols(self.from, cols);
+        }
+        let whole_rows = list.take_cols(self.from - self.column, rows * self.stride);
+        whole_rows.reshape(rows, self.stride).take_cols(self.column, cols)
+    }
+    /// Returns its elements of a matrix in which it begins at this row and column.
+    pub(crate) fn at<D: Device, B>(&self, [row, column]: [usize; 2], matrix: Strided<D, B>) -> Strided<D, B> {
+        matrix.take_rows(row, self.shape[0]).take_cols(column, self.shape[1])
+    }
+    /// Number of its elements.
+    pub(crate) fn len(&self) -> usize {
+        self.shape[0] * self.shape[1]
+    }
+    /// Returns the part of it in a rectangle of the whole, and the row and column of that part there; `None`
+    /// if there is none, or it is padding.
+    pub(crate) fn within(&self, begin: [usize; 2], shape: [usize; 2]) -> Option<(Self, [usize; 2])> {
+        let whole = self.whole?;
+        let first = [0, 1].map(|dim| whole[dim].max(begin[dim]));
+        let end = [0, 1].map(|dim| (whole[dim] + self.shape[dim]).min(begin[dim] + shape[dim]));
+        if first[0] >= end[0] || first[1] >= end[1] {
+            return None;
+        }
+        let [row, column] = [0, 1].map(|dim| first[dim] - whole[dim]);
+        let part = Self {
+            from: self.from + row * self.stride + column,
+            column: self.column + column,
+            shape: [0, 1].map(|dim| end[dim] - first[dim]),
+            whole: Some(first),
+            ..*self
+        };
+        Some((part, [0, 1].map(|dim| first[dim] - begin[dim])))
+    }
+}
+
 impl Cuts {
+    /// Returns the same cuts as another rank has them, which has these coordinates.
+    pub(crate) fn of_rank(&self, coordinate: impl Fn(Axis) -> usize) -> Self {
+        let of = |cut: &Cut| Cut { rank: coordinate(cut.axis), ..cut.clone() };
+        Self { cuts: self.cuts.iter().map(of).collect(), local: self.local }
+    }
+    /// The axes that cut.
+    pub(crate) fn axes(&self) -> impl Iterator<Item = Axis> {
+        self.cuts.iter().map(|cut| cut.axis)
+    }
     /// Cuts a dimension of the current local part over the ranks of an axis. `whole` is its size before any
     /// cut.
     pub(super) fn cut<P: Place>(
@@ -238,6 +291,8 @@ impl Cuts {
             for row in rows.iter().filter_map(|span| within(0, span)) {
                 all.extend(columns.iter().map(|column| CutRectangle {
                     from: row.at * self.local[1] + column.at - first,
+                    column: column.at,
+                    stride: self.local[1],
                     shape: [row.len, column.len],
                     whole: row.whole.zip(column.whole).map(<[usize; 2]>::from),
                     first: row.first && column.first,

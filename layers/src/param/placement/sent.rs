@@ -14,6 +14,7 @@
 //!
 //! Source: Qin et al., "DISCO: distributed inference with sparse communications", §3, arXiv:2302.11180.
 use crate::ParamValues;
+use std::ops::Range;
 use tensor::Scalar;
 
 /// The input features that each rank sends to all others.
@@ -65,6 +66,14 @@ impl SentFeatures {
     pub fn of(&self, rank: usize) -> impl Iterator<Item = usize> {
         let own = rank * self.cut[0]..(rank + 1) * self.cut[0];
         own.filter(|feature| self.sent[*feature])
+    }
+    /// Returns the weights that are always 0: rows, each with the columns of other ranks' outputs.
+    pub fn unreached(&self, columns: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let rows = (0..self.sent.len()).filter(|row| !self.sent[*row]);
+        rows.flat_map(move |row| {
+            let own = row / self.cut[0] * self.cut[1];
+            [(row, 0..own.min(columns)), (row, (own + self.cut[1]).min(columns)..columns)]
+        })
     }
     /// Returns whether a weight may be other than 0: its feature is sent, or its output is on the same rank.
     pub fn reaches(&self, [row, column]: [usize; 2]) -> bool {

@@ -160,7 +160,7 @@ fn experts_are_summed_over_the_ranks_that_have_the_same() {
         let run = |device: Cpu<f32>, mesh: Mesh<Host>| {
             let at = Builder::new(&device, &mesh, &RandomValues { seed: 1 });
             let draw = Draw { mean: 0.0, std: 1.0 };
-            let mut experts = ExpertWeight::new(&at, "experts", [2, 3], &[4.into()], draw)?;
+            let mut experts = ExpertWeight::new(&at, "experts", [2, 3], (&[4.into()], false), draw)?;
             let own = |rank: usize| (1 << rank) as f32;
             experts.param().accumulate(|device, gradient, _| device.fill(gradient, own(mesh.rank())));
             experts.param().sync()?;
