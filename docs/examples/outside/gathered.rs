@@ -61,7 +61,7 @@ impl<D: Kernels> Gathered<D> {
     fn shard(at: &Builder<D>, &Column { axis, name, inputs, sections, bias }: &Column) -> Result<Self> {
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let shape = [inputs, sections.iter().map(|s| s.size).sum()];
-        let weight = RowWeight::new(at, axis, name, shape, Pieces::Padded, draw)?;
+        let weight = RowWeight::new(at, axis, name, shape, Pieces::Padded, draw)?.fused(sections);
         let bias = bias.then(|| ColumnWeight::bias(at, axis, name, sections));
         let (bias, group) = (bias.transpose()?, at.mesh.group(axis).named(name));
         Ok(Self { weight, bias, sections: sections.to_vec(), group })

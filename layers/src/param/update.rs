@@ -82,7 +82,6 @@ impl<D: Kernels> Param<D> {
         mut kernels: impl FnMut(UpdatePart<D>),
     ) {
         self.update_by(sum, None, |part, _| kernels(part));
-        self.gradient.stage = GradientStage::Last;
     }
     /// Runs an optimizer's kernels as [`update`](Self::update) does, and lets them write a direction, which
     /// is returned as it rests.
@@ -94,7 +93,6 @@ impl<D: Kernels> Param<D> {
         let [rows, cols] = self.sharding.of_value(true).shape;
         let mut direction = Tensor::empty(self.device.wide(), Category::Buffers, rows, cols);
         self.update_by(sum, None, |part, at| kernels(part, at.of_mut(direction.view_mut())));
-        self.gradient.stage = GradientStage::Last;
         direction
     }
     /// Runs an optimizer's kernels with a tensor at rest in place of the gradient. State off the device is
@@ -144,5 +142,6 @@ impl<D: Kernels> Param<D> {
             let value = at.of_mut(value.again());
             kernels(UpdatePart { device, value, master, states, gradient }, at);
         }
+        self.gradient.stage = GradientStage::Last;
     }
 }

@@ -167,6 +167,12 @@ impl<D: Kernels> RowWeight<D> {
     pub fn tiled(self) -> Self {
         Self(self.0.tiled(), self.1)
     }
+    /// Declares that these sections of columns are matrices of their own, such as `[Q|K|V]`.
+    #[must_use]
+    pub fn fused(mut self, sections: &[Section]) -> Self {
+        self.0.sharding.placement.matrices.columns = sections.iter().map(|s| s.size).collect();
+        self
+    }
     /// Returns this rank's rows.
     ///
     /// # Errors
