@@ -8,7 +8,6 @@ mod works;
 
 use case::Case;
 use kind::{Kind, Models};
-use layers::{OPTIMIZERS, OptimizerKind};
 use parallel::Layout;
 use parallel::dtype::DtypeName;
 use parallel::layout::StrategyEntry;
@@ -63,7 +62,7 @@ fn all(models: &Models) -> Vec<Case<'_>> {
         for kind in Kind::ALL {
             for (number, _) in DtypeName::ALL {
                 let case = |optimizer| Case { models, layout, kind, number, optimizer };
-                cases.extend(OPTIMIZERS.iter().map(|info| case(OptimizerKind::usual(info))));
+                cases.extend(kind.optimizers().into_iter().map(case));
             }
         }
     }
@@ -76,7 +75,8 @@ fn drawn(models: &Models) -> Vec<Case<'_>> {
     let of = |(i, layout): (usize, Layout)| {
         let kind = Kind::ALL[i % Kind::ALL.len()];
         let number = DtypeName::ALL[(i + i / Kind::ALL.len()) % DtypeName::ALL.len()].0;
-        let optimizer = OptimizerKind::usual(OPTIMIZERS[i / 2 % OPTIMIZERS.len()]);
+        let optimizers = kind.optimizers();
+        let optimizer = optimizers[i / 2 % optimizers.len()];
         Case { models, layout, kind, number, optimizer }
     };
     layouts().into_iter().enumerate().map(of).take(StrategyEntry::all().len()).collect()

@@ -203,7 +203,10 @@ fn flags_of_the_trainer_are_refused_in_one_sentence() {
     no(&["--betas", "0.99999999999,0.9"], "--betas is 0.99999999999,0.9; both");
     no(&["--eps", "0"], "--eps is 0; it must be above 0 in f32");
     no(&["--weight-decay", "-0.1"], "--weight-decay is -0.1; it must be 0 or more");
-    no(&["--optimizer", "sgd", "--eps", "1"], "--eps is for --optimizer adamw; sgd has no use for it");
+    no(
+        &["--optimizer", "sgd", "--eps", "1"],
+        "--eps is for --optimizer adamw or muon; sgd has no use for it",
+    );
     no(&["--patience", "2"], "--patience counts evaluations on the held-out text; give --eval-every too");
     no(&["--eval-every", "0"], "--eval-every is 0; it must be at least 1");
     no(&["--eval-every", "1", "--patience", "0"], "--patience is 0; it must be at least 1");

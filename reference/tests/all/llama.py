@@ -1,8 +1,12 @@
-"""Prints the numbers in llama.rs: three training steps of Hugging Face's Llama in float64, with PyTorch's AdamW.
+"""Prints the numbers in llama.rs: three training steps of Hugging Face's Llama in float64, with PyTorch's AdamW; then
+the numbers in muon.rs: six steps with torch.optim.Muon, whose cast to bfloat16 is removed, and then with the cast.
 
     pip install torch transformers && python llama.py
 """
+import inspect
+
 import torch
+from torch.optim import _muon
 from transformers import LlamaConfig, LlamaForCausalLM
 
 D, BLOCKS, Q, K, DIM, F, V = 8, 2, 4, 2, 4, 6, 11
@@ -101,3 +105,43 @@ for tied in (False, True):
         optimizer.step()
         print(losses, norm2.item())
     print("sum of squares of the weights", sum((p**2).sum() for p in model.parameters()).item())
+
+
+NEWTON_SCHULZ = inspect.getsource(_muon._zeropower_via_newtonschulz)
+
+
+def train_by_muon(cast, scale):
+    """Weights after each of six steps: Muon for the matrices of blocks, AdamW for the rest."""
+    exec(NEWTON_SCHULZ if cast else NEWTON_SCHULZ.replace("torch.bfloat16", "torch.float64"), vars(_muon))
+    model = llama(parameters(False), False)
+    blocks = [p for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2]
+    rest = [p for name, p in model.named_parameters() if ".layers." not in name or p.dim() != 2]
+    muon = torch.optim.Muon(blocks, lr=0.03125, weight_decay=0.25, adjust_lr_fn=scale)
+    adamw = torch.optim.AdamW([{"params": [p for p in rest if p.dim() == 2], "weight_decay": 0.25},
+                               {"params": [p for p in rest if p.dim() == 1], "weight_decay": 0.0}],
+                              lr=0.0625, betas=(0.875, 0.75), eps=0.03125)
+    after = [torch.cat([p.detach().flatten() for p in blocks])]
+    for _ in range(6):
+        model.zero_grad()
+        loss = 0.0
+        for ids in [ids for batch in BATCHES for ids in batch]:
+            targets = torch.tensor([(3 * id + place) % V for place, id in enumerate(ids)])
+            logits = model(input_ids=torch.tensor([ids])).logits[0]
+            loss = loss + torch.nn.functional.cross_entropy(logits, targets, reduction="sum") / 11
+        loss.backward()
+        muon.step()
+        adamw.step()
+        after.append(torch.cat([p.detach().flatten() for p in blocks]))
+        first = model.model.layers[0]
+        some = [first.self_attn.k_proj.weight[1, 2], first.mlp.up_proj.weight[3, 4], first.mlp.down_proj.weight[5, 2],
+                model.model.layers[1].self_attn.o_proj.weight[7, 9], model.lm_head.weight[10, 3]]
+        if not cast:
+            print([loss.item()], [x.item() for x in some], (after[-1] ** 2).sum().item())
+    return after
+
+
+for scale in ("original", "match_rms_adamw"):
+    print("Muon,", scale)
+    exact, narrow = train_by_muon(False, scale), train_by_muon(True, scale)
+    largest = max((b - a).abs().max().item() for a, b in zip(exact, exact[1:]))
+    print("largest update", largest, "difference by the cast", (exact[-1] - narrow[-1]).abs().max().item())

@@ -30,7 +30,7 @@ pub(crate) fn weights(model: &Model) -> Weights<f64> {
     model.shapes().into_iter().map(|(name, [r, c])| (name, (0..r * c).map(|_| draw()).collect())).collect()
 }
 
-fn sequence(ids: &&[u32]) -> Sequence {
+pub(crate) fn sequence(ids: &&[u32]) -> Sequence {
     Sequence {
         ids: ids.to_vec(),
         targets: ids.iter().zip(0..).map(|(id, place)| (3 * id + place) % 11).collect(),

@@ -2,7 +2,7 @@
 use super::works::Unsplit;
 use crate::child::{binary, output};
 use crate::classify::written;
-use layers::Design;
+use layers::{Design, OPTIMIZERS, OptimizerKind};
 use models::{Config, TrainableModel};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,11 @@ const EQUAL: &str = "[[1,2,3,4,5],[9,8,7,6,5],[12,1,10,11,13],[20,3,20,3,1],[5,5
 impl Kind {
     pub(crate) const ALL: [Self; 4] = [Self::Dense, Self::Experts, Self::AllExperts, Self::Classifier];
 
+    /// The optimizers that can train it, with their usual constants.
+    pub(crate) fn optimizers(self) -> Vec<OptimizerKind> {
+        let all = OPTIMIZERS.iter().filter(|info| self != Self::Classifier || info.matrices.is_none());
+        all.map(|info| OptimizerKind::usual(info)).collect()
+    }
     /// The config.json of a model of text.
     fn config(self) -> String {
         let (chosen, balanced) = match self {
