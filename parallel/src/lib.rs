@@ -45,6 +45,9 @@ pub mod strategies;
 pub mod tensor;
 mod trainer;
 mod whole;
+#[cfg(test)]
+#[path = "tests/whole_matrices.rs"]
+mod whole_matrices;
 
 pub use batch::{Batch, Sequence};
 pub use data::replicated::LocalBatch;

@@ -38,11 +38,8 @@ optimizers! { sgd adamw lion muon }
 pub const SGD: OptimizerKind = OptimizerKind::usual(sgd::INFO);
 /// `AdamW` with the constants usual for transformers.
 pub const ADAMW: OptimizerKind = OptimizerKind::usual(adamw::INFO);
-
-/// Returns the optimizer of this name, with its usual constants.
-pub fn named(name: &str) -> Option<OptimizerKind> {
-    OPTIMIZERS.iter().find(|info| info.name == name).map(|info| OptimizerKind::usual(info))
-}
+/// Muon with the constants of `torch.optim.Muon`.
+pub const MUON: OptimizerKind = OptimizerKind::usual(muon::INFO);
 
 /// Reads an optimizer of the list from a file.
 ///

@@ -31,12 +31,12 @@ const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// Sharding at rest, and whether state is off the device.
 #[derive(Clone, Copy, Debug)]
-struct Rest(ShardingStrategy, bool);
+pub(crate) struct Rest(ShardingStrategy, bool);
 
 const WHOLE: Rest = Rest(ShardingStrategy::WHOLE, false);
 
 impl Rest {
-    fn builder<D: Kernels>(self, at: Builder<'_, D>) -> Builder<'_, D> {
+    pub(crate) fn builder<D: Kernels>(self, at: Builder<'_, D>) -> Builder<'_, D> {
         Builder { rests: self.0, store: self.1.then(|| Store::file(std::env::temp_dir())), ..at }
     }
 }
@@ -44,7 +44,7 @@ impl Rest {
 /// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3; from 4 on,
 /// the same with state off the device; from 8 on, `ZeRO` 3 in two and in five tiles, and in two with state
 /// off the device.
-fn zero(stage: usize, subgroup: Option<usize>) -> Rest {
+pub(crate) fn zero(stage: usize, subgroup: Option<usize>) -> Rest {
     let of = if stage < 8 { stage % 4 } else { 3 };
     let rest = |needs| if of >= needs { AtRest::Shard } else { AtRest::Whole };
     let (tiles, subgroup) = ([2, 5, 2].get(stage.wrapping_sub(8)).copied(), subgroup.filter(|_| of > 0));
@@ -54,16 +54,26 @@ fn zero(stage: usize, subgroup: Option<usize>) -> Rest {
 }
 
 /// Stages that differ.
-const STAGES: [usize; 10] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10];
+pub(crate) const STAGES: [usize; 10] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10];
 
 /// Two microbatches, of four and five sequences.
-fn batch() -> Batch {
+pub(crate) fn batch() -> Batch {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
     Batch::new([5, 2, 3, 1, 4, 7, 2, 6, 3].map(sequence).to_vec(), 2).unwrap()
 }
 
+/// The batch for the oracle.
+pub(crate) fn reported() -> Vec<Vec<reference::Sequence>> {
+    let of = |s: &Sequence| reference::Sequence {
+        ids: s.ids.to_vec(),
+        targets: s.targets.to_vec(),
+        ..reference::Sequence::default()
+    };
+    batch().microbatches().iter().map(|m| m.iter().map(of).collect()).collect()
+}
+
 /// Runs on every rank of a world, at a place where parameters rest so.
-fn on<D: Kernels<Place = Host> + Default, T: Send>(
+pub(crate) fn on<D: Kernels<Place = Host> + Default, T: Send>(
     sizes: &[(Axis, usize)],
     (rests, regions): (Rest, bool),
     run: impl Fn(&BuildContext<D>) -> Result<T> + Sync,
@@ -76,7 +86,7 @@ fn on<D: Kernels<Place = Host> + Default, T: Send>(
 }
 
 /// Whole values by name.
-fn weights<D: Kernels<Place = Host>>(
+pub(crate) fn weights<D: Kernels<Place = Host>>(
     trainer: &mut Trainer<D>,
     mesh: &Mesh<Host>,
 ) -> Result<BTreeMap<String, Vec<D::Elem>>> {
@@ -93,13 +103,7 @@ fn weights<D: Kernels<Place = Host>>(
 #[test]
 fn steps_equal_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();
-    let reported = |s: &Sequence| reference::Sequence {
-        ids: s.ids.to_vec(),
-        targets: s.targets.to_vec(),
-        ..reference::Sequence::default()
-    };
-    let reported: Vec<Vec<_>> =
-        batch().microbatches().iter().map(|m| m.iter().map(reported).collect()).collect();
+    let reported = reported();
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
     let theirs = ADAMW.with(&[beta1, beta2, eps, decay]);
     let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));

@@ -1,0 +1,114 @@
+//! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and the
+//! memory that are worked out.
+use crate::rests::{Rest, STAGES, batch, on, reported, weights, zero};
+use crate::{BuildContext, Error, Trainer};
+use comm::{Axis, Mesh, World};
+use kernels::{Heads, Kernels};
+use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape, UpdateRule};
+use tensor::{Category, Cpu, F61, Host, Key};
+
+/// Query and KV heads whose matrices differ, KV heads that four ranks share, sizes that no three ranks divide.
+const SHAPE: Shape = Shape {
+    width: 6,
+    blocks: 2,
+    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    hidden: 8,
+    vocabulary: 13,
+    ..Shape::LLAMA
+};
+const OWNER: OptimizerKind = MUON.with(&[0.5, 0.75, 0.0, 0.0]);
+const DUPLICATED: OptimizerKind = MUON.with(&[0.5, 0.75, 1.0, 1.0]);
+
+fn dp(n: usize) -> (Axis, usize) {
+    (Axis::Dp, n)
+}
+
+fn tp(n: usize) -> (Axis, usize) {
+    (Axis::Tp, n)
+}
+
+/// Two clipped steps of two microbatches that ranks do not divide. Kills: a part of another rank, one left out
+/// or taken twice; a home that updates before the gradient's sum, or that others do not know; a step for each
+/// microbatch; `[Q|K|V]` as one matrix, or the scale of a transposed one; a norm of a shard; momentum beside
+/// other elements, or of the direction; state off the device that is not stored.
+#[test]
+fn muon_equals_the_oracle_wherever_parameters_rest() {
+    let _key = Key(6).enter();
+    let reported = reported();
+    let layouts: [(&[_], bool, Option<usize>); 6] = [
+        (&[dp(2)], false, None),
+        (&[dp(3), tp(2)], true, None),
+        (&[dp(2), tp(4)], false, None),
+        (&[dp(4)], false, Some(2)),
+        (&[dp(4), tp(2)], true, Some(2)),
+        (&[tp(4)], true, None),
+    ];
+    let model = reference::Model::from(SHAPE);
+    let cases = layouts.iter().flat_map(|layout| STAGES.map(|stage| (layout, stage)));
+    for (((sizes, regions, subgroup), stage), muon) in cases.zip([OWNER, DUPLICATED].into_iter().cycle()) {
+        on(sizes, (zero(stage, *subgroup), *regions), |at: &BuildContext<Cpu<F61>>| {
+            let mut trainer = Trainer::new(at, SHAPE, (muon, Some(0.5)))?;
+            let start = weights(&mut trainer, at.mesh)?;
+            let mut truth = reference::Trainer::new(model, muon, Some(0.5), start);
+            for step in 0..2 {
+                trainer.step(&batch(), 0.5)?;
+                truth.step(&reported, 0.5);
+                for (name, seen) in weights(&mut trainer, at.mesh)? {
+                    assert!(seen == truth.weights()[&name], "{name}, step {step}, zero{stage}, {sizes:?}");
+                }
+            }
+            Ok::<_, Error>(())
+        });
+    }
+}
+
+/// Elements of all matrices of blocks.
+fn elements() -> usize {
+    let (width, heads) = (SHAPE.width, SHAPE.heads);
+    let attention = width * heads.dim * (2 * heads.queries + 2 * heads.keys);
+    SHAPE.blocks * (attention + 3 * width * SHAPE.hidden)
+}
+
+/// Bytes that all ranks send in a step, and those of optimizer state of the first.
+fn cost<D: Kernels<Place = Host>>(
+    sizes: &[(Axis, usize)],
+    rests: Rest,
+    rule: impl UpdateRule<D> + Clone + 'static,
+) -> [usize; 2] {
+    let run = |device: D, mesh: Mesh<Host>| {
+        let at = rests.builder(Builder::new(&device, &mesh, &RandomValues { seed: 2 })).into();
+        let mut trainer = Trainer::new(&at, SHAPE, (rule.clone(), None))?;
+        trainer.step(&batch(), 0.5)?;
+        Ok::<_, Error>([
+            mesh.ledger().wire_bytes(),
+            device.meter().peaks_of_all().category[Category::Optimizer as usize],
+        ])
+    };
+    let ran = World::threads(sizes).unwrap().run(run).unwrap();
+    [ran.iter().map(|[sent, _]| sent).sum(), ran[0][1]]
+}
+
+/// Kills: parts that are sent to homes which have them, or to all; parts that every rank sends of replicas;
+/// moments of a matrix that only has momentum.
+#[test]
+fn whole_matrices_cost_what_is_worked_out() {
+    let n = elements();
+    // beyond what AdamW sends, in elements over all ranks: there and back, or to all
+    let layouts: [(&[_], usize, [usize; 2]); 5] = [
+        (&[dp(1)], 0, [0, 0]),
+        (&[dp(2)], 0, [n, 0]),
+        (&[dp(2)], 1, [n, n]),
+        (&[tp(2)], 0, [n, n]),
+        (&[dp(2), tp(2)], 0, [2 * n, 2 * n]),
+    ];
+    for (sizes, stage, wanted) in layouts {
+        let rests = zero(stage, None);
+        let [adamw, state] = cost::<Cpu<f32>>(sizes, rests, layers::ADAMW);
+        for (muon, wanted) in [OWNER, DUPLICATED].into_iter().zip(wanted) {
+            let [sent, kept] = cost::<Cpu<f32>>(sizes, rests, muon);
+            assert_eq!((sent - adamw) / 4, wanted, "{muon}, {sizes:?}, zero{stage}");
+            let ranks = sizes.iter().filter(|(axis, _)| *axis == Axis::Tp || stage > 0).map(|(_, n)| n);
+            assert_eq!(state - kept, 4 * n / ranks.product::<usize>(), "{muon}, {sizes:?}, zero{stage}");
+        }
+    }
+}
