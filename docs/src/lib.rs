@@ -140,3 +140,7 @@ mod found_shardings {}
 #[cfg(doctest)]
 #[doc = include_str!("sparse-and-shared.md")]
 mod sparse_and_shared {}
+
+#[cfg(doctest)]
+#[doc = include_str!("whole-matrices.md")]
+mod whole_matrices {}

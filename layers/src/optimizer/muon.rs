@@ -9,7 +9,7 @@
 //! (`duplicated.rs`, `owner.rs`).
 //!
 //! Source: Jordan et al., kellerjordan.github.io/posts/muon; `torch.optim.Muon`; the second scale: Liu et
-//! al., §2.2, arXiv:2502.16982. Chapter: what an optimizer must see whole.
+//! al., §2.2, arXiv:2502.16982. Chapter: 27.
 use crate::ops::filled;
 use crate::optimizer::matrices::EXCHANGE;
 use crate::optimizer::newton_schulz::orthogonalise;

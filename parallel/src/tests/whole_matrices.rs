@@ -1,5 +1,5 @@
-//! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and the
-//! memory that are worked out.
+//! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and
+//! the memory that are worked out.
 use crate::rests::{Rest, STAGES, batch, on, reported, weights, zero};
 use crate::{BuildContext, Error, Trainer};
 use comm::{Axis, Mesh, World};
@@ -7,7 +7,7 @@ use kernels::{Heads, Kernels};
 use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape, UpdateRule};
 use tensor::{Category, Cpu, F61, Host, Key};
 
-/// Query and KV heads whose matrices differ, KV heads that four ranks share, sizes that no three ranks divide.
+/// Query and KV heads whose matrices differ, KV heads that four ranks share.
 const SHAPE: Shape = Shape {
     width: 6,
     blocks: 2,
@@ -27,10 +27,10 @@ fn tp(n: usize) -> (Axis, usize) {
     (Axis::Tp, n)
 }
 
-/// Two clipped steps of two microbatches that ranks do not divide. Kills: a part of another rank, one left out
-/// or taken twice; a home that updates before the gradient's sum, or that others do not know; a step for each
-/// microbatch; `[Q|K|V]` as one matrix, or the scale of a transposed one; a norm of a shard; momentum beside
-/// other elements, or of the direction; state off the device that is not stored.
+/// Two clipped steps of two microbatches that ranks do not divide. Kills: a part of another rank, one left
+/// out or taken twice; a home that updates before the gradient's sum, or that others do not know; a step for
+/// each microbatch; `[Q|K|V]` as one matrix, or the scale of a transposed one; a norm of a shard; momentum
+/// beside other elements, or of the direction; state off the device that is not stored.
 #[test]
 fn muon_equals_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();

@@ -1,5 +1,5 @@
-//! Compares Muon with `torch.optim.Muon` (2.15) in float64, its cast to bfloat16 removed: six steps of Hugging
-//! Face's Llama, with `AdamW` for what is no matrix of a block. `llama.py` prints the numbers.
+//! Compares Muon with `torch.optim.Muon` (2.15) in float64, its cast to bfloat16 removed: six steps of
+//! Hugging Face's Llama, with `AdamW` for what is no matrix of a block. `llama.py` prints the numbers.
 use crate::llama::{BATCHES, model, sequence, weights};
 use reference::{MUON, Trainer};
 
@@ -144,8 +144,8 @@ const MATCH_RMS_ADAMW: [MuonStep; 6] = [
     ),
 ];
 
-/// Kills: a fused matrix orthogonalised as one, the scale of the transposed shape, a decay by the scaled rate,
-/// momentum without Nesterov's step, the head or a gain among the matrices, a rate for the wrong part.
+/// Kills: a fused matrix orthogonalised as one, the scale of the transposed shape, a decay by the scaled
+/// rate, momentum without Nesterov's step, the head or a gain among the matrices, a rate for the wrong part.
 #[test]
 fn six_steps_equal_those_of_pytorch() {
     for (by_rms, wanted) in [(0.0, ORIGINAL), (1.0, MATCH_RMS_ADAMW)] {
