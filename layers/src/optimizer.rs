@@ -118,23 +118,23 @@ impl<D: Kernels> Optimizer<D> {
     ) -> Result<()> {
         let (rule, number, all) = (&*self.rule, self.steps, &mut self.sums);
         let step = |param: &Param<D>| UpdateStep { factor, lr, decays: param.decays(), number };
-        let mut directions = Vec::new();
+        let (of_matrices, mut directions) = (rule.matrices(), Vec::new());
         keeper.update(params, rule.states(), |param| {
             let (sum, step) = (sums.then(|| all.of(param)), step(param));
-            match rule.matrices().filter(|_| !param.matrices().is_empty()) {
-                Some(rule) => {
+            match &of_matrices {
+                Some(rule) if param.is_matrix() => {
                     let direction = param.direction(sum, |part, to| rule.direction(part, to, &step));
                     directions.push(direction);
                 }
-                None => param.update(sum, |part| rule.update(part, &step)),
+                _ => param.update(sum, |part| rule.update(part, &step)),
             }
         })?;
-        if let Some(rule) = rule.matrices() {
-            let matrices = params.iter().filter(|param| !param.matrices().is_empty());
+        if let Some(rule) = &of_matrices {
+            let matrices = params.iter().filter(|param| param.is_matrix());
             let mut directions: Vec<_> = matrices.map(|param| &**param).zip(directions).collect();
-            matrices::change(rule, &mut directions, mesh)?;
+            matrices::change(&**rule, &mut directions, mesh)?;
             let changed: Vec<_> = directions.into_iter().map(|(_, changed)| changed).collect();
-            let matrices = params.iter_mut().filter(|param| !param.matrices().is_empty());
+            let matrices = params.iter_mut().filter(|param| param.is_matrix());
             for (param, changed) in matrices.zip(changed) {
                 let step = step(param);
                 param.apply(&changed, |part| rule.apply(part, &step));

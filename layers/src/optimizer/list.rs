@@ -1,5 +1,5 @@
-//! List of the optimizers: a rule is one file, and its name here. Flags, files, checks, drawn cases and words
-//! follow from its [`OptimizerInfo`].
+//! List of the optimizers: a rule is one file, and its name here, with that of its rule for matrices. Flags,
+//! files, checks, drawn cases and words follow from its [`OptimizerInfo`].
 use crate::optimizer::part::UpdatePart;
 use crate::optimizer::rule::{MatrixRule, UpdateRule, UpdateStep};
 use kernels::Kernels;
@@ -7,7 +7,7 @@ use serde::Deserializer;
 use shape::{OptimizerInfo, OptimizerKind, RuleStates};
 
 macro_rules! optimizers {
-    ($($rule:ident)*) => {
+    ($($rule:ident $(($matrices:ident))?)*) => {
         $(use crate::optimizer::$rule;)*
 
         /// All optimizers.
@@ -26,13 +26,16 @@ macro_rules! optimizers {
                     name => panic!("{name} is not in the list of optimizers"),
                 }
             }
-            fn matrices(&self) -> Option<&dyn MatrixRule<D>> {
-                self.info().matrices.is_some().then_some(self as _)
+            fn matrices(&self) -> Option<Box<dyn MatrixRule<D>>> {
+                match OptimizerKind::name(*self) {
+                    $($(name if name == $rule::INFO.name => Some(Box::new($rule::$matrices(*self))),)?)*
+                    _ => None,
+                }
             }
         }
     };
 }
-optimizers! { sgd adamw lion muon }
+optimizers! { sgd adamw lion muon(Muon) }
 
 /// Plain gradient descent.
 pub const SGD: OptimizerKind = OptimizerKind::usual(sgd::INFO);

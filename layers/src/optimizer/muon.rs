@@ -55,23 +55,26 @@ pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &
     adamw::update(of.constants_for(adamw::INFO), part, step);
 }
 
-impl<D: Kernels> MatrixRule<D> for OptimizerKind {
+/// The rule for matrices of blocks.
+pub(super) struct Muon(pub(super) OptimizerKind);
+
+impl<D: Kernels> MatrixRule<D> for Muon {
     fn exchange(&self) -> usize {
-        self.constants::<4>()[3] as usize
+        self.0.constants::<4>()[3] as usize
     }
     fn direction(&self, part: UpdatePart<D>, to: ViewMut<D::Wide>, step: &UpdateStep<D>) {
-        let ([_, momentum], [m]) = (self.constants(), part.states.all());
+        let ([_, momentum], [m]) = (self.0.constants(), part.states.all());
         part.device.wide().momentum(to, m, part.gradient, step.factor.view(), momentum);
     }
     fn change(&self, device: &D::Wide, whole: ViewMut<D::Wide>, of: &ParamMatrix) {
-        let [_, _, by_rms] = self.constants();
+        let [_, _, by_rms] = self.0.constants();
         let [inputs, outputs] = of.features().map(|n| n as f64);
         let scale =
             if by_rms == 0.0 { (outputs / inputs).max(1.0).sqrt() } else { 0.2 * outputs.max(inputs).sqrt() };
         orthogonalise(device, whole, scale);
     }
     fn apply(&self, part: UpdatePart<D>, step: &UpdateStep<D>) {
-        let [rate, _, _, _, _, _, _, decay] = self.constants();
+        let [rate, _, _, _, _, _, _, decay] = self.0.constants();
         let one = filled(part.device.wide(), Category::Buffers, [1, 1], Scalar::ONE);
         part.device.sgd(part.value, part.master, part.gradient, one.view(), [step.lr * rate, decay]);
     }

@@ -96,8 +96,9 @@ impl Exchange {
         let (here, ranks, device) = (group.rank(), group.size(), directions[0].0.device().wide().clone());
         let to = |back| (0..ranks).map(|home| self.count(here, home, back)).collect::<Vec<_>>();
         let from = |back| (0..ranks).map(|rank| self.count(rank, here, back)).collect::<Vec<_>>();
+        let ([give, give_back], [take, take_back]) = ([to(false), from(true)], [from(false), to(true)]);
         let list = |counts: &[usize]| Tensor::empty(&device, Category::Buffers, counts.iter().sum(), 1);
-        let (mut sent, mut at) = (list(&to(false)), 0);
+        let (mut sent, mut at) = (list(&give), 0);
         for home in (0..ranks).filter(|home| *home != here) {
             for (of, shares) in self.at(home) {
                 let parts = shares.parts(here, &of.matrix).filter(|(part, _)| shares.sends(here, home, part));
@@ -107,10 +108,10 @@ impl Exchange {
                 }
             }
         }
-        let arrived = group.all_to_all_v(&sent, &to(false), &from(false))?;
+        let arrived = group.all_to_all_v(&sent, &give, &take)?;
         drop(sent);
-        let mut returned = list(&from(true));
-        let [mut arrived_at, mut returned_at] = [starts(&from(false)), starts(&from(true))];
+        let mut returned = list(&give_back);
+        let [mut arrived_at, mut returned_at] = [starts(&take), starts(&give_back)];
         for (of, shares) in self.at(here) {
             let ([rows, cols], (param, direction)) = (of.matrix.shape, &mut *directions[of.param]);
             let mut whole = Tensor::empty(&device, Category::Buffers, rows, cols);
@@ -136,7 +137,7 @@ impl Exchange {
             }
         }
         drop(arrived);
-        let (arrived, mut at) = (group.all_to_all_v(&returned, &from(true), &to(true))?, 0);
+        let (arrived, mut at) = (group.all_to_all_v(&returned, &give_back, &take_back)?, 0);
         for home in (0..ranks).filter(|home| *home != here) {
             for (of, shares) in self.at(home) {
                 for (part, _) in shares.parts(here, &of.matrix) {

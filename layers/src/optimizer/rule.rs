@@ -15,7 +15,7 @@ pub trait UpdateRule<D: Kernels>: Send + Sync {
     /// Updates a part of a parameter.
     fn update(&self, part: UpdatePart<D>, step: &UpdateStep<D>);
     /// Returns its rule for matrices of blocks, if it updates these as whole matrices.
-    fn matrices(&self) -> Option<&dyn MatrixRule<D>> {
+    fn matrices(&self) -> Option<Box<dyn MatrixRule<D>>> {
         None
     }
 }

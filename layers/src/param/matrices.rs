@@ -38,11 +38,12 @@ impl RankShares {
 }
 
 impl<D: Kernels> Param<D> {
-    /// Returns its matrices, if it is a trained matrix of a block, or several.
+    /// True if it is trained, and a matrix of a block or several.
+    pub(crate) fn is_matrix(&self) -> bool {
+        self.placement().trained && shape::is_matrix_of_block(&self.name, self.shape)
+    }
+    /// Returns its matrices.
     pub fn matrices(&self) -> Vec<ParamMatrix> {
-        if !self.placement().trained || !shape::is_matrix_of_block(&self.name, self.shape) {
-            return Vec::new();
-        }
         self.placement().matrices.matrices(self.shape)
     }
     /// The axes whose ranks keep the parameter's elements at rest, each at least once in every set of
