@@ -43,6 +43,19 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     dealt: impl Fn(TokenShards) -> Result<K>,
     program: impl Fn(BuildContext<Meta<D::Elem>>) -> Result<()>,
 ) -> Result<Peak> {
+    peak_with(scheme, false, dealt, program)
+}
+
+/// Returns the peak bytes as [`peak_of_all`] does. If ranks are `homes` of matrices, every rank is priced.
+///
+/// # Errors
+/// As [`peak_of_all`].
+pub fn peak_with<'a, D: Kernels, K: Ord>(
+    scheme: impl Into<Scheme<'a, D>>,
+    homes: bool,
+    dealt: impl Fn(TokenShards) -> Result<K>,
+    program: impl Fn(BuildContext<Meta<D::Elem>>) -> Result<()>,
+) -> Result<Peak> {
     let scheme = scheme.into();
     let (mut kinds, mut peak) = (BTreeMap::new(), Peak::default());
     let layout = scheme.layout;
@@ -52,7 +65,7 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
         let mut others = mesh.coordinates();
         others.retain(|(axis, _)| *axis != TokenShards::SEQUENCES);
         let rooted = layout.rests() == ShardingStrategy::ROOT;
-        let alone = (rooted || mesh.group(Axis::Ep).size() > 1).then_some(rank);
+        let alone = (rooted || homes || mesh.group(Axis::Ep).size() > 1).then_some(rank);
         let (held, away) = match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
@@ -85,8 +98,9 @@ pub fn training<'a, D: Kernels>(
     after: impl Fn(&mut Trainer<Meta<D::Elem>>, &Mesh<tensor::MetaPlace>) -> Result<()>,
 ) -> Result<Peak> {
     let (scheme, design) = (scheme.into(), &design.into());
-    peak_of_all(
+    peak_with(
         scheme,
+        rule.matrices().is_some(),
         |tokens| batch.dealt(&tokens),
         |at: BuildContext<Meta<D::Elem>>| {
             let mut trainer = Trainer::new(&at, design, (rule.clone(), clip))?;

@@ -127,7 +127,8 @@ pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     let subject = &subject.under(&scheme);
     let dealt =
         |tokens| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(&tokens)).collect() };
-    let ranks = price::peak_of_all(scheme, dealt, |at: BuildContext<Meta<F61>>| {
+    let homes = subject.optimizer.0.info().matrices.is_some();
+    let ranks = price::peak_with(scheme, homes, dealt, |at: BuildContext<Meta<F61>>| {
         program(subject, &at, (&mut |_, _| (), None), &|_| ()).map(drop)
     })?;
     let rows: usize = subject.rows_read().iter().sum();

@@ -274,7 +274,7 @@ fn price_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout
 fn kinds_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     layout.fits(of.0)?;
     let price = |rank| Ok(Price { rank: 0, ..rank_price::<D>(of, settings, layout, rank)? });
-    let all = kinds(layout, price)?;
+    let all = kinds((layout, settings.optimizer.info().matrices.is_some()), price)?;
     let all: Vec<_> =
         all.into_iter().map(|kind| Price { rank: kind.first, ranks: kind.ranks, ..kind.price }).collect();
     let most = all.iter().map(|price| (price.rank, price.peak_bytes["total"]));

@@ -24,20 +24,21 @@ pub struct RankKind<T> {
     pub price: T,
 }
 
-/// The most ranks that are all priced where they have experts for each other, which differ along several axes
-/// at once.
+/// The most ranks that are all priced where they have experts for each other or are homes of matrices, which
+/// differ along several axes at once.
 const MOST_ALL: usize = 256;
 
 /// Returns the kinds of a layout's ranks, in the order of their first ranks. Kinds with equal prices are one.
+/// `homes`: true if an optimizer computes whole matrices on ranks of their own.
 ///
 /// # Errors
 /// The first error of `price`.
 pub fn kinds<T: PartialEq + Clone>(
-    layout: &Layout,
+    (layout, homes): (&Layout, bool),
     price: impl Fn(usize) -> Result<T>,
 ) -> Result<Vec<RankKind<T>>> {
     let ranks = RankPrices { layout, price, known: RefCell::default() };
-    let all = if layout.shares_experts() && layout.ranks() <= MOST_ALL {
+    let all = if (layout.shares_experts() || homes) && layout.ranks() <= MOST_ALL {
         (0..layout.ranks()).map(|rank| Ok((rank, 1, ranks.price(rank)?))).collect::<Result<Vec<_>>>()?
     } else {
         ranks.of_all_stages()?
@@ -240,7 +241,7 @@ mod tests {
             let sequences = microbatches * layout.size(Axis::Dp) + 1; // uneven
             let batch =
                 Batch::new(vec![Sequence::new(vec![1; 26], vec![2; 26]); sequences], microbatches).unwrap();
-            let found = kinds(&layout, |rank| cost(&layout, &shape, &batch, rank)).unwrap();
+            let found = kinds((&layout, false), |rank| cost(&layout, &shape, &batch, rank)).unwrap();
             assert_eq!(found.iter().map(|kind| kind.ranks).sum::<usize>(), layout.ranks(), "{layout}");
             let mut all: Vec<RankKind<Cost>> = Vec::new();
             for rank in 0..layout.ranks() {

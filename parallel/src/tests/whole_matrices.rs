@@ -1,11 +1,11 @@
 //! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and
 //! the memory that are worked out.
 use crate::rests::{Rest, STAGES, batch, on, reported, weights, zero};
-use crate::{BuildContext, Error, Trainer};
-use comm::{Axis, Mesh, World};
+use crate::{BuildContext, Error, Result, Trainer};
+use comm::{Axis, Ledger, Mesh, World};
 use kernels::{Heads, Kernels};
-use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape, UpdateRule};
-use tensor::{Category, Cpu, F61, Host, Key};
+use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape};
+use tensor::{Category, Cpu, F61, Host, Key, Peaks};
 
 /// Query and KV heads whose matrices differ, KV heads that four ranks share.
 const SHAPE: Shape = Shape {
@@ -69,23 +69,31 @@ fn elements() -> usize {
     SHAPE.blocks * (attention + 3 * width * SHAPE.hidden)
 }
 
-/// Bytes that all ranks send in a step, and those of optimizer state of the first.
-fn cost<D: Kernels<Place = Host>>(
-    sizes: &[(Axis, usize)],
+/// Traffic and peaks of a step on one rank.
+fn cost<D: Kernels>(
+    device: &D,
+    mesh: &Mesh<D::Place>,
     rests: Rest,
-    rule: impl UpdateRule<D> + Clone + 'static,
-) -> [usize; 2] {
-    let run = |device: D, mesh: Mesh<Host>| {
-        let at = rests.builder(Builder::new(&device, &mesh, &RandomValues { seed: 2 })).into();
-        let mut trainer = Trainer::new(&at, SHAPE, (rule.clone(), None))?;
-        trainer.step(&batch(), 0.5)?;
-        Ok::<_, Error>([
-            mesh.ledger().wire_bytes(),
-            device.meter().peaks_of_all().category[Category::Optimizer as usize],
-        ])
-    };
+    kind: OptimizerKind,
+) -> Result<(Ledger, Peaks)> {
+    let at = rests.builder(Builder::new(device, mesh, &RandomValues { seed: 2 })).into();
+    let mut trainer = Trainer::new(&at, SHAPE, (kind, None))?;
+    trainer.step(&batch(), 0.5)?;
+    Ok((mesh.ledger(), device.meter().peaks_of_all()))
+}
+
+/// Bytes that all ranks send in a step, and those of optimizer state of the first. What each rank sends and
+/// holds is what its price says.
+fn costs(sizes: &[(Axis, usize)], rests: Rest, kind: OptimizerKind) -> [usize; 2] {
+    let run = |device: Cpu<f32>, mesh: Mesh<Host>| cost(&device, &mesh, rests, kind);
     let ran = World::threads(sizes).unwrap().run(run).unwrap();
-    [ran.iter().map(|[sent, _]| sent).sum(), ran[0][1]]
+    for (rank, ran) in ran.iter().enumerate() {
+        let mesh = Mesh::ghost(sizes, rank).unwrap();
+        let priced = cost(&kernels::meta_of::<Cpu<f32>>(), &mesh, rests, kind).unwrap();
+        assert_eq!(priced, *ran, "{kind}, {sizes:?}, rank {rank}");
+    }
+    let sent = ran.iter().map(|(ledger, _)| ledger.wire_bytes()).sum();
+    [sent, ran[0].1.category[Category::Optimizer as usize]]
 }
 
 /// Kills: parts that are sent to homes which have them, or to all; parts that every rank sends of replicas;
@@ -94,18 +102,19 @@ fn cost<D: Kernels<Place = Host>>(
 fn whole_matrices_cost_what_is_worked_out() {
     let n = elements();
     // beyond what AdamW sends, in elements over all ranks: there and back, or to all
-    let layouts: [(&[_], usize, [usize; 2]); 5] = [
+    let layouts: [(&[_], usize, [usize; 2]); 6] = [
         (&[dp(1)], 0, [0, 0]),
         (&[dp(2)], 0, [n, 0]),
         (&[dp(2)], 1, [n, n]),
+        (&[dp(4)], 3, [6 * n / 4, 3 * n]),
         (&[tp(2)], 0, [n, n]),
         (&[dp(2), tp(2)], 0, [2 * n, 2 * n]),
     ];
     for (sizes, stage, wanted) in layouts {
         let rests = zero(stage, None);
-        let [adamw, state] = cost::<Cpu<f32>>(sizes, rests, layers::ADAMW);
+        let [adamw, state] = costs(sizes, rests, layers::ADAMW);
         for (muon, wanted) in [OWNER, DUPLICATED].into_iter().zip(wanted) {
-            let [sent, kept] = cost::<Cpu<f32>>(sizes, rests, muon);
+            let [sent, kept] = costs(sizes, rests, muon);
             assert_eq!((sent - adamw) / 4, wanted, "{muon}, {sizes:?}, zero{stage}");
             let ranks = sizes.iter().filter(|(axis, _)| *axis == Axis::Tp || stage > 0).map(|(_, n)| n);
             assert_eq!(state - kept, 4 * n / ranks.product::<usize>(), "{muon}, {sizes:?}, zero{stage}");

@@ -14,8 +14,12 @@ const OF_SPARSE: [&str; 2] = [
     "test --quiet --package parallel --lib sparse",
     "test --quiet --package prove --test all strategies::every",
 ];
-const OF_STATE: [&str; 2] =
-    ["test --quiet --package layers --lib optimizer::", "test --quiet --package outside --lib counted::"];
+const OF_STATE: [&str; 4] = [
+    "test --quiet --package layers --lib optimizer::",
+    "test --quiet --package outside --lib counted::",
+    "test --quiet --package parallel --lib whole_matrices",
+    "test --quiet --package prove --test all layouts::adamw",
+];
 const OF_GRAPHS: [&str; 2] =
     ["test --quiet --package layers --lib graph::", "test --quiet --package prove --test all graphs::"];
 const TESTS: [&str; 2] = ["test --quiet --package plan", "test --quiet --package parallel --lib price::"];
