@@ -71,7 +71,7 @@ impl<D: Kernels> Optimizer<D> {
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
         self.steps += 1;
         let Some(limit) = self.clip else {
-            self.update(params, mesh, (&factor, lr), (true, keeper))?;
+            self.update(params, mesh, (&factor, lr), true, keeper)?;
             return self.sums.over(&device, mesh, &self.label);
         };
         for param in params.iter().filter(|param| param.placement().trained) {
@@ -79,7 +79,7 @@ impl<D: Kernels> Optimizer<D> {
         }
         let norm2 = self.sums.over(&device, mesh, &self.label)?;
         device.clip_factor(factor.view_mut(), norm2.view(), limit);
-        self.update(params, mesh, (&factor, lr), (false, keeper))?;
+        self.update(params, mesh, (&factor, lr), false, keeper)?;
         Ok(norm2)
     }
     /// Runs one step without the norm of the gradients, for which all stages would wait, and so without
@@ -101,7 +101,7 @@ impl<D: Kernels> Optimizer<D> {
         let device = params.first().expect("the model has no parameters").device().wide().clone();
         self.steps += 1;
         let factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
-        self.update(params, mesh, (&factor, lr), (false, keeper))
+        self.update(params, mesh, (&factor, lr), false, keeper)
     }
     /// Returns the limit of the gradients' norm, if there is one.
     pub fn clip(&self) -> Option<f64> {
@@ -114,7 +114,8 @@ impl<D: Kernels> Optimizer<D> {
         params: &mut [&mut Param<D>],
         mesh: &Mesh<D::Place>,
         (factor, lr): (&Tensor<D::Wide>, f64),
-        (sums, keeper): (bool, &mut Keeper<D>),
+        sums: bool,
+        keeper: &mut Keeper<D>,
     ) -> Result<()> {
         let (rule, number, all) = (&*self.rule, self.steps, &mut self.sums);
         let step = |param: &Param<D>| UpdateStep { factor, lr, decays: param.decays(), number };

@@ -91,14 +91,6 @@ impl OptimizerKind {
     pub fn states(self) -> RuleStates {
         RuleStates { others: self.info.states, matrices: self.info.matrices.unwrap_or(self.info.states) }
     }
-    /// Returns another rule's optimizer with this one's values of the constants that both have.
-    #[must_use]
-    pub fn constants_for(self, info: &'static OptimizerInfo) -> Self {
-        let both =
-            self.each().filter(|(of, ..)| info.constants.iter().any(|constant| constant.key == of.key));
-        let set = |kind: Self, (of, _, values): (&Constant, usize, &[f64])| kind.set(of.key, values);
-        both.into_iter().try_fold(Self::usual(info), set).expect("values of the same range")
-    }
     /// Returns the values of the first constants, in the order of the rule's list.
     pub fn constants<const N: usize>(self) -> [f64; N] {
         std::array::from_fn(|i| self.values[i])

@@ -36,7 +36,7 @@ pub(super) fn change<D: Kernels>(
     for matrix in param.matrices() {
         let mut whole = Tensor::empty(device, Category::Buffers, matrix.shape[0], matrix.shape[1]);
         for (row, &rank) in members.iter().enumerate() {
-            for (part, place) in shares.parts(rank, &matrix).filter(|(part, _)| part.first) {
+            for (part, place) in shares.sent(rank, here, &matrix) {
                 let all =
                     gathered.as_ref().map_or_else(|| direction.view(), |all| all.view().take_rows(row, 1));
                 device.copy(part.at(place, whole.view_mut()), part.of(all));

@@ -52,7 +52,8 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
 
 /// Updates a part of a parameter that is no matrix of a block.
 pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {
-    adamw::update(of.constants_for(adamw::INFO), part, step);
+    let rest = OptimizerKind::usual(adamw::INFO).with(&of.constants::<8>()[4..]);
+    adamw::update(rest, part, step);
 }
 
 /// The rule for matrices of blocks.

@@ -13,6 +13,7 @@
 use crate::Result;
 use crate::optimizer::rule::{Change, Direction};
 use crate::param::matrices::{RankShares, group_of};
+use crate::param::placement::CutRectangle;
 use crate::param::placement::matrices::ParamMatrix;
 use comm::{Group, Mesh};
 use kernels::Kernels;
@@ -78,12 +79,13 @@ impl Exchange {
     }
     /// Number of elements that a rank sends to a home and, if `back`, that the home returns.
     fn count(&self, rank: usize, home: usize, back: bool) -> usize {
-        let of = |(of, shares): (&HomedMatrix, &RankShares)| {
-            let parts = shares.parts(rank, &of.matrix);
-            parts
-                .filter(|(part, _)| back || shares.sends(rank, home, part))
-                .map(|(part, _)| part.len())
-                .sum::<usize>()
+        let len = |(part, _): (CutRectangle, _)| part.len();
+        let of = |(of, shares): (&HomedMatrix, &RankShares)| -> usize {
+            if back {
+                shares.parts(rank, &of.matrix).map(len).sum()
+            } else {
+                shares.sent(rank, home, &of.matrix).map(len).sum()
+            }
         };
         if rank == home { 0 } else { self.at(home).map(of).sum() }
     }
@@ -101,8 +103,7 @@ impl Exchange {
         let (mut sent, mut at) = (list(&give), 0);
         for home in (0..ranks).filter(|home| *home != here) {
             for (of, shares) in self.at(home) {
-                let parts = shares.parts(here, &of.matrix).filter(|(part, _)| shares.sends(here, home, part));
-                for (part, _) in parts {
+                for (part, _) in shares.sent(here, home, &of.matrix) {
                     let direction = part.of(directions[of.param].1.view());
                     device.copy(next(sent.view_mut(), &mut at, part.shape), direction);
                 }
@@ -116,8 +117,7 @@ impl Exchange {
             let ([rows, cols], (param, direction)) = (of.matrix.shape, &mut *directions[of.param]);
             let mut whole = Tensor::empty(&device, Category::Buffers, rows, cols);
             for (rank, at) in arrived_at.iter_mut().enumerate() {
-                let parts = shares.parts(rank, &of.matrix).filter(|(part, _)| shares.sends(rank, here, part));
-                for (part, place) in parts {
+                for (part, place) in shares.sent(rank, here, &of.matrix) {
                     let own = rank == here;
                     let x =
                         if own { part.of(direction.view()) } else { next(arrived.view(), at, part.shape) };

@@ -30,10 +30,16 @@ impl RankShares {
         let ParamMatrix { begin, shape, .. } = *matrix;
         self.all[rank].rectangles.iter().filter_map(move |rectangle| rectangle.within(begin, shape))
     }
-    /// Returns whether a rank is the one that sends these elements to a home: it is in the home's set, and
-    /// the first there that keeps them.
-    pub(crate) fn sends(&self, rank: usize, home: usize, part: &CutRectangle) -> bool {
-        part.first && (self.rooted || self.all[rank].set == self.all[home].set)
+    /// Returns those of a rank's [`parts`](Self::parts) that it sends to a home: a rank of the home's set
+    /// sends what it is the first to keep.
+    pub(crate) fn sent(
+        &self,
+        rank: usize,
+        home: usize,
+        matrix: &ParamMatrix,
+    ) -> impl Iterator<Item = (CutRectangle, [usize; 2])> {
+        let sends = self.rooted || self.all[rank].set == self.all[home].set;
+        self.parts(rank, matrix).filter(move |(part, _)| sends && part.first)
     }
 }
 

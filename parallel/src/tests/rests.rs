@@ -17,7 +17,7 @@ use tensor::safetensors::File;
 use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, Store, TokenIds};
 
 /// KV heads that four ranks share, a vocabulary that no ranks divide, gains and biases of few numbers.
-const SHAPE: Shape = Shape {
+pub(crate) const SHAPE: Shape = Shape {
     width: 6,
     blocks: 2,
     heads: Heads { queries: 4, keys: 2, dim: 2 },

@@ -1,21 +1,12 @@
 //! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and
 //! the memory that are worked out.
-use crate::rests::{Rest, STAGES, batch, on, reported, weights, zero};
+use crate::rests::{Rest, SHAPE, STAGES, batch, on, reported, weights, zero};
 use crate::{BuildContext, Error, Result, Trainer};
 use comm::{Axis, Ledger, Mesh, World};
-use kernels::{Heads, Kernels};
-use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape};
+use kernels::Kernels;
+use layers::{Builder, MUON, OptimizerKind, RandomValues};
 use tensor::{Category, Cpu, F61, Host, Key, Peaks};
 
-/// Query and KV heads whose matrices differ, KV heads that four ranks share.
-const SHAPE: Shape = Shape {
-    width: 6,
-    blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
-    hidden: 8,
-    vocabulary: 13,
-    ..Shape::LLAMA
-};
 const OWNER: OptimizerKind = MUON.with(&[0.5, 0.75, 0.0, 0.0]);
 const DUPLICATED: OptimizerKind = MUON.with(&[0.5, 0.75, 1.0, 1.0]);
 
