@@ -1,4 +1,5 @@
 // Norms of gradients and optimizer steps. Contiguous matrices are read and written four elements at a time.
+#include "adamw.cuh"
 #include "lanes.cuh"
 #include "sum.cuh"
 
@@ -69,14 +70,7 @@ __device__ void sgd(View<T> w, View<float> master, View<float> g, View<float> fa
 BOTH(sgd, PARAMS(View<T> w, View<float> master, View<float> g, View<float> factor, float lr, float keep), w, master,
      g, factor, lr, keep)
 
-// Constants of a step of AdamW. `keep`, `first` and `second` are 1 − lr·decay, lr/(1 − β₁^step), 1/(1 −
-// β₂^step).
-struct AdamW {
-    float keep, first, second, beta1, beta2, eps;
-};
-
-// One step of AdamW on factor · g, element by element. Source: Loshchilov, Hutter, Algorithm 2,
-// arXiv:1711.05101.
+// One step of AdamW on factor · g, element by element.
 template <class T>
 __device__ void adamw(View<T> w, View<float> master, View<float> m, View<float> v, View<float> g, View<float> factor,
                       AdamW by) {

@@ -126,6 +126,7 @@ table! {
         "the clipping factor" clips [clip_factor]
         "sgd" steps_of_sgd [sgd]
         "AdamW" steps_of_adamw [adamw]
+        "8-bit AdamW" steps_of_adamw_8bit [adamw_8bit]
         "Lion" steps_of_lion [lion]
         "momentum" momenta [momentum scale]
     }

@@ -42,6 +42,7 @@ modules! { MODULES:
     "gemm_tensor" (8, 0);
     "gemm_hopper" (9, 0);
     "optimizer" (8, 0);
+    "adamw_8bit" (8, 0);
     "top_k" (8, 0);
     "router" (8, 0);
     "loss" (8, 0);

@@ -253,6 +253,20 @@ fn adamw(bencher: Bencher) {
     });
 }
 
+/// Beside `adamw`: with moments of 8 bits, in blocks of 256.
+#[divan::bench(max_time = 0.3)]
+fn adamw_8bit(bencher: Bencher) {
+    let [mut w, g] = [(); 2].map(|()| matrix(2 * HIDDEN, WIDTH));
+    let zeros =
+        |n: usize| Tensor::from_fn(&Cpu::default(), Category::Buffers, 2 * HIDDEN, WIDTH / n, |_| 0.0);
+    let mut states = [4, 256, 4, 256].map(zeros);
+    let (factor, constants) = (matrix(1, 1), ([1e-4, 0.9, 0.95, 1e-8, 0.1], [1, 256]));
+    timed(bencher, g.len(), |cpu| {
+        let states = states.each_mut().map(Tensor::view_mut);
+        cpu.adamw_8bit(w.view_mut(), None, states, g.view(), factor.view(), constants);
+    });
+}
+
 /// Creates a bf16 matrix of values between −1 and 1.
 fn narrow(rows: usize, cols: usize) -> Tensor<Cpu<Bf16>> {
     let value = |i: usize| Bf16::from_f64((mix(i as u64) % 2001) as f64 / 1000.0 - 1.0);

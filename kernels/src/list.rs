@@ -192,6 +192,13 @@ macro_rules! every_kernel {
                 moments: (ViewMut<Self::Wide>, ViewMut<Self::Wide>), g: View<Self::Wide>,
                 factor: View<Self::Wide>, constants: ([f64; 5], usize)
             ) = "adamw", Optimizer => optimizer::adamw(w, master, moments, g, factor, constants);
+            /// One `AdamW` step as `adamw` does it. `states` are the codes of m, four to an element, its
+            /// units, one for each block of a row, and those of v; after the step's number, `constants` have
+            /// the number of elements of a block.
+            adamw_8bit(
+                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, states: [ViewMut<Self::Wide>; 4],
+                g: View<Self::Wide>, factor: View<Self::Wide>, constants: ([f64; 5], [usize; 2])
+            ) = "adamw 8-bit", Optimizer => adamw_8bit::adamw_8bit(w, master, states, g, factor, constants);
             /// One step of Lion on factor · g; `constants` are the learning rate, β₁, β₂ and the decay,
             /// `master` as in `sgd`.
             lion(

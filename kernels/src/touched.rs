@@ -4,7 +4,7 @@ use crate::{Attend, Heads, Qkv, RouterBalance, RouterNoise, RunningSoftmax};
 use tensor::{Device, Index, Place, Strided, Tensor, View, ViewMut};
 
 /// Kernels that read what they write.
-const UPDATES: [&str; 16] = [
+const UPDATES: [&str; 17] = [
     "add",
     "stab",
     "add row",
@@ -19,6 +19,7 @@ const UPDATES: [&str; 16] = [
     "norm2",
     "sgd",
     "adamw",
+    "adamw 8-bit",
     "lion",
     "momentum",
 ];

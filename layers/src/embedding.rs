@@ -6,17 +6,16 @@
 //! backward   table_t[id] += dE[B,D],  positions[position] += dE                   no traffic
 //! ```
 //!
-//! If the ranks do not divide the vocabulary, each holds `⌈V/ranks⌉` rows; the last ranks have rows beyond
-//! its end, zeros that no id reads and no gradient reaches. The row of a padding id gets no gradient here; a
-//! tied head still adds to it. Under sequence parallelism the sum is scattered, positions and dropout apply
-//! to this rank's tokens, and `dE` is gathered for the table.
+//! If the ranks do not divide the vocabulary, each holds `⌈V/ranks⌉` rows, in whole blocks of the optimizer's
+//! state; the last ranks have rows beyond its end, zeros that no id reads and no gradient reaches. The row of
+//! a padding id gets no gradient here; a tied head still adds to it. Under sequence parallelism the sum is
+//! scattered, positions and dropout apply to this rank's tokens, and `dE` is gathered for the table.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al.,
 //! GPT-2 (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
 use crate::model::build::positive;
 use crate::model::strategy;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
-use crate::param::placement::Pieces;
 use crate::param::weight::{RowWeight, WholeWeight};
 use crate::{Builder, Draw, Error, InputHalf, KeptValue, Layer, Params, PassContext, Result};
 use comm::{Axis, Group};
@@ -60,7 +59,7 @@ pub(crate) fn table<D: Kernels>(
     name: &str,
     sizes: [usize; 2],
 ) -> Result<RowWeight<D>> {
-    RowWeight::new(at, axis, name, sizes, Pieces::Padded, draw(sizes[1]))
+    RowWeight::cut(at, axis, name, (at.vocabulary(sizes[0]), sizes[1]), draw(sizes[1]))
 }
 
 impl<D: Kernels> Embedding<D> {

@@ -19,7 +19,6 @@ use crate::ops::{
     self, Branches, RootExchange, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward,
     matmul, split_cross_entropy,
 };
-use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
 use crate::{Builder, InputHalf, KeptValue, Layer, Objective, Params, PassContext, Result};
 use comm::{Axes, Group};
@@ -78,7 +77,7 @@ impl<D: Kernels> Head<D> {
     pub fn shard(at: &Builder<D>, head: &strategy::Head) -> Result<Self> {
         let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
-        let columns = [Section::new(vocabulary, Pieces::Padded)];
+        let columns = [at.vocabulary(vocabulary)];
         let own = || ColumnWeight::new(at, axis, name, inputs, &columns).map(ColumnWeight::tiled);
         let weight = if tied { Weight::Tied(None) } else { Weight::Own(own()?) };
         let bias = bias.then(|| ColumnWeight::bias(at, axis, name, &columns));

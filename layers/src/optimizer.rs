@@ -12,6 +12,7 @@
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping).
 mod adamw;
+mod adamw_8bit;
 mod duplicated;
 mod lion;
 pub mod list;

@@ -7,8 +7,8 @@
 //!   their denominators cleared, differ by a polynomial of degree at most `d + e`, which is 0 at a random
 //!   point with probability at most `(d + e)/p` (Schwartz, Zippel). With `n` arguments in the oracle and as
 //!   many allowed in the program, whose degrees sum up to `S` each, all pairs together collide with at most
-//!   `2n·2S/p`. Adam's scale or Lion's sign of one weight enters no other before the noise, so only its
-//!   pair of oracle and program counts;
+//!   `2n·2S/p`. Adam's scale or Lion's sign of one weight enters no other before the noise: one pair counts;
+//! - a code of an optimizer's state is one of 2¹⁵. The first that differs may agree by chance: 2⁻¹⁵;
 //! - the output itself may agree by chance: `2D/p`, if its degree is at most `D` on both sides.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4),
@@ -88,7 +88,8 @@ pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
     let functions = [Exp, Sigmoid, Rsqrt, Normal, Density, Step, Clip];
     let pairs: f64 = functions.map(|function| of(opaque[function as usize])).iter().sum();
     let adam = opaque[Function::Adam as usize].2 * steps as f64;
-    ((pairs + 2.0 * (adam + output)) / prime as f64).log2()
+    let codes = if opaque[Function::Code as usize].0 > 0.0 { 2f64.powi(-15) } else { 0.0 };
+    ((pairs + 2.0 * (adam + output)) / prime as f64 + codes).log2()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
-use tensor::{Rope, Scalar};
+use tensor::{CodeKind, Coded, Rope, Scalar};
 
 /// Upper bound on the degree of a value, and the identity of the value.
 #[derive(Clone, Copy, PartialEq, Debug, AnyBitPattern)]
@@ -41,8 +41,10 @@ pub enum Function {
     Density,
     /// The unit step.
     Step,
+    /// The code of a multiple of a unit: one of 2¹⁵.
+    Code,
 }
-const FUNCTIONS: usize = 8;
+const FUNCTIONS: usize = 9;
 
 /// Counts of a run on degrees.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -210,6 +212,31 @@ impl Scalar for Degree {
     }
     fn sample(_: u64, _: f64) -> Self {
         Self::variable()
+    }
+}
+
+impl Coded for Degree {
+    type Code = u8;
+    /// Returns a value of the degree of either.
+    fn larger(self, other: Self) -> Self {
+        self + other
+    }
+    /// Only codes are made of it, so it is in no value.
+    fn reciprocal(self) -> Self {
+        Self::ZERO
+    }
+    fn code(self, _: CodeKind) -> u8 {
+        let _ = self.opaque(Function::Code, false);
+        0
+    }
+    fn decoded(_: u8, _: CodeKind) -> Self {
+        Self::variable()
+    }
+    fn from_codes(_: [u8; 4]) -> Self {
+        Self::ZERO
+    }
+    fn codes(self) -> [u8; 4] {
+        [0; 4]
     }
 }
 

@@ -1,26 +1,30 @@
 //! Updates of weights from gradients: clipping by the global norm, then the optimizer's rule.
-//!
-//! Letters: `g` the gradients, `c` the clipping factor, `η` the learning rate, `t` the step, counted from 1.
-//!
+//! Letters: `g` gradients, `c` clipping factor, `η` learning rate, `t` step, counted from 1.
 //! ```text
 //! c = min(1, limit/√(Σ g²)),  g' = c·g
 //! SGD     w ← w − η·g'
 //! AdamW   m ← β₁·m + (1 − β₁)·g',   v ← β₂·v + (1 − β₂)·g'²
 //!         w ← w − η·λ·w − η · m/(1 − β₁ᵗ) · 1/(√(v/(1 − β₂ᵗ)) + ε)
+//! 8-bit   as AdamW; then m and v are rounded to codes, in units of their block of a row
 //! Lion    w ← w − η·λ·w − η · sign(β₁·m + (1 − β₁)·g'),   m ← β₂·m + (1 − β₂)·g'
 //! ```
-//! λ applies to matrices only (parameters of more than one row), not to biases and gains of norms.
+//! λ applies to matrices only (of more than one row), not to biases and gains.
 //!
-//! Source: Kingma, Ba, Adam, arXiv:1412.6980; Loshchilov, Hutter, arXiv:1711.05101; Chen et al., Lion,
-//! arXiv:2302.06675; clipping: Pascanu et al., arXiv:1211.5063.
+//! Source: Kingma, Ba, arXiv:1412.6980; Loshchilov, Hutter, 1711.05101; Chen et al., 2302.06675; Dettmers et
+//! al., 2110.02861; clipping: Pascanu et al., 1211.5063.
+mod blocks;
 mod muon;
 
 use crate::linear::{add, dot};
 use crate::parameters::{Shapes, Weights, trained};
 use crate::sparse::{Masks, Sparsity};
+use blocks::CodedRows;
 use shape::{OptimizerInfo, OptimizerKind, Shape, StateInfo};
 use std::collections::BTreeMap;
-use tensor::Scalar;
+use tensor::{CodeKind, Scalar};
+
+const MOMENTS: &[StateInfo] = &[StateInfo::like_value("m"), StateInfo::like_value("v")];
+const MOMENTUM: &[StateInfo] = &[StateInfo::like_value("m")];
 
 /// Gradient descent.
 pub const SGD: OptimizerKind =
@@ -29,7 +33,7 @@ pub const SGD: OptimizerKind =
 pub const ADAMW: OptimizerKind = OptimizerKind::usual(&OptimizerInfo {
     name: "adamw",
     title: "AdamW",
-    states: &[StateInfo::like_value("m"), StateInfo::like_value("v")],
+    states: |_| MOMENTS,
     ..OptimizerInfo::BARE
 });
 /// Muon; its constants are the rate of matrices as a factor, μ, 1 for the scale by root mean squares, how
@@ -38,8 +42,8 @@ pub const MUON: OptimizerKind = {
     const MUON: &OptimizerInfo = &OptimizerInfo {
         name: "muon",
         title: "Muon",
-        states: ADAMW.info().states,
-        matrices: Some(LION.info().states),
+        states: |_| MOMENTS,
+        matrices: Some(MOMENTUM),
         ..OptimizerInfo::BARE
     };
     OptimizerKind::usual(MUON)
@@ -48,7 +52,7 @@ pub const MUON: OptimizerKind = {
 pub const LION: OptimizerKind = OptimizerKind::usual(&OptimizerInfo {
     name: "lion",
     title: "Lion",
-    states: &[StateInfo::like_value("m")],
+    states: |_| MOMENTUM,
     ..OptimizerInfo::BARE
 });
 
@@ -165,13 +169,13 @@ impl<S: Scalar> Updates<S> {
                 }
                 continue;
             }
-            update(self.optimizer, w, &clipped, &mut states, S::from_f64(lr), self.steps, shape[0] > 1);
+            update(self.optimizer, w, &clipped, &mut states, S::from_f64(lr), self.steps, *shape);
         }
         norm2
     }
 }
 
-/// Updates one parameter in step `t`. λ applies if `decays`.
+/// Updates one parameter of this shape in step `t`.
 fn update<S: Scalar>(
     of: OptimizerKind,
     w: &mut [S],
@@ -179,10 +183,10 @@ fn update<S: Scalar>(
     states: &mut [&mut [S]],
     lr: S,
     t: usize,
-    decays: bool,
+    shape: [usize; 2],
 ) {
     let of = if of.name() == "muon" { ADAMW.with(&of.constants::<8>()[4..]) } else { of };
-    let decay_of = |decay: f64| if decays { lr * S::from_f64(decay) } else { S::ZERO };
+    let decay_of = |decay: f64| if shape[0] > 1 { lr * S::from_f64(decay) } else { S::ZERO };
     match (of.name(), states) {
         ("sgd", []) => add(w, g.iter().map(|&g| -(lr * g))),
         ("lion", [m]) => {
@@ -205,6 +209,15 @@ fn update<S: Scalar>(
                 let scale = S::adam_scale(v[i] * correct2, eps);
                 *w = *w - decay * *w - lr * m[i] * correct1 * scale;
             }
+        }
+        ("adamw-8bit", [m_codes, m_units, v_codes, v_units]) => {
+            let [constants @ .., block] = of.constants::<5>();
+            let blocks = CodedRows { columns: shape[1], block: block as usize };
+            let mut m = blocks.read((m_codes, m_units), w.len(), CodeKind::Signed);
+            let mut v = blocks.read((v_codes, v_units), w.len(), CodeKind::Unsigned);
+            update(ADAMW.with(&constants), w, g, &mut [&mut m, &mut v], lr, t, shape);
+            blocks.write((m_codes, m_units), &m, CodeKind::Signed);
+            blocks.write((v_codes, v_units), &v, CodeKind::Unsigned);
         }
         (name, _) => panic!("the oracle has no optimizer {name} with such state"),
     }
@@ -231,13 +244,14 @@ mod tests {
     use crate::proof::{assert_close, under_two_keys};
     use tensor::F61;
 
+    const MATRIX: [usize; 2] = [2, 1];
     const ADAM: OptimizerKind = ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
     /// Kills: a wrong sign, a wrong factor, weight decay where there is none.
     #[test]
     fn sgd_equals_a_step_worked_out_by_hand() {
         let mut w = [1.0, -2.0];
-        update(SGD, &mut w, &[0.5, 4.0], &mut [], 0.1, 1, true);
+        update(SGD, &mut w, &[0.5, 4.0], &mut [], 0.1, 1, MATRIX);
         assert_close(&w, &[0.95, -2.4], 1e-15);
     }
 
@@ -245,13 +259,13 @@ mod tests {
     /// excluded parameter, moments that are not kept.
     #[test]
     fn adamw_equals_two_steps_worked_out_by_hand() {
-        for (decays, first, second) in [(true, 0.79, 0.7505), (false, 0.84, 0.84)] {
+        for (shape, first, second) in [(MATRIX, 0.79, 0.7505), ([1, 1], 0.84, 0.84)] {
             let (mut w, mut m, mut v) = ([1.0], [0.0], [0.0]);
             // m/(1 − 0.5) = 2, √(v/(1 − 0.75)) = 2: down by 0.2·2/2.5 = 0.16, and by 0.2·0.25·1 for decay
-            update(ADAM, &mut w, &[2.0], &mut [&mut m, &mut v], 0.2, 1, decays);
+            update(ADAM, &mut w, &[2.0], &mut [&mut m, &mut v], 0.2, 1, shape);
             assert_close(&[w[0], m[0], v[0]], &[first, 1.0, 1.0], 1e-15);
             // m/(1 − 0.25) = −8/3, √(v/(1 − 0.5625)) = 4: up by 0.2·8/3/4.5, and down by 0.2·0.25·0.79
-            update(ADAM, &mut w, &[-5.0], &mut [&mut m, &mut v], 0.2, 2, decays);
+            update(ADAM, &mut w, &[-5.0], &mut [&mut m, &mut v], 0.2, 2, shape);
             assert_close(&[w[0], m[0], v[0]], &[second + 1.6 / 13.5, -2.0, 7.0], 1e-15);
         }
     }
@@ -260,10 +274,10 @@ mod tests {
     #[test]
     fn lion_equals_two_steps_worked_out_by_hand() {
         let (lion, mut w, mut m) = (LION.with(&[0.5, 0.75, 0.25]), [1.0, 1.0], [0.0, 0.0]);
-        update(lion, &mut w, &[2.0, 0.0], &mut [&mut m], 0.2, 1, true);
+        update(lion, &mut w, &[2.0, 0.0], &mut [&mut m], 0.2, 1, MATRIX);
         assert_close(&[w[0], w[1], m[0], m[1]], &[0.75, 0.95, 0.5, 0.0], 1e-15);
         // 0.5·0.5 − 0.5·0.4 is above 0: down by 0.2, and by 0.2·0.25·0.75
-        update(lion, &mut w, &[-0.4, -8.0], &mut [&mut m], 0.2, 2, true);
+        update(lion, &mut w, &[-0.4, -8.0], &mut [&mut m], 0.2, 2, MATRIX);
         assert_close(&[w[0], w[1], m[0], m[1]], &[0.5125, 1.1025, 0.275, -2.0], 1e-15);
     }
 
@@ -276,7 +290,7 @@ mod tests {
             let (start, g, lr) = (F61::sample(1, 1.0), F61::sample(2, 1.0), F61::sample(3, 1.0));
             let (mut w, mut m, mut v, mut wanted) = ([start], [F61::ZERO], [F61::ZERO], start);
             for t in 1..5 {
-                update(adam, &mut w, &[g], &mut [&mut m, &mut v], lr, t, true);
+                update(adam, &mut w, &[g], &mut [&mut m, &mut v], lr, t, MATRIX);
                 wanted = wanted - lr * F61::from_f64(0.1) * wanted - lr * g * F61::adam_scale(g * g, 1e-8);
                 assert_eq!(w, [wanted], "step {t}");
             }

@@ -24,8 +24,8 @@ pub struct OptimizerInfo {
     pub paper: &'static str,
     /// Its constants.
     pub constants: &'static [Constant],
-    /// The tensors that it keeps for each parameter.
-    pub states: &'static [StateInfo],
+    /// The tensors that it keeps for each parameter, given the values of its constants.
+    pub states: fn(&[f64]) -> &'static [StateInfo],
     /// The tensors that it keeps for each matrix of a block, if it updates these as whole matrices.
     pub matrices: Option<&'static [StateInfo]>,
 }
@@ -33,7 +33,7 @@ pub struct OptimizerInfo {
 impl OptimizerInfo {
     /// A rule without name, constants and state: the rest of a description that gives a few of them.
     pub const BARE: Self =
-        Self { name: "", title: "", about: "", paper: "", constants: &[], states: &[], matrices: None };
+        Self { name: "", title: "", about: "", paper: "", constants: &[], states: |_| &[], matrices: None };
 }
 
 /// An optimizer: a rule, and values of its constants.
@@ -89,7 +89,8 @@ impl OptimizerKind {
     }
     /// Returns the tensors that it keeps for each parameter.
     pub fn states(self) -> RuleStates {
-        RuleStates { others: self.info.states, matrices: self.info.matrices.unwrap_or(self.info.states) }
+        let others = (self.info.states)(&self.values);
+        RuleStates { others, matrices: self.info.matrices.unwrap_or(others) }
     }
     /// Returns the values of the first constants, in the order of the rule's list.
     pub fn constants<const N: usize>(self) -> [f64; N] {
@@ -220,6 +221,11 @@ impl RuleStates {
     /// Returns the tensors of the parameter `name` of this shape.
     pub fn of(self, name: &str, shape: [usize; 2]) -> &'static [StateInfo] {
         if is_matrix_of_block(name, shape) { self.matrices } else { self.others }
+    }
+    /// Number of elements of a row that no cut may separate: those of the largest block of state.
+    pub fn grain(self) -> usize {
+        let all = self.others.iter().chain(self.matrices);
+        all.map(|state| if let Like::Blocks(n) = state.like { n } else { 1 }).max().unwrap_or(1)
     }
 }
 

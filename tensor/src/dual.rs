@@ -4,7 +4,7 @@
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ holds exactly when dX is the gradient. Source: Wengert, "A simple automatic derivative
 //! evaluation program", CACM 7(8), 1964.
 use crate::scalar::operators;
-use crate::{Rope, Scalar, mix};
+use crate::{CodeKind, Coded, Rope, Scalar, mix};
 use bytemuck::AnyBitPattern;
 use std::cmp::Ordering;
 
@@ -35,7 +35,7 @@ operators! { [S: Scalar] Dual<S>,
     Mul mul |a, b| Self::new(a.value * b.value, a.value * b.tangent + a.tangent * b.value);
 }
 
-impl<S: Scalar> Scalar for Dual<S> {
+impl<S: Coded> Scalar for Dual<S> {
     const NAME: &'static str = "dual";
     const ZERO: Self = Dual { value: S::ZERO, tangent: S::ZERO };
     const ONE: Self = Dual { value: S::ONE, tangent: S::ZERO };
@@ -104,6 +104,29 @@ impl<S: Scalar> Scalar for Dual<S> {
     /// Draws a value and a tangent: a random direction.
     fn sample(key: u64, std: f64) -> Self {
         Self::new(S::sample(key, std), S::sample(mix(key ^ 0x4d), std))
+    }
+}
+
+/// Codes are those of the value: no gradient flows through an optimizer's step.
+impl<S: Coded> Coded for Dual<S> {
+    type Code = S::Code;
+    fn larger(self, other: Self) -> Self {
+        Self::constant(self.value.larger(other.value))
+    }
+    fn reciprocal(self) -> Self {
+        Self::constant(self.value.reciprocal())
+    }
+    fn code(self, kind: CodeKind) -> S::Code {
+        self.value.code(kind)
+    }
+    fn decoded(code: S::Code, kind: CodeKind) -> Self {
+        Self::constant(S::decoded(code, kind))
+    }
+    fn from_codes(codes: [S::Code; 4]) -> Self {
+        Self::constant(S::from_codes(codes))
+    }
+    fn codes(self) -> [S::Code; 4] {
+        self.value.codes()
     }
 }
 

@@ -8,7 +8,7 @@
 mod tests;
 
 use crate::scalar::operators;
-use crate::{Key, Rope, Scalar, mix};
+use crate::{CodeKind, Coded, Key, Rope, Scalar, mix};
 use bytemuck::AnyBitPattern;
 use std::cmp::Ordering;
 use std::fmt;
@@ -216,5 +216,28 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     }
     fn sample(key: u64, _std: f64) -> Self {
         Self::keyed(key, 8)
+    }
+}
+
+impl<const BITS: u32> Coded for Field<BITS> {
+    type Code = u16;
+    fn larger(self, other: Self) -> Self {
+        if self.order(other).is_lt() { other } else { self }
+    }
+    fn reciprocal(self) -> Self {
+        if self == Self::ZERO { self } else { self.inv() }
+    }
+    fn code(self, _: CodeKind) -> u16 {
+        ((u128::from(self.canonical()) << 15) / u128::from(Self::P)) as u16
+    }
+    /// Returns another element for each code, also where the kinds differ; 0 for that of 0.
+    fn decoded(code: u16, kind: CodeKind) -> Self {
+        Self::new(u64::from(code) * u64::from(kind.octaves().unsigned_abs()))
+    }
+    fn from_codes(codes: [u16; 4]) -> Self {
+        Self::from_canonical(codes.iter().rev().fold(0, |all, code| all << 15 | u64::from(*code)))
+    }
+    fn codes(self) -> [u16; 4] {
+        [0, 15, 30, 45].map(|from| (self.canonical() >> from & 0x7FFF) as u16)
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `scalar.rs` | [`Scalar`]: all operations that layer code may apply to an element |
 //! | `float.rs`, `bf16.rs`, `field.rs`, `dual.rs` | floats run, the field proves, duals differentiate |
-//! | `rope.rs`, `dropout.rs`, `noise.rs` | rotation, dropout, noise: the same in a model and its oracle |
+//! | `rope.rs`, `dropout.rs`, `noise.rs`, `codes.rs` | rotation, dropout, noise, codes of 8 bits |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
 //! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
 //! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
@@ -19,6 +19,7 @@ mod away;
 mod bf16;
 pub mod bulk;
 mod clock;
+mod codes;
 pub mod count;
 mod cpu;
 mod device;
@@ -45,6 +46,7 @@ mod view;
 pub use away::{Away, Move, Store};
 pub use bf16::Bf16;
 pub use clock::{Clock, KernelWork, StoreKind};
+pub use codes::{CodeKind, Coded};
 pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};
 pub use dropout::Dropout;

@@ -7,7 +7,7 @@
 //!
 //! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
 //! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every dtype.
-use crate::Rope;
+use crate::{Coded, Rope};
 use bytemuck::AnyBitPattern;
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -65,7 +65,7 @@ pub trait Scalar:
     /// is defined on it; the field panics on such arithmetic in debug builds.
     const NEG_INF: Self;
     /// Dtype of gradients, master weights, sums and statistics: as wide as a sum needs, often this dtype.
-    type Wide: Scalar<Wide = Self::Wide> + From<Self> + Into<Self>;
+    type Wide: Coded + From<Self> + Into<Self>;
     /// True if sums are kept in another dtype than this one.
     const NARROW: bool = size_of::<Self>() != size_of::<Self::Wide>();
 

@@ -1,5 +1,6 @@
-//! Checks of `optimizer.cu`.
+//! Checks of `optimizer.cu` and `adamw_8bit.cu`.
 use super::{Side, SideKernels, check, draw, whole};
+use tensor::{CodeKind, Coded};
 
 /// Checks integers: contiguous, in a window, one row, a few, none. The kernel adds to the value already
 /// there.
@@ -70,6 +71,46 @@ pub(crate) fn steps_of_adamw<D: SideKernels>(c: &mut Side<D>) {
         c.close("the master", &master, 0.3);
         c.close("m", &m, 0.2);
         c.close("v", &v, 0.2);
+    }
+}
+
+/// Checks three steps of blocks that are alone in a row, cut short, or several; moments as they are decoded.
+pub(crate) fn steps_of_adamw_8bit<D: SideKernels>(c: &mut Side<D>) {
+    let factor = c.wide([1, 1, 1, 0], |_| 0.5);
+    let small = WINDOWS.into_iter().flat_map(|at| [(ALL, at, 4), (ALL, at, 8)]);
+    let large = ([3, 600, 600, 0], [0, 0, 3, 600], 256);
+    let cases = small.chain([large]).enumerate().map(|(i, case)| (case, i % 2 == 1));
+    for ((all, at, block), with_master) in cases {
+        let mut w = c.of(all, draw(1));
+        let first = w.read();
+        let (mut master, [_, _, rows, cols]) = (c.wide(all, |i| first[i]), at);
+        let mut zeros = |n: usize| {
+            let cols = cols.div_ceil(n);
+            c.wide([rows, cols, cols, 0], |_| 0.0)
+        };
+        let [mut m, mut m_units, mut v, mut v_units] = [4, block, 4, block].map(&mut zeros);
+        for step in 1..=3 {
+            let g = c.wide(all, draw(9 + step as u64));
+            let constants = ([0.125, 0.875, 0.9375, 0.0625, 0.25], [step, block]);
+            let of_master = with_master.then(|| master.part_mut(at));
+            let states = [m.to(), m_units.to(), v.to(), v_units.to()];
+            check!(c.adamw_8bit(w.part_mut(at), of_master, states, g.part(at), factor.of(), constants));
+        }
+        let narrow = if with_master { 1.01 } else { 3.03 };
+        c.close("w", &w, if c.number.narrow { narrow } else { 0.3 });
+        c.close("the master", &master, 0.3);
+        for (name, codes, units, kind) in
+            [("m", &m, &m_units, CodeKind::Signed), ("v", &v, &v_units, CodeKind::Unsigned)]
+        {
+            let (codes, units) = (codes.read(), units.read());
+            let value = |i: usize| {
+                let (row, column) = (i / cols, i % cols);
+                let of = |n: usize| row * cols.div_ceil(n) + column / n;
+                units[of(block)] * f64::decoded(codes[of(4)].codes()[column % 4], kind)
+            };
+            let decoded = c.wide([rows, cols, cols, 0], value);
+            c.close(name, &decoded, 0.3);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Launches of `optimizer.cu`.
+//! Launches of `optimizer.cu` and `adamw_8bit.cu`.
 use super::{Launches, MatrixIn, MatrixOut, MatrixView, each};
 use crate::card::{Argument, LaunchConfig, arguments_of};
 use crate::gpu::Gpu;
@@ -13,7 +13,7 @@ pub(crate) fn summing(gpu: &Gpu, terms: usize) -> LaunchConfig {
     LaunchConfig { blocks: [shape.blocks[0].clamp(1, MOST_BLOCKS), 1, 1], ..shape }
 }
 
-/// Constants of an optimizer step: `AdamW` of `optimizer.cu`.
+/// Constants of an optimizer step: `AdamW` of `adamw.cuh`.
 #[repr(C)]
 struct OptimizerArgs {
     keep: f32,
@@ -78,6 +78,22 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let arguments: [&dyn Argument; 7] =
             [&w, &master, &m, &v, &g, &factor, &OptimizerArgs::new(constants)];
         self.launch("adamw", shape, &arguments);
+    }
+
+    pub(crate) fn adamw_8bit(
+        &self,
+        w: MatrixOut<S>,
+        master: Option<MatrixOut<f32>>,
+        [m, m_units, v, v_units]: [MatrixOut<f32>; 4],
+        g: MatrixIn<f32>,
+        factor: MatrixIn<f32>,
+        (constants, [number, block]): ([f64; 5], [usize; 2]),
+    ) {
+        let shape = each(self.0, 32 * MatrixView::from(&m_units).len()); // a warp a block
+        let (by, block) = (OptimizerArgs::new((constants, number)), block as u32);
+        let arguments: [&dyn Argument; 10] =
+            [&w, &master, &m, &m_units, &v, &v_units, &g, &factor, &by, &block];
+        self.launch("adamw_8bit", shape, &arguments);
     }
 
     pub(crate) fn lion(

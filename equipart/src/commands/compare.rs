@@ -107,7 +107,7 @@ impl Run for CompareArgs {
             learns: !experiment,
             network,
             microbatches,
-            optimizer: a.optimizer.unwrap_or(SGD),
+            optimizer: a.constants.of(a.optimizer.unwrap_or(SGD), LR)?,
             seconds: a.seconds,
         };
         if let Some(epochs) = a.epochs {

@@ -4,7 +4,7 @@ mod texts;
 
 use super::Run;
 use super::price::seconds::MachineTime;
-use crate::cli::args::{dtype, optimizer, size};
+use crate::cli::args::{ConstantArgs, dtype, optimizer, size};
 use crate::cli::out::line;
 use crate::cli::searching::SearchNotes;
 use crate::cli::{config, show};
@@ -70,6 +70,8 @@ pub(crate) struct PlanArgs {
     /// The optimizer
     #[arg(long, value_name = "NAME", default_value = "adamw", value_parser = optimizer(), conflicts_with = "generate")]
     optimizer: OptimizerKind,
+    #[command(flatten)]
+    constants: ConstantArgs,
     /// Measure of the best layout
     #[arg(long, default_value = "throughput", value_enum)]
     goal: GoalName,
@@ -107,7 +109,8 @@ impl PlanArgs {
         if tokens > MOST[1] as u128 {
             bail!("the step has {tokens} tokens; it may have at most {}", MOST[1]);
         }
-        let (design, optimizer) = (Design::from(config.shape), (self.optimizer, Some(1.0)));
+        let optimizer = (self.constants.of(self.optimizer, 1.0)?, Some(1.0));
+        let design = Design::from(config.shape);
         Ok(TrainingJob { design, optimizer, seq, batch_size: self.batch_size, dtype: self.dtype.name() })
     }
     /// Returns the machine, and the memory of a device.
@@ -125,6 +128,7 @@ impl Run for PlanArgs {
         }
         let config = config(self.config.as_deref())?;
         if self.generate {
+            self.constants.refused_by("--generate")?;
             return texts::run(&self, &config, json);
         }
         let job = self.job(&config)?;

@@ -7,7 +7,9 @@ pub(crate) mod seconds;
 
 use self::methods::Method;
 use super::Run;
-use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on, optimizer};
+use crate::cli::args::{
+    ConstantArgs, DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on, optimizer,
+};
 use crate::cli::out::line;
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};
@@ -70,6 +72,8 @@ pub(crate) struct PriceArgs {
     /// The optimizer
     #[arg(long, value_name = "NAME", default_value = "adamw", value_parser = optimizer())]
     optimizer: OptimizerKind,
+    #[command(flatten)]
+    constants: ConstantArgs,
     /// Dropout rate everywhere, or config for the rates of config.json
     #[arg(long, default_value = "config")]
     dropout: DropoutRate,
@@ -87,16 +91,18 @@ pub(crate) struct PriceArgs {
 }
 
 impl PriceArgs {
-    pub(crate) fn settings(&self) -> Settings {
+    /// # Errors
+    /// If a constant is not the optimizer's, or out of range.
+    pub(crate) fn settings(&self) -> Result<Settings> {
         let (data, usual) = (self.layout.tokens().data_ranks(), self.layout.usual_microbatches());
         let fit = |sequences: usize| usual.min(sequences / data).max(1);
         let microbatches = self.microbatches.unwrap_or_else(|| self.batch_size.map_or(usual, fit));
-        Settings {
+        Ok(Settings {
             steps: 1,
             seq: self.seq,
             batch_size: self.batch_size.unwrap_or_else(|| microbatches.saturating_mul(data).max(8)),
             microbatches,
-            optimizer: self.optimizer,
+            optimizer: self.constants.of(self.optimizer, 1.0)?,
             clip: self.layout.pipeline().clip(Some(1.0)),
             dropout: self.dropout.0,
             label_smoothing: self.label_smoothing,
@@ -104,7 +110,7 @@ impl PriceArgs {
             number: self.number.name,
             device: self.number.device,
             ..Settings::default()
-        }
+        })
     }
 }
 
@@ -317,7 +323,7 @@ impl Run for PriceArgs {
         let mut a = self;
         a.layout = a.table.on(a.layout)?;
         a.microbatches = microbatches(&a.layout, a.microbatches)?;
-        let settings: Settings = a.settings();
+        let settings: Settings = a.settings()?;
         let (design, positions) = if a.model == Some(NamedModel::Mlp) {
             (a.pictures.fresh(None, 0).design, settings.seq)
         } else {

@@ -3,7 +3,7 @@ use super::Run;
 use crate::cli::{out, show};
 use clap::Args;
 use comfy_table::{CellAlignment, ColumnConstraint};
-use layers::{OPTIMIZERS, OptimizerInfo, StateInfo};
+use layers::{OPTIMIZERS, OptimizerInfo, OptimizerKind, StateInfo};
 use parallel::layout::StrategyEntry;
 use serde::Serialize;
 
@@ -21,12 +21,12 @@ struct OptimizerEntry {
 }
 
 impl OptimizerEntry {
-    fn new(info: &OptimizerInfo) -> Self {
+    fn new(info: &'static OptimizerInfo) -> Self {
         let words = |states: &[StateInfo]| match states {
             [] => "nothing".into(),
             all => all.iter().map(|state| state.name).collect::<Vec<_>>().join(", "),
         };
-        let others = words(info.states);
+        let others = words(OptimizerKind::usual(info).states().others);
         let keeps = match info.matrices {
             Some(matrices) => format!("{} for matrices of blocks; {others} for others", words(matrices)),
             None => others,

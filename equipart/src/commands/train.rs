@@ -1,7 +1,6 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
 mod auto;
 mod check;
-mod constants;
 mod copies;
 pub mod data;
 pub(crate) mod dropout;

@@ -205,7 +205,7 @@ fn flags_of_the_trainer_are_refused_in_one_sentence() {
     no(&["--weight-decay", "-0.1"], "--weight-decay is -0.1; it must be 0 or more");
     no(
         &["--optimizer", "sgd", "--eps", "1"],
-        "--eps is for --optimizer adamw or muon; sgd has no use for it",
+        "--eps is for --optimizer adamw, adamw-8bit or muon; sgd has no use for it",
     );
     no(&["--patience", "2"], "--patience counts evaluations on the held-out text; give --eval-every too");
     no(&["--eval-every", "0"], "--eval-every is 0; it must be at least 1");

@@ -1,6 +1,7 @@
 //! The host as a device: one generic body of every kernel for every dtype; a dtype overrides only its product
 //! and its tile sizes (`number.rs`).
 mod activation;
+mod adamw_8bit;
 mod attention;
 mod attention_backward;
 mod attention_tile;
@@ -40,7 +41,7 @@ use crate::{
 };
 use attention::TileRows;
 use tensor::{
-    Bf16, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
+    Bf16, Coded, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
 };
 
 /// Runs a kernel's body with the widest vectors, if loops over the dtype gain from vectors.
@@ -116,4 +117,4 @@ every_kernel!(compute [] F61);
 every_kernel!(compute [] tensor::Field<7>);
 #[cfg(all(not(test), feature = "small-primes"))]
 every_kernel!(compute [] tensor::Field<17>);
-every_kernel!(compute [S: Scalar] Dual<S>);
+every_kernel!(compute [S: Coded] Dual<S>);

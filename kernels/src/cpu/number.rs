@@ -8,7 +8,7 @@ use super::{bf16, few, gemm, gemm_field};
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512, micro_avx512::NR};
 use crate::Write;
-use tensor::{Bf16, Dual, Field, Scalar};
+use tensor::{Bf16, Coded, Dual, Field};
 
 /// Largest number of rows of f32 products that stream the other factor once, row by row.
 const FEW: usize = 8;
@@ -125,7 +125,7 @@ impl<const BITS: u32> CpuScalar for Field<BITS> {
     as_wide_as_sums!();
 }
 
-impl<S: Scalar> CpuScalar for Dual<S> {
+impl<S: Coded> CpuScalar for Dual<S> {
     const TILE: [usize; 2] = [2, 3];
     const PANEL: usize = 3;
     const VECTORS: bool = false;

@@ -100,7 +100,7 @@ pub(super) fn scale<S: Scalar>(mut y: Out<S>, x: In<S>, factor: In<S>, by: f64) 
 
 /// w = f(w, moved). With a master, the master is updated, and w is its rounded value.
 #[inline(always)]
-fn change<S: Scalar>(
+pub(super) fn change<S: Scalar>(
     w: &mut [S],
     master: Option<&mut [S::Wide]>,
     moved: impl Iterator<Item = S::Wide>,
@@ -119,7 +119,7 @@ fn change<S: Scalar>(
 
 /// Moving average: to = β·to + (1 − β)·f(x). One output per loop, so that it vectorises.
 #[inline(always)]
-fn average<S: Scalar>(to: &mut [S], x: &[S], beta: S, f: impl Fn(S) -> S) {
+pub(super) fn average<S: Scalar>(to: &mut [S], x: &[S], beta: S, f: impl Fn(S) -> S) {
     let fresh = S::ONE - beta;
     for (to, &x) in to.iter_mut().zip(x) {
         *to = *to * beta + fresh * f(x);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::ops::Partial;
-use crate::{Draw, Error, ParamValues, Pass, RandomValues, Shape, ValueSource};
+use crate::{Draw, Error, ParamValues, Pass, Pieces, RandomValues, Shape, ValueSource};
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
 

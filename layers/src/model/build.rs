@@ -1,6 +1,7 @@
 //! The builder of layers: a device, a mesh, and the source of the initial values.
 use crate::ops::Region;
 use crate::param::origin::{ParamOrigin, Wide};
+use crate::param::placement::{Pieces, Section};
 use crate::{
     Choice, Error, LayerCounts, Placed, Placement, Result, ShardingStrategy, Strategy, TokenShards,
     ValueSource,
@@ -73,6 +74,11 @@ impl<'a, D: Kernels> Builder<'a, D> {
         let placement = Placement::default().resting(self.rests);
         let Region::Tokens { axis, .. } = self.region else { return placement };
         axis.iter().fold(placement, |placement, axis| placement.on(axis, Placed::Partial))
+    }
+    /// The ids of a vocabulary, cut over ranks in whole blocks of the optimizer's state: by rows in a table,
+    /// by columns in a head.
+    pub fn vocabulary(&self, ids: usize) -> Section {
+        Section { size: ids, pieces: Pieces::Padded, grain: self.states.grain() }
     }
     /// Returns this builder with these strategies added.
     #[must_use]

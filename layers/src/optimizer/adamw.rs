@@ -16,9 +16,11 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
     about: "Adam with decoupled weight decay",
     paper: "Loshchilov, Hutter, arXiv:1711.05101",
     constants: &[BETAS, EPS, DECAY],
-    states: &[StateInfo::like_value("m"), StateInfo::like_value("v")],
+    states: |_| STATES,
     matrices: None,
 };
+
+pub(super) const STATES: &[StateInfo] = &[StateInfo::like_value("m"), StateInfo::like_value("v")];
 
 pub(super) const BETAS: Constant = Constant {
     key: "betas",

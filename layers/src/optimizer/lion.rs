@@ -26,9 +26,11 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
         },
         adamw::DECAY,
     ],
-    states: &[StateInfo::like_value("m")],
+    states: |_| STATES,
     matrices: None,
 };
+
+pub(super) const STATES: &[StateInfo] = &[StateInfo::like_value("m")];
 
 pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {
     let UpdatePart { device, value, master, states, gradient } = part;

@@ -35,12 +35,14 @@ macro_rules! optimizers {
         }
     };
 }
-optimizers! { sgd adamw lion muon(Muon) }
+optimizers! { sgd adamw adamw_8bit lion muon(Muon) }
 
 /// Plain gradient descent.
 pub const SGD: OptimizerKind = OptimizerKind::usual(sgd::INFO);
 /// `AdamW` with the constants usual for transformers.
 pub const ADAMW: OptimizerKind = OptimizerKind::usual(adamw::INFO);
+/// `AdamW` with moments of 8 bits, in blocks of 256.
+pub const ADAMW_8BIT: OptimizerKind = OptimizerKind::usual(adamw_8bit::INFO);
 /// Muon with the constants of `torch.optim.Muon`.
 pub const MUON: OptimizerKind = OptimizerKind::usual(muon::INFO);
 

@@ -46,8 +46,8 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
         adamw::EPS,
         adamw::DECAY,
     ],
-    states: adamw::INFO.states,
-    matrices: Some(lion::INFO.states),
+    states: |_| adamw::STATES,
+    matrices: Some(lion::STATES),
 };
 
 /// Updates a part of a parameter that is no matrix of a block.

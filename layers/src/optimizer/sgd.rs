@@ -15,7 +15,7 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
     about: "plain gradient descent",
     paper: "Robbins, Monro, doi:10.1214/aoms/1177729586",
     constants: &[],
-    states: &[],
+    states: |_| &[],
     matrices: None,
 };
 

@@ -74,11 +74,11 @@ impl Section {
     /// section.
     fn piece(self, size: usize, what: &str, (axis, ranks): (Axis, usize)) -> Result<Piece> {
         let Self { pieces, grain, .. } = self;
-        if !size.is_multiple_of(grain) {
+        if pieces != Pieces::Padded && !size.is_multiple_of(grain) {
             let wanted = format!("a multiple of the grain, {grain}");
             return Err(Error::size(format!("the number of {what}"), size, wanted));
         }
-        let units = size / grain;
+        let units = size.div_ceil(grain);
         let holders = match pieces {
             Pieces::Shared(pieces) if ranks.is_multiple_of(pieces) => ranks / pieces,
             _ => 1,
@@ -87,7 +87,8 @@ impl Section {
             let what = if grain == 1 { what.to_string() } else { format!("grains of {grain} {what}") };
             return Err(Error::fit(&what, units, (axis, ranks)));
         }
-        Ok(Piece { size, share: units.div_ceil(ranks / holders) * grain, holders, from: 0, at: 0 })
+        let share = if ranks == holders { size } else { units.div_ceil(ranks / holders) * grain };
+        Ok(Piece { size, share, holders, from: 0, at: 0 })
     }
 }
 

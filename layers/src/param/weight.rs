@@ -158,8 +158,21 @@ impl<D: Kernels> RowWeight<D> {
         pieces: Pieces,
         draw: Draw,
     ) -> Result<Self> {
-        let (at, sections) = (at.into(), vec![Section::new(shape[0], pieces)]);
-        let placed = at.placement.clone().on(axis, Placed::Shard { dim: 0, sections });
+        Self::cut(at, axis, name, (Section::new(shape[0], pieces), shape[1]), draw)
+    }
+    /// Creates this rank's rows of a matrix, cut as a section, with so many columns.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn cut<'a>(
+        at: impl Into<ParamOrigin<'a, D>>,
+        axis: Axis,
+        name: impl Into<Arc<str>>,
+        (rows, columns): (Section, usize),
+        draw: Draw,
+    ) -> Result<Self> {
+        let (at, shape) = (at.into(), [rows.size, columns]);
+        let placed = at.placement.clone().on(axis, Placed::Shard { dim: 0, sections: vec![rows] });
         Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
     }
     /// Lets products gather a value that is sharded at rest tile by tile, as the sharding says.

@@ -3,7 +3,7 @@
 //! Wishes are independent, so each shrinks while the others stay: axes to one rank, sizes to 1, optional
 //! features to none. The shape is then fitted to the ranks of the layout, so that no draw is wasted, and a
 //! shrunk case always fits.
-use super::fitted::{fitted, sound};
+use super::fitted::{fitted, in_blocks, sound};
 use super::{CaseStep, Document, ProofCase};
 use crate::subject::reads_alone;
 use comm::Axis;
@@ -83,6 +83,7 @@ impl Wish {
         let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
         let texts = self.texts.into_iter().filter(|_| reads_alone(&shape)).map(text).collect();
         let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next());
+        let shape = in_blocks(shape, optimizer, &layout);
         ProofCase { key, layout, shape, optimizer, lr, clip, steps, texts }
     }
 }
@@ -191,9 +192,8 @@ fn optimizers() -> impl Strategy<Value = (OptimizerKind, f64)> {
     drawn.prop_map(|(info, at, lr)| {
         let mut at = at.into_iter();
         let kind = info.constants.iter().fold(OptimizerKind::usual(info), |kind, constant| {
-            let others = constant.range.drawn();
-            let value = |usual: &f64| *at.next().expect("few constants").get(&[others, &[*usual]].concat());
-            let values: Vec<f64> = constant.usual.iter().map(value).collect();
+            let value = |i| *at.next().expect("few constants").get(&constant.drawn(i));
+            let values: Vec<f64> = (0..constant.usual.len()).map(value).collect();
             kind.set(constant.key, &values).expect("values of its range")
         });
         (kind, if info.constants.is_empty() { 1.0 } else { lr })

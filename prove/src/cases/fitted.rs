@@ -2,8 +2,8 @@
 //! holds for any of them.
 use comm::Axis;
 use kernels::Heads;
-use layers::{Balance, Biases, Experts, Groups, Shape};
-use parallel::Scheme;
+use layers::{Balance, Biases, Choice, Experts, Groups, OptimizerKind, Shape, SharedExpert};
+use parallel::{Layout, Scheme};
 use std::iter::once;
 use tensor::{Cpu, F61};
 
@@ -56,6 +56,18 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         shape = nearest(shape, scheme, all.into_iter().map(with));
     }
     scheme.fits(shape).is_ok().then_some(shape)
+}
+
+/// Returns the shape with more features, so that ranks which divide it cut no row inside a block of the
+/// optimizer's state.
+pub(super) fn in_blocks(shape: Shape, optimizer: OptimizerKind, layout: &Layout) -> Shape {
+    let n = optimizer.states().grain();
+    let cuts_width = layout.strategies().iter().any(|about| about.choice == Choice::Features);
+    let width = if cuts_width { shape.width * n } else { shape.width };
+    let shared = |of: SharedExpert| SharedExpert { hidden: of.hidden * n, ..of };
+    let experts = |of: Experts| Experts { hidden: of.hidden * n, shared: of.shared.map(shared), ..of };
+    let heads = Heads { dim: shape.heads.dim * n, ..shape.heads };
+    Shape { heads, width, hidden: shape.hidden * n, experts: shape.experts.map(experts), ..shape }
 }
 
 /// Returns valid experts: groups divide them evenly, and no more are chosen than there are to choose from.

@@ -3,7 +3,7 @@
 //! [`HABITS`] tells the properties of its members, and so those that a proof of one model lacks.
 mod certificate;
 
-use super::fitted::fitted;
+use super::fitted::{fitted, in_blocks};
 use super::{HABITS, ProofCase};
 use crate::Subject;
 pub use certificate::{Certificate, Proven, certify_panel};
@@ -13,7 +13,7 @@ use layers::{
     Positions, Rates, Scoring, Shape, SharedExpert, Window,
 };
 use parallel::{Error, Layout, Result, Scheme};
-use shape::{FEATURES, Feature};
+use shape::{FEATURES, Feature, Range};
 use std::sync::LazyLock;
 use tensor::{Cpu, F61, Rope, Scaling};
 
@@ -122,13 +122,23 @@ pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| {
     let mut all = with_every(NAMED, FEATURES);
     for info in OPTIMIZERS {
         if !all.iter().any(|member| member.optimizer.0.name() == info.name) {
-            let optimizer = (OptimizerKind::usual(info), Some(0.5));
+            let optimizer = (with_small_blocks(OptimizerKind::usual(info)), Some(0.5));
             let experts = Some(Experts { dense: Blocks::FIRST, ..MIXTRAL });
             all.push(Member { name: info.title, shape: Shape { experts, ..LLAMA }, optimizer });
         }
     }
     all
 });
+
+/// Returns the optimizer with the smallest blocks of state, of which small models have several in a row.
+fn with_small_blocks(kind: OptimizerKind) -> OptimizerKind {
+    kind.info().constants.iter().fold(kind, |kind, constant| match constant.range {
+        Range::PowerOfTwo([least, _]) => {
+            kind.set(constant.key, &[least as f64]).expect("a value of its range")
+        }
+        _ => kind,
+    })
+}
 
 /// Returns these members, and one more for each feature that none of them has.
 fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
@@ -221,6 +231,7 @@ impl Member {
                 format!("no small model fits {scheme}; prove a model that does, with --config")
             }))
         })?;
+        let shape = in_blocks(shape, self.optimizer.0, scheme.layout);
         Ok(Subject { optimizer: self.optimizer, ..Subject::small(shape, scheme.layout)? })
     }
 }

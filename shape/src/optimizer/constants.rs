@@ -24,6 +24,8 @@ pub enum Range {
     Below1,
     /// Above 0: a learning rate. Its value is a factor of the step's rate; flags state the rate.
     Rate,
+    /// A power of two in this range: the elements of a block.
+    PowerOfTwo([usize; 2]),
     /// A name of this list. Its value is the name's place.
     OneOf(&'static [&'static str]),
 }
@@ -36,6 +38,7 @@ impl Range {
             Self::AtLeast0 => x.is_finite() && x >= 0.0,
             Self::Above0 | Self::Rate => x.is_finite() && x > 0.0,
             Self::Below1 => (0.0..1.0).contains(&x),
+            Self::PowerOfTwo([least, most]) => (least..=most).any(|n| n.is_power_of_two() && n as f32 == x),
             Self::OneOf(names) => (0..names.len()).any(|i| i as f32 == x),
         }
     }
@@ -45,22 +48,30 @@ impl Range {
             Self::AtLeast0 => "0 or more".into(),
             Self::Above0 | Self::Rate => "above 0 in f32".into(),
             Self::Below1 => "0 or more and below 1 in f32".into(),
+            Self::PowerOfTwo([least, most]) => format!("a power of two from {least} to {most}"),
             Self::OneOf(names) => names.join(" or "),
         }
     }
-    /// Values in the range that drawn cases use beside the usual ones; each differs from all rounded values.
-    pub fn drawn(self) -> &'static [f64] {
+    /// Values in the range that drawn cases use beside the usual ones, or in their place if models are small
+    /// beside these; each differs from all rounded values.
+    fn drawn(self) -> &'static [f64] {
         match self {
             Self::AtLeast0 => &[0.0, 0.5],
             Self::Above0 => &[0.25],
             Self::Below1 => &[0.5, 0.25],
             Self::Rate => &[0.5],
+            Self::PowerOfTwo(_) => &[4.0, 8.0],
             Self::OneOf(_) => &[0.0, 1.0],
         }
     }
 }
 
 impl Constant {
+    /// Returns the values that drawn cases use for the number `i` of the constant.
+    pub fn drawn(&self, i: usize) -> Vec<f64> {
+        let usual = (!matches!(self.range, Range::PowerOfTwo(_))).then_some(self.usual[i]);
+        self.range.drawn().iter().copied().chain(usual).collect()
+    }
     /// Validates values.
     ///
     /// # Errors

@@ -73,7 +73,8 @@ impl EpochsRow {
 /// Settings of `train --model mlp` for so many epochs.
 fn settings(a: &CompareArgs, epochs: usize, source: &TrainData) -> Result<Settings> {
     let (model, epochs, optimizer) = (Some(ModelName::Mlp), Some(epochs), a.optimizer);
-    let train = TrainArgs { optimizer, model, epochs, ..TrainArgs::usual() };
+    let constants = a.constants.clone();
+    let train = TrainArgs { optimizer, constants, model, epochs, ..TrainArgs::usual() };
     let settings = train.settings_for(source)?;
     Ok(Settings { number: a.number.name, device: a.number.device, ..settings })
 }

@@ -1,5 +1,7 @@
 //! The flags of `compare`.
-use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link, optimizer};
+use crate::cli::args::{
+    ConstantArgs, DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link, optimizer,
+};
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::processes::{self, ProcessesArgs};
 use clap::Args;
@@ -38,6 +40,8 @@ pub(crate) struct CompareArgs {
     /// The optimizer of training [default: sgd]
     #[arg(long, value_name = "NAME", value_parser = optimizer())]
     pub(crate) optimizer: Option<OptimizerKind>,
+    #[command(flatten)]
+    pub(crate) constants: ConstantArgs,
     /// Seconds that each row is measured in all, rows in turn; 0: one run each
     #[arg(long, value_name = "S", default_value_t = SECONDS)]
     pub(crate) seconds: f64,

@@ -1,10 +1,9 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::args::{self, ConstantArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
 use crate::commands::train::auto::Amount;
-use crate::commands::train::constants::ConstantArgs;
 use crate::commands::train::data::{DataFiles, TrainData};
 use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::epochs;

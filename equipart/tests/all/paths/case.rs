@@ -2,7 +2,7 @@
 use super::Table;
 use super::kind::{Kind, Models};
 use crate::child::{binary, output};
-use layers::{ADAMW, OptimizerKind};
+use layers::OptimizerKind;
 use parallel::Layout;
 use parallel::dtype::DtypeName;
 use std::fmt;
@@ -103,8 +103,14 @@ impl Case<'_> {
     pub(crate) fn train(&self, flags: &[String]) -> Vec<String> {
         // Where a gradient is next to nothing, its rounding decides a step of AdamW, which must be small
         // beside the weights.
-        let lr = if self.optimizer == ADAMW { "0.001" } else { "0.01" };
-        let own = ["--optimizer", self.optimizer.name(), "--microbatches", "4", "--lr", lr];
-        [self.args("train", flags), own.map(str::to_owned).to_vec()].concat()
+        let lr = if self.optimizer.name().starts_with("adamw") { "0.001" } else { "0.01" };
+        let own = ["--microbatches", "4", "--lr", lr].map(str::to_owned);
+        [self.args("train", flags), self.optimizer_args(), own.to_vec()].concat()
+    }
+    /// Flags of the optimizer, whose blocks of state are so small that ranks cut no row of these models inside
+    /// one.
+    pub(crate) fn optimizer_args(&self) -> Vec<String> {
+        let small = self.optimizer.get("block-size").map_or(&[][..], |_| &["--block-size", "4"]);
+        [&["--optimizer", self.optimizer.name()], small].concat().into_iter().map(str::to_owned).collect()
     }
 }

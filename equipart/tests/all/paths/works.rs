@@ -278,8 +278,8 @@ impl Case<'_> {
             return; // epochs tell no peaks
         }
         let [train, price] = self.models.priced(self.kind);
-        let own = ["--optimizer", self.optimizer.name(), "--microbatches", "4"].map(str::to_owned);
-        let price = self.ran((table, "price"), &self.args("price", &[price, own.to_vec()].concat()), None);
+        let own = [self.optimizer_args(), words("--microbatches 4")].concat();
+        let price = self.ran((table, "price"), &self.args("price", &[price, own].concat()), None);
         let Some(price) = price else { return };
         let clips = if self.layout.pipeline().schedule.updates_each() { "" } else { "--clip 1" };
         let trained = [train, words(clips)].concat();

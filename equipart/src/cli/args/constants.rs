@@ -77,6 +77,13 @@ impl FromArgMatches for ConstantArgs {
 }
 
 impl ConstantArgs {
+    /// Refuses constants that a use of the command has no use for.
+    ///
+    /// # Errors
+    /// If one is given, with what has no use for it.
+    pub(crate) fn refused_by(&self, what: &str) -> Result<()> {
+        self.0.iter().try_for_each(|(key, _)| refuse(&[(key, true)], &format!("training; {what}")))
+    }
     /// Returns the optimizer with the constants that are given, in a run whose largest learning rate is `lr`.
     ///
     /// # Errors
@@ -84,7 +91,10 @@ impl ConstantArgs {
     pub(crate) fn of(&self, kind: OptimizerKind, lr: f64) -> Result<OptimizerKind> {
         for (key, _) in self.0.iter().filter(|(key, _)| kind.get(key).is_none()) {
             let names: Vec<_> = of_key(key).map(|(info, _)| info.name).collect();
-            let others = format!("--optimizer {}; {}", names.join(" or "), kind.name());
+            let names = names.join(", ");
+            let names =
+                names.rsplit_once(", ").map_or(names.clone(), |(all, last)| format!("{all} or {last}"));
+            let others = format!("--optimizer {names}; {}", kind.name());
             refuse(&[(key, true)], &others)?;
         }
         let set = |kind: OptimizerKind, (key, values): &(&str, Vec<f64>)| {
