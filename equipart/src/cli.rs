@@ -1,5 +1,6 @@
 //! Command line: the flags of the commands, and the display of their results.
 pub(crate) mod args;
+pub(crate) mod constants;
 pub(crate) mod echo;
 pub(crate) mod out;
 pub(crate) mod pictures;

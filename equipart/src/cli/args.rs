@@ -1,9 +1,7 @@
 //! Flags.
-mod constants;
 mod network;
 mod ranks;
 
-pub(crate) use constants::ConstantArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use network::{link, patience};
 pub(crate) use ranks::{

@@ -4,7 +4,8 @@ mod texts;
 
 use super::Run;
 use super::price::seconds::MachineTime;
-use crate::cli::args::{ConstantArgs, dtype, optimizer, size};
+use crate::cli::args::{dtype, optimizer, size};
+use crate::cli::constants::ConstantArgs;
 use crate::cli::out::line;
 use crate::cli::searching::SearchNotes;
 use crate::cli::{config, show};

@@ -7,9 +7,8 @@ pub(crate) mod seconds;
 
 use self::methods::Method;
 use super::Run;
-use crate::cli::args::{
-    ConstantArgs, DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on, optimizer,
-};
+use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on, optimizer};
+use crate::cli::constants::ConstantArgs;
 use crate::cli::out::line;
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};

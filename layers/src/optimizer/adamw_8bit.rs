@@ -28,7 +28,7 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
             key: "block-size",
             usual: &[256.0],
             range: Range::PowerOfTwo([4, 256]),
-            help: "Elements of a row whose moments share a unit",
+            help: "Elements of a row whose moments share a unit, a power of two from 4 to 256",
         },
     ],
     states: |values| &STATES[values[4].log2() as usize - 2],

@@ -1,7 +1,6 @@
 //! The flags of `compare`.
-use crate::cli::args::{
-    ConstantArgs, DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link, optimizer,
-};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link, optimizer};
+use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::processes::{self, ProcessesArgs};
 use clap::Args;

@@ -1,5 +1,6 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use crate::cli::args::{self, ConstantArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
+use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};

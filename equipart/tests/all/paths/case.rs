@@ -107,7 +107,7 @@ impl Case<'_> {
         let own = ["--microbatches", "4", "--lr", lr].map(str::to_owned);
         [self.args("train", flags), self.optimizer_args(), own.to_vec()].concat()
     }
-    /// Flags of the optimizer, whose blocks of state are so small that ranks cut no row of these models inside
+    /// Flags of the optimizer, whose blocks of state are so small that ranks cut no row of models inside
     /// one.
     pub(crate) fn optimizer_args(&self) -> Vec<String> {
         let small = self.optimizer.get("block-size").map_or(&[][..], |_| &["--block-size", "4"]);
