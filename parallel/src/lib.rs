@@ -17,6 +17,9 @@ pub mod attention;
 mod batch;
 pub mod budget;
 pub mod checkpoint;
+#[cfg(test)]
+#[path = "tests/coded_moments.rs"]
+mod coded_moments;
 #[cfg(all(debug_assertions, not(test)))]
 #[doc(hidden)]
 pub mod compiled;

@@ -14,10 +14,11 @@ const OF_SPARSE: [&str; 2] = [
     "test --quiet --package parallel --lib sparse",
     "test --quiet --package prove --test all strategies::every",
 ];
-const OF_STATE: [&str; 4] = [
+const OF_STATE: [&str; 5] = [
     "test --quiet --package layers --lib optimizer::",
     "test --quiet --package outside --lib counted::",
     "test --quiet --package parallel --lib whole_matrices",
+    "test --quiet --package parallel --lib coded_moments",
     "test --quiet --package prove --test all layouts::adamw",
 ];
 const OF_GRAPHS: [&str; 2] =
@@ -74,7 +75,7 @@ pub(super) fn tried() -> Result<String, String> {
         write(&bug.planted(&source)?)?;
         let tests = match bug.file {
             file if file.ends_with("/features.rs") || file.ends_with("/sent.rs") => &OF_SPARSE[..],
-            file if ["/param/", "/optimizer", "/checkpoint/"].iter().any(|of| file.contains(of)) => &OF_STATE,
+            file if ["/param/", "/optimizer", "/checkpoint/", "/adamw_8bit"].iter().any(|of| file.contains(of)) => &OF_STATE,
             file if file.starts_with("layers/") => &OF_GRAPHS,
             _ => &TESTS,
         };
