@@ -4,7 +4,7 @@
 //! whose instances are not shared, so it compiles none there.
 use crate::Group;
 use kernels::{Kernels, every_kernel};
-use tensor::{Bf16, Cpu, Dual, F61, Host, Tensor};
+use tensor::{Cpu, Dual, F61, Host, Tensor, every_float};
 
 /// Addresses of these kernels.
 macro_rules! addresses {
@@ -28,10 +28,17 @@ fn tensors<D: Kernels<Place = Host>>() -> Vec<*const ()> {
     ]
 }
 
+/// Addresses of those of all floats.
+macro_rules! floats {
+    ($($variant:ident $number:ty, $about:literal;)*) => {
+        [$(tensors::<Cpu<$number>>()),*]
+    };
+}
+
 /// Addresses of the instances. Naming them here compiles them, so this need not be called.
 #[doc(hidden)]
 pub fn compiled() -> Vec<*const ()> {
-    let floats = [tensors::<Cpu<f32>>(), tensors::<Cpu<f64>>(), tensors::<Cpu<Bf16>>()];
+    let floats = every_float!(floats);
     let exact = [tensors::<Cpu<F61>>(), tensors::<Cpu<Dual<F61>>>()];
     [every_kernel!(addresses Dual<F61>), floats.concat(), exact.concat()].concat()
 }

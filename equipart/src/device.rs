@@ -63,8 +63,9 @@ macro_rules! in_device {
                 type $d = cuda::Cuda<tensor::Bf16>;
                 $work
             }
-            ($crate::device::DeviceName::Cuda, parallel::dtype::DtypeName::F64) => {
-                Err(parallel::Error::new("--device cuda does not support f64; it supports f32 and bf16"))
+            ($crate::device::DeviceName::Cuda, other) => {
+                let why = format!("--device cuda does not support {other}; it supports f32 and bf16");
+                Err(parallel::Error::new(why))
             }
         }
     };

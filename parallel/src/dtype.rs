@@ -5,7 +5,7 @@ use kernels::OrderedKernels;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::safetensors::Storable;
-use tensor::{Device, Real};
+use tensor::{Device, Real, Scalar, every_float};
 
 /// A device whose ranks are threads of this process, with a floating-point dtype that programs run on.
 pub trait RunDevice:
@@ -26,35 +26,30 @@ impl<
 {
 }
 
-/// The dtype of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DtypeName {
-    /// 32 bits.
-    #[default]
-    F32,
-    /// 16 bits, the upper half of f32; gradients, masters, moments and sums are f32.
-    Bf16,
-    /// 64 bits: the reference for the others.
-    F64,
-}
-
-impl DtypeName {
-    /// Every dtype, with its description.
-    pub const ALL: [(Self, &str); 3] = [
-        (Self::F32, "32 bits"),
-        (Self::Bf16, "16 bits, the upper half of f32; gradients, masters, moments and sums are f32"),
-        (Self::F64, "64 bits: the reference for the others"),
-    ];
-    /// The dtype's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F64 => "f64",
+/// Defines the names of the floats.
+macro_rules! names {
+    ($($variant:ident $number:ty, $about:literal;)*) => {
+        /// The dtype of a run.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum DtypeName {
+            #[default]
+            $(#[doc = $about] $variant,)*
         }
-    }
+
+        impl DtypeName {
+            /// Every dtype, with its description.
+            pub const ALL: &[(Self, &'static str)] = &[$((Self::$variant, $about)),*];
+            /// The dtype's name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => <$number as Scalar>::NAME,)*
+                }
+            }
+        }
+    };
 }
+every_float!(names);
 
 impl fmt::Display for DtypeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,19 +61,19 @@ impl fmt::Display for DtypeName {
 #[macro_export]
 macro_rules! with_dtype {
     ($number:expr, $device:ident => $work:expr) => {
+        tensor::every_float!($crate::of_dtype, ($number, $device => $work))
+    };
+}
+/// Cases of `with_dtype`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! of_dtype {
+    (($number:expr, $device:ident => $work:expr) $($variant:ident $of:ty, $about:literal;)*) => {
         match $number {
-            $crate::dtype::DtypeName::F32 => {
-                type $device = tensor::Cpu<f32>;
+            $($crate::dtype::DtypeName::$variant => {
+                type $device = tensor::Cpu<$of>;
                 $work
-            }
-            $crate::dtype::DtypeName::Bf16 => {
-                type $device = tensor::Cpu<tensor::Bf16>;
-                $work
-            }
-            $crate::dtype::DtypeName::F64 => {
-                type $device = tensor::Cpu<f64>;
-                $work
-            }
+            })*
         }
     };
 }

@@ -22,10 +22,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use tensor::safetensors::{Storable, Writer};
-use tensor::{Bf16, F61, Scalar, Tensor, files};
+use tensor::{F61, Scalar, Tensor, every_float, files};
 
-/// A dtype that a dump can hold. Files have the run's dtype: f32 as F32, f64 as F64, bf16 as BF16 (gradients,
-/// loss and norm² as F32), elements of the field as U64 (`0 ≤ x < 2^61 − 1`).
+/// A dtype that a dump can hold. Files have the run's dtype: f32 as F32, bf16 as BF16 and so on (gradients,
+/// loss and norm² in the wide dtype), elements of the field as U64 (`0 ≤ x < 2^61 − 1`).
 pub trait DumpDtype: Scalar {
     /// Its type in a file.
     type Stored: Storable;
@@ -33,19 +33,25 @@ pub trait DumpDtype: Scalar {
     fn stored(self) -> Self::Stored;
 }
 
-/// `stored!(f32 => f32: |x| x)`: a dtype, its type in a file, and the conversion.
+/// Defines that files hold floats as they are.
 macro_rules! stored {
-    ($($number:ty => $stored:ty: $how:expr),* $(,)?) => {
+    ($($variant:ident $number:ty, $about:literal;)*) => {
         $(impl DumpDtype for $number {
-            type Stored = $stored;
-            fn stored(self) -> $stored {
-                let how: fn($number) -> $stored = $how;
-                how(self)
+            type Stored = $number;
+            fn stored(self) -> $number {
+                self
             }
         })*
     };
 }
-stored!(f32 => f32: |x| x, f64 => f64: |x| x, Bf16 => Bf16: |x| x, F61 => u64: F61::canonical);
+every_float!(stored);
+
+impl DumpDtype for F61 {
+    type Stored = u64;
+    fn stored(self) -> u64 {
+        self.canonical()
+    }
+}
 
 /// Whole parameters, or their gradients, by canonical name.
 pub type Tensors<E> = Vec<(String, Vec<E>)>;

@@ -1,8 +1,8 @@
 //! Work on many elements that other crates ask for. A generic function is compiled where it is used, and
 //! crates that only pass elements on are built fast, not to be fast. So these functions are compiled here for
-//! the dtypes that compute: f32, f64 and bf16.
+//! the floats.
 use crate::safetensors::FileFloats;
-use crate::{Bf16, Real, Scalar};
+use crate::{Real, Scalar, every_float};
 use std::any::TypeId;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
@@ -21,49 +21,49 @@ fn is_mut<A: 'static, B: 'static>(of: &mut [A]) -> Option<&mut [B]> {
     is.then(|| unsafe { from_raw_parts_mut(of.as_mut_ptr().cast(), of.len()) })
 }
 
-/// Defines the functions of dtypes.
+/// Defines the functions, each with its instances of the floats.
 macro_rules! compiled {
-    ($($of:ident: $read:ident $transpose:ident $finite:ident;)*) => {
-        $(
-            fn $read(floats: FileFloats, to: &mut [$of]) {
-                floats.convert(to);
-            }
-            fn $transpose(from: &[$of], stride: usize, shape: [usize; 2], to: &mut [$of], apart: usize) {
-                tiles(from, stride, shape, to, apart);
-            }
-            fn $finite(values: &[$of], to: &mut [f32]) -> bool {
-                finite(values, to)
-            }
-        )*
+    ($($variant:ident $of:ty, $about:literal;)*) => {
         /// Converts elements of a file, as constants.
         pub(crate) fn read<E: Scalar>(floats: FileFloats, to: &mut [E]) {
-            $(if let Some(to) = is_mut(to) {
-                return $read(floats, to);
+            $({
+                fn read(floats: FileFloats, to: &mut [$of]) {
+                    floats.convert(to);
+                }
+                if let Some(to) = is_mut(to) {
+                    return read(floats, to);
+                }
             })*
             floats.convert(to);
         }
         /// Sets `to[columns, rows]` to the transpose of `from[rows, columns]`; their rows lie `stride` and
         /// `apart` elements apart.
         pub fn transpose<E: Scalar>(from: &[E], stride: usize, shape: [usize; 2], to: &mut [E], apart: usize) {
-            $(if let (Some(from), Some(to)) = (is(from), is_mut(to)) {
-                return $transpose(from, stride, shape, to, apart);
+            $({
+                fn transpose(from: &[$of], stride: usize, shape: [usize; 2], to: &mut [$of], apart: usize) {
+                    tiles(from, stride, shape, to, apart);
+                }
+                if let (Some(from), Some(to)) = (is(from), is_mut(to)) {
+                    return transpose(from, stride, shape, to, apart);
+                }
             })*
             tiles(from, stride, shape, to, apart);
         }
         /// Rounds values to f32; returns false if a result is not finite.
         pub fn finite_f32<E: Real>(values: &[E], to: &mut [f32]) -> bool {
-            $(if let Some(values) = is(values) {
-                return $finite(values, to);
+            $({
+                fn all(values: &[$of], to: &mut [f32]) -> bool {
+                    finite(values, to)
+                }
+                if let Some(values) = is(values) {
+                    return all(values, to);
+                }
             })*
             finite(values, to)
         }
     };
 }
-compiled! {
-    f32: read_f32 transpose_f32 finite_of_f32;
-    f64: read_f64 transpose_f64 finite_of_f64;
-    Bf16: read_bf16 transpose_bf16 finite_of_bf16;
-}
+every_float!(compiled);
 
 /// Transposes through a tile that stays in the cache: rows a power of two apart would displace each other
 /// there.

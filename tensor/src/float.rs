@@ -2,6 +2,20 @@
 use crate::{Rope, Scalar, mix};
 use std::cmp::Ordering;
 
+/// List of the floats that runs can have: a dtype is one file, and a line here. `every_float!(then,
+/// arguments)` calls the macro `then` with these arguments and all lines: a variant's name, the type, and
+/// words.
+#[macro_export]
+macro_rules! every_float {
+    ($($then:ident)::+ $(, $arguments:tt)*) => {
+        $($then)::+! { $($arguments)*
+            F32 f32, "32 bits";
+            Bf16 $crate::Bf16, "16 bits, the upper half of f32; gradients, masters, moments and sums are f32";
+            F64 f64, "64 bits: the reference for the others";
+        }
+    };
+}
+
 /// Dtype whose values have a magnitude: floats. Reports (losses, probabilities, times) need one; layers do
 /// not.
 pub trait Real: Scalar + PartialOrd {

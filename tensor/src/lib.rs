@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `scalar.rs` | [`Scalar`]: all operations that layer code may apply to an element |
-//! | `float.rs`, `bf16.rs`, `field.rs`, `dual.rs` | floats run, the field proves, duals differentiate |
+//! | `float.rs`, `narrow.rs`, `field.rs`, `dual.rs` | floats run, the field proves, duals differentiate |
 //! | `rope.rs`, `dropout.rs`, `noise.rs`, `codes.rs` | rotation, dropout, noise, codes of 8 bits |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
 //! | `place.rs`, `device.rs`, `cpu.rs`, `pages.rs` | places with memory, and dtypes on them |
@@ -15,6 +15,8 @@
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 #[macro_use]
 mod listed;
+#[macro_use]
+mod narrow;
 mod away;
 mod bf16;
 pub mod bulk;
@@ -25,6 +27,7 @@ mod cpu;
 mod device;
 mod dropout;
 mod dual;
+mod f16;
 mod field;
 pub mod files;
 mod float;
@@ -51,6 +54,7 @@ pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};
 pub use dropout::Dropout;
 pub use dual::Dual;
+pub use f16::F16;
 pub use field::{F61, Field};
 pub use float::Real;
 pub use ids::{IGNORED, IdsError, Index, TokenIds};

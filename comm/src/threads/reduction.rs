@@ -7,7 +7,7 @@ use kernels::widest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::TypeId;
 use std::ops::Range;
-use tensor::{Bf16, Scalar};
+use tensor::{Scalar, every_float};
 
 /// Reduces a range of elements of all windows: in place in all windows, or to other memory, which begins with
 /// the range.
@@ -35,20 +35,20 @@ pub(crate) fn joined<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Join>, D
 pub(crate) fn join_of<S: Scalar>() -> Join {
     compiled_here(TypeId::of::<S>()).unwrap_or(join::<S>)
 }
-/// Returns the function for floats: compiled once, in this crate, instead of in every crate that calls a
-/// collective.
-#[inline(never)]
-fn compiled_here(number: TypeId) -> Option<Join> {
-    if number == TypeId::of::<f32>() {
-        Some(join::<f32>)
-    } else if number == TypeId::of::<f64>() {
-        Some(join::<f64>)
-    } else if number == TypeId::of::<Bf16>() {
-        Some(join::<Bf16>)
-    } else {
-        None
-    }
+/// Defines the function's instances for floats: compiled once, in this crate, instead of in every crate that
+/// calls a collective.
+macro_rules! joins {
+    ($($variant:ident $number:ty, $about:literal;)*) => {
+        #[inline(never)]
+        fn compiled_here(number: TypeId) -> Option<Join> {
+            $(if number == TypeId::of::<$number>() {
+                return Some(join::<$number>);
+            })*
+            None
+        }
+    };
 }
+every_float!(joins);
 
 unsafe fn join<S: Scalar>(windows: &AllWindows, to: Option<*mut u8>, range: Range<usize>, how: Reduce) {
     let all = (0..windows.ranks()).map(|rank| windows.of::<S>(rank));

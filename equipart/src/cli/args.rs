@@ -22,7 +22,7 @@ pub(crate) const SEQ: usize = 256;
 
 /// Parser of dtype names.
 pub(crate) fn dtype() -> impl TypedValueParser<Value = DtypeName> {
-    named(DtypeName::ALL.map(|(number, about)| (number.name(), about, number)))
+    named(DtypeName::ALL.iter().map(|&(number, about)| (number.name(), about, number)))
 }
 
 /// Parser of optimizers' names; constants have their usual values.

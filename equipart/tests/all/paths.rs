@@ -60,7 +60,7 @@ fn all(models: &Models) -> Vec<Case<'_>> {
     let mut cases = Vec::new();
     for layout in layouts() {
         for kind in Kind::ALL {
-            for (number, _) in DtypeName::ALL {
+            for &(number, _) in DtypeName::ALL {
                 let case = |optimizer| Case { models, layout, kind, number, optimizer };
                 cases.extend(kind.optimizers().into_iter().map(case));
             }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `blocks.rs` | the loops over blocks, the separate sums of a bf16 result, and their rounding |
 //! | `avx512.rs` | blocks in panels, of pairs for `vdpbf16ps` or widened for f32's multiply-adds |
-//! | `portable.rs` | blocks widened to f32, for the library's product of f32 |
+//! | `portable.rs` | blocks of any float of 16 bits widened to f32, for the library's product of f32 |
 //! | `few_avx512.rs` | few rows: limited by how fast the other factor is read from memory |
 //!
 //! `vdpbf16ps` does four operations per lane. Some processors do it in the time of two operations of f32,
@@ -15,14 +15,14 @@ mod avx512;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod few_avx512;
-mod portable;
+pub(super) mod portable;
 #[cfg(test)]
 mod tests;
 
-use super::factor::{Factor, Sums, factor, sums};
+#[cfg(target_arch = "x86_64")]
+use super::factor::{Factor, Sums};
+use super::machine;
 use super::matrices::{In, Out};
-use super::simd::widest;
-use super::{few, machine};
 use crate::Write;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -39,8 +39,6 @@ pub enum Way {
     Library,
 }
 
-/// Largest number of rows of products that read the other factor in place.
-const FEW: usize = 8;
 /// Rate of `vdpbf16ps` relative to f32's multiply-adds above which it is used: at the same rate it still
 /// loads half as much. Real rates are multiples of each other, so that noise does not decide.
 const WORTH: f64 = 0.7;
@@ -100,27 +98,22 @@ pub fn product<C: Scalar<Wide = f32>>(c: Out<C>, a: In<Bf16>, b: In<Bf16>, write
 ///
 /// # Panics
 /// As [`product`] does, and if the way does not run here.
-pub fn product_by<C: Scalar<Wide = f32>>(way: Way, mut c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
-    let size = [c.rows(), c.cols(), a.cols()];
-    assert!(a.rows() == size[0] && b.cols() == size[1] && b.rows() == size[2], "the shapes do not fit");
-    assert!(c.col_stride() == 1, "the column stride of C must be 1");
+pub fn product_by<C: Scalar<Wide = f32>>(way: Way, c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
     assert!(Way::all().any(|runs| runs == way), "{way:?} does not run on this machine");
-    if size[2] == 0 {
-        return (0..if write == Write::Set { size[0] } else { 0 }).for_each(|i| c.row(i).fill(C::ZERO));
-    }
-    let (to, a, b) = (sums(&c, write), factor(&a), factor(&b));
+    let Some((size, to, a, b)) = portable::parts(c, a, b, write) else { return };
     // SAFETY: valid windows of fitting sizes; C is borrowed mutably, so it overlaps neither factor; the way
     // runs here.
     unsafe {
-        if size[0] <= FEW && (b.col == 1 || b.row == 1 && (a.col == 1 || way != Way::Library)) {
-            return few_rows(way, size, to, a, b);
-        }
         match way {
+            Way::Library => portable::product(size, to, a, b),
             #[cfg(target_arch = "x86_64")]
-            Way::Pairs => blocks::product::<avx512::Avx512<true>, C>(size, to, a, b),
+            _ if size[0] <= portable::FEW && (b.col == 1 || b.row == 1) => few_rows(way, size, to, a, b),
             #[cfg(target_arch = "x86_64")]
-            Way::Widened => blocks::product::<avx512::Avx512<false>, C>(size, to, a, b),
-            _ => blocks::product::<portable::Library, C>(size, to, a, b),
+            Way::Pairs => blocks::product::<avx512::Avx512<true>, _, C>(size, to, a, b),
+            #[cfg(target_arch = "x86_64")]
+            Way::Widened => blocks::product::<avx512::Avx512<false>, _, C>(size, to, a, b),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("it does not run here"),
         }
     }
 }
@@ -130,6 +123,7 @@ pub fn product_by<C: Scalar<Wide = f32>>(way: Way, mut c: Out<C>, a: In<Bf16>, b
 /// # Safety
 /// The windows are valid, C overlaps neither factor, B is contiguous by rows or by columns, and the CPU has
 /// the features that the way needs.
+#[cfg(target_arch = "x86_64")]
 unsafe fn few_rows<C: Scalar<Wide = f32>>(
     way: Way,
     size: [usize; 3],
@@ -138,26 +132,14 @@ unsafe fn few_rows<C: Scalar<Wide = f32>>(
     b: Factor<Bf16>,
 ) {
     let ([m, n, k], rows) = (size, b.col == 1);
+    let room = (few_avx512::left_len(m, k), few_avx512::sums_ld(n));
     // SAFETY: the caller's promise, and memory of the sizes requested here.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if way != Way::Library {
-            let room = (few_avx512::left_len(m, k), few_avx512::sums_ld(n));
-            return blocks::few([m, n], room, c, |left, sums| match (way == Way::Pairs, rows) {
-                (true, true) => few_avx512::by_rows::<true, 4>(size, left, sums, a, b),
-                (true, false) => few_avx512::by_columns::<true>(size, left, sums, a, b),
-                (false, true) => few_avx512::by_rows::<false, 8>(size, left, sums, a, b),
-                (false, false) => few_avx512::by_columns::<false>(size, left, sums, a, b),
-            });
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (way, k);
-        blocks::few([m, n], (0, n), c, |_, at| {
-            let sum = if rows { few::by_rows::<_, few::Plain> } else { few::by_columns };
-            widest(
-                #[inline(always)]
-                || sum(size, Sums { at, ld: n, add: false }, a, b),
-            );
+        blocks::few([m, n], room, c, |left, sums| match (way == Way::Pairs, rows) {
+            (true, true) => few_avx512::by_rows::<true, 4>(size, left, sums, a, b),
+            (true, false) => few_avx512::by_columns::<true>(size, left, sums, a, b),
+            (false, true) => few_avx512::by_rows::<false, 8>(size, left, sums, a, b),
+            (false, false) => few_avx512::by_columns::<false>(size, left, sums, a, b),
         });
     }
 }

@@ -41,7 +41,8 @@ use crate::{
 };
 use attention::TileRows;
 use tensor::{
-    Bf16, Coded, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
+    Coded, Cpu, Device, Dropout, Dual, F61, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
+    every_float,
 };
 
 /// Runs a kernel's body with the widest vectors, if loops over the dtype gain from vectors.
@@ -103,14 +104,14 @@ macro_rules! selects {
 // Kernels of floats and of the field are compiled here, once; those of dual numbers where they are used. Unit
 // tests of this crate need none, and do not compile them again: kernels are tested from outside
 // (`tests/all`).
+macro_rules! floats {
+    ($($variant:ident $number:ty, $about:literal;)*) => {
+        $(every_kernel!(compute [] $number);)*
+        selects!($($number)*);
+    };
+}
 #[cfg(not(test))]
-every_kernel!(compute [] f32);
-#[cfg(not(test))]
-every_kernel!(compute [] f64);
-#[cfg(not(test))]
-every_kernel!(compute [] Bf16);
-#[cfg(not(test))]
-selects!(f32 f64 Bf16);
+every_float!(floats);
 #[cfg(not(test))]
 every_kernel!(compute [] F61);
 #[cfg(all(not(test), feature = "small-primes"))]

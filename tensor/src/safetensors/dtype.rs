@@ -1,5 +1,5 @@
 //! Dtypes of the format.
-use crate::{Bf16, Scalar};
+use crate::{Bf16, F16, Scalar};
 pub use ::safetensors::Dtype;
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
 use serde::Deserialize;
@@ -38,9 +38,6 @@ impl Storable for f32 {
 impl Storable for f64 {
     const DTYPE: Dtype = Dtype::F64;
 }
-impl Storable for Bf16 {
-    const DTYPE: Dtype = Dtype::BF16;
-}
 impl Storable for u64 {
     const DTYPE: Dtype = Dtype::U64;
 }
@@ -59,8 +56,9 @@ impl FileFloats<'_> {
         let rounded = |x: f32| E::narrow(E::Wide::from_f64(x.into())); // once, as f32 is as wide
         match self.dtype {
             Dtype::BF16 if E::NAME == Bf16::NAME => self.each(to, |x: E| x),
+            Dtype::F16 if E::NAME == F16::NAME => self.each(to, |x: E| x),
             Dtype::F64 => self.each(to, E::from_f64),
-            Dtype::F16 => self.each(to, |x| rounded(f16(x))),
+            Dtype::F16 => self.each(to, |x| rounded(F16::widen(x))),
             Dtype::BF16 => self.each(to, |x| rounded(Bf16::widen(x))),
             _ => self.each(to, rounded), // copies an f32
         }
@@ -71,19 +69,6 @@ impl FileFloats<'_> {
             *x = converted(pod_read_unaligned(bytes));
         }
     }
-}
-
-/// Converts the bits of an [`F16`](Dtype::F16); exact.
-pub(super) fn f16(bits: u16) -> f32 {
-    let (sign, magnitude) = (u32::from(bits >> 15) << 31, u32::from(bits & 0x7FFF));
-    let (exponent, mantissa) = (magnitude >> 10, magnitude & 0x3FF);
-    f32::from_bits(
-        sign | match exponent {
-            0 => (mantissa as f32 * (0.5f32).powi(24)).to_bits(),
-            31 => 0xFF << 23 | mantissa << 13,
-            _ => (exponent + 127 - 15) << 23 | mantissa << 13,
-        },
-    )
 }
 
 #[cfg(test)]
@@ -119,7 +104,8 @@ mod tests {
                     e => sign * (1.0 + part) * 2f64.powi(e - bias),
                 }
             };
-            for (seen, wanted) in [(f16(bits), meaning(5)), (Bf16::from_bits(bits).into(), meaning(8))] {
+            let [half, brain] = [F16::from_bits(bits).widen(), Bf16::from_bits(bits).widen()];
+            for (seen, wanted) in [(half, meaning(5)), (brain, meaning(8))] {
                 let seen = f64::from(seen);
                 assert!(seen.to_bits() == wanted.to_bits() || seen.is_nan() && wanted.is_nan(), "{bits:#x}");
             }

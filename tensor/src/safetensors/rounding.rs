@@ -58,9 +58,8 @@ pub(crate) fn bits<const EXPONENT: u32>(x: f64) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::dtype::f16;
     use super::*;
-    use crate::Bf16;
+    use crate::{Bf16, F16};
 
     fn rounded(x: f64, dtype: Dtype) -> (u16, bool) {
         let mut bytes = Vec::new();
@@ -74,7 +73,7 @@ mod tests {
     #[test]
     fn every_float_rounds_to_the_nearest_and_ties_to_even() {
         for (dtype, value, infinity) in [
-            (Dtype::F16, f16 as fn(u16) -> f32, 0x7C00u16),
+            (Dtype::F16, (|bits| F16::from_bits(bits).into()) as fn(u16) -> f32, 0x7C00u16),
             (Dtype::BF16, |bits| Bf16::from_bits(bits).into(), 0x7F80),
         ] {
             let value = |bits: u16| f64::from(value(bits));

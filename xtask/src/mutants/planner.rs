@@ -75,7 +75,12 @@ pub(super) fn tried() -> Result<String, String> {
         write(&bug.planted(&source)?)?;
         let tests = match bug.file {
             file if file.ends_with("/features.rs") || file.ends_with("/sent.rs") => &OF_SPARSE[..],
-            file if ["/param/", "/optimizer", "/checkpoint/", "/adamw_8bit"].iter().any(|of| file.contains(of)) => &OF_STATE,
+            file if ["/param/", "/optimizer", "/checkpoint/", "/adamw_8bit"]
+                .iter()
+                .any(|of| file.contains(of)) =>
+            {
+                &OF_STATE
+            }
             file if file.starts_with("layers/") => &OF_GRAPHS,
             _ => &TESTS,
         };

@@ -21,7 +21,7 @@ const TOGETHER: usize = 64;
 /// Blocks in panels: of pairs, which `vdpbf16ps` multiplies, or widened for f32's multiply-adds.
 pub(super) struct Avx512<const PAIRS: bool>;
 
-impl<const PAIRS: bool> Inner for Avx512<PAIRS> {
+impl<const PAIRS: bool> Inner<Bf16> for Avx512<PAIRS> {
     const SIZE: [usize; 2] = [if PAIRS { 512 } else { 256 }, 11 * NV * NR];
     const STRIP: usize = 64;
     unsafe fn right(to: *mut f32, b: Factor<Bf16>, k: usize, n: usize) -> Factor<f32> {

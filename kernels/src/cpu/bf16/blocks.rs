@@ -1,4 +1,5 @@
-//! Products of bf16 by blocks: sums are f32, and results are rounded once, after the last block of K.
+//! Products of floats of 16 bits by blocks: sums are f32, and results are rounded once, after the last block
+//! of K.
 //!
 //! Loops, outermost first: M by 1024, N (B's block stays in L2), K, M by strips (A's strip is packed on first
 //! use). A bf16 result has its sums in separate memory until they are complete; an f32 result is summed in
@@ -7,13 +8,13 @@ use super::super::factor::{Factor, Sums, aligned};
 use super::super::simd::widest;
 use std::cell::RefCell;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
-use tensor::{Bf16, Scalar};
+use tensor::Scalar;
 
 /// Rows of A that share a block of B.
 pub(super) const MC: usize = 1024;
 
 /// Layout and product of blocks.
-pub(super) trait Inner {
+pub(crate) trait Inner<S> {
     /// Steps of K and columns of a block.
     const SIZE: [usize; 2];
     /// Rows of A that are packed together, and rows of C that are rounded together.
@@ -23,10 +24,10 @@ pub(super) trait Inner {
     /// # Safety
     /// The windows are valid, `to` has room for the block with its columns rounded up to a multiple of 16,
     /// and the CPU has the features needed. The other methods require the same.
-    unsafe fn right(to: *mut f32, b: Factor<Bf16>, k: usize, n: usize) -> Factor<f32>;
+    unsafe fn right(to: *mut f32, b: Factor<S>, k: usize, n: usize) -> Factor<f32>;
     /// Packs `m` rows and `k` columns of A, rows rounded up to a multiple of 16; unless `fresh`, they are
     /// packed already.
-    unsafe fn left(to: *mut f32, a: Factor<Bf16>, m: usize, k: usize, fresh: bool) -> Factor<f32>;
+    unsafe fn left(to: *mut f32, a: Factor<S>, m: usize, k: usize, fresh: bool) -> Factor<f32>;
     /// C\[m,n\] (+)= A·B, of packed blocks.
     unsafe fn multiply(size: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Factor<f32>);
 }
@@ -39,11 +40,11 @@ thread_local! { static MEMORY: RefCell<BlockMemory> = const { RefCell::new([Vec:
 ///
 /// # Safety
 /// The windows are valid, C overlaps neither factor, and the CPU has the features that `I` needs.
-pub(super) unsafe fn product<I: Inner, C: Scalar<Wide = f32>>(
+pub(in crate::cpu) unsafe fn product<I: Inner<S>, S: Scalar, C: Scalar<Wide = f32>>(
     [m, n, k]: [usize; 3],
     c: Sums<C>,
-    a: Factor<Bf16>,
-    b: Factor<Bf16>,
+    a: Factor<S>,
+    b: Factor<S>,
 ) {
     let [most_k, most_n] = I::SIZE;
     let (mc, kc, nc) = (m.min(MC), k.min(most_k), n.min(most_n));
@@ -85,7 +86,7 @@ pub(super) unsafe fn product<I: Inner, C: Scalar<Wide = f32>>(
 ///
 /// # Safety
 /// C is valid.
-pub(super) unsafe fn few<C: Scalar<Wide = f32>>(
+pub(in crate::cpu) unsafe fn few<C: Scalar<Wide = f32>>(
     [m, n]: [usize; 2],
     (left, ld): (usize, usize),
     c: Sums<C>,

@@ -84,8 +84,14 @@ fn products_equal_the_definition_on_integers() {
 #[test]
 fn few_rows_equal_the_definition_on_integers() {
     for way in Way::all() {
-        for shape in [[1, 33000, 3], [3, 500, 8], [7, 4700, 15], [8, 4130, 9], [5, 6, 300], [FEW + 1, 70, 40]]
-        {
+        for shape in [
+            [1, 33000, 3],
+            [3, 500, 8],
+            [7, 4700, 15],
+            [8, 4130, 9],
+            [5, 6, 300],
+            [portable::FEW + 1, 70, 40],
+        ] {
             check(way, shape);
         }
     }
