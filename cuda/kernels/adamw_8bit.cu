@@ -25,20 +25,18 @@ __device__ __forceinline__ u32 code(float x) {
     return float_to_bits(y) & 255;
 }
 
+// The larger magnitude: by bits, of which those of NaN are the largest.
+__device__ __forceinline__ float larger(float most, float x) {
+    u32 a = float_to_bits(most), b = float_to_bits(x) & 0x7fffffff;
+    return bits_to_float(a > b ? a : b);
+}
+
 // The unit of a block, of which each thread of a warp has seen a part: `most` is the largest magnitude there.
 template <bool SIGNED>
 __device__ __forceinline__ float unit_of(float most) {
 #pragma unroll
-    for (int apart = 16; apart > 0; apart /= 2) { // bits, of which those of NaN are the largest
-        u32 mine = float_to_bits(most), theirs = float_to_bits(__shfl_xor_sync(~0u, most, apart));
-        most = bits_to_float(mine > theirs ? mine : theirs);
-    }
+    for (int apart = 16; apart > 0; apart /= 2) most = larger(most, __shfl_xor_sync(~0u, most, apart));
     return most * (SIGNED ? 1.0f / 2097152 : 1.0f / 16777216);
-}
-
-__device__ __forceinline__ float larger(float most, float x) {
-    u32 a = float_to_bits(most), b = float_to_bits(x) & 0x7fffffff;
-    return bits_to_float(a > b ? a : b);
 }
 
 // A number that holds the codes of `n` values.

@@ -2,17 +2,13 @@
 //!
 //! Source: Kalamkar et al., "A study of BFLOAT16 for deep learning training", arXiv:1905.12322.
 use crate::Scalar;
-use crate::safetensors::{Dtype, Storable};
 use crate::scalar::operators;
 
 narrow_float! {
     /// A float of 16 bits: a sign, 8 bits of exponent, 7 of mantissa. Compares as floats do.
-    Bf16 "bf16", exponent 8;
+    Bf16 "bf16", exponent 8, in files BF16;
 }
 
-impl Storable for Bf16 {
-    const DTYPE: Dtype = Dtype::BF16;
-}
 impl From<Bf16> for f32 {
     #[inline(always)]
     fn from(narrow: Bf16) -> f32 {

@@ -3,17 +3,13 @@
 //!
 //! Source: Micikevicius et al., "Mixed precision training", arXiv:1710.03740.
 use crate::Scalar;
-use crate::safetensors::{Dtype, Storable};
 use crate::scalar::operators;
 
 narrow_float! {
     /// A float of 16 bits: a sign, 5 bits of exponent, 10 of mantissa. Compares as floats do.
-    F16 "f16", exponent 5;
+    F16 "f16", exponent 5, in files F16;
 }
 
-impl Storable for F16 {
-    const DTYPE: Dtype = Dtype::F16;
-}
 impl From<F16> for f32 {
     /// Converts exactly, without branches: the exponent is moved by a product, which also makes subnormal
     /// numbers normal.

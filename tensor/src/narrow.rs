@@ -2,9 +2,10 @@
 //! each result to the nearest one, ties to even. Sums of many terms belong into
 //! [`Scalar::Wide`](crate::Scalar).
 
-/// Defines a float of 16 bits with so many of exponent, from its conversions from and to `f32`.
+/// Defines a float of 16 bits with so many of exponent, and its name in files, from its conversions from and
+/// to `f32`.
 macro_rules! narrow_float {
-    ($(#[$doc:meta])* $name:ident $text:literal, exponent $exponent:literal;) => {
+    ($(#[$doc:meta])* $name:ident $text:literal, exponent $exponent:literal, in files $stored:ident;) => {
         $(#[$doc])*
         #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
         #[repr(transparent)]
@@ -110,6 +111,9 @@ macro_rules! narrow_float {
             }
         }
 
+        impl crate::safetensors::Storable for $name {
+            const DTYPE: crate::safetensors::Dtype = crate::safetensors::Dtype::$stored;
+        }
         impl crate::Real for $name {
             fn to_f64(self) -> f64 {
                 f64::from(self.widen())

@@ -1,7 +1,7 @@
 //! A step of `AdamW` with moments of 8 bits, block by block: a block's moments are decoded, updated, used for
 //! the step as they are, and rounded to the codes of their new unit.
 use super::matrices::{In, Out};
-use super::optimizer::change;
+use super::optimizer::{AdamTerms, change};
 use tensor::{CodeKind, Coded, Scalar};
 
 /// Most elements of a block.
@@ -21,12 +21,8 @@ pub(super) fn adamw_8bit<S: Scalar>(
     (constants, [number, block]): ([f64; 5], [usize; 2]),
 ) {
     assert!(block <= MOST && block.is_multiple_of(4), "a block of {block} elements");
-    let (one, eps) = (S::Wide::ONE, constants[3]);
-    let [lr, beta1, beta2, _, decay] = constants.map(S::Wide::from_f64);
-    let (keep, factor) = (one - lr * decay, factor.at(0, 0));
-    let [fresh1, fresh2] = [beta1, beta2].map(|beta| one - beta);
-    let first = lr * (one - beta1.pow(number)).inv();
-    let second = (one - beta2.pow(number)).inv();
+    let AdamTerms { keep, first, second, beta1, beta2, eps } = AdamTerms::new(constants, number);
+    let ([fresh1, fresh2], factor) = ([beta1, beta2].map(|beta| S::Wide::ONE - beta), factor.at(0, 0));
     let [mut m, mut v] = [(); 2].map(|()| BlockBuffer([S::Wide::ZERO; MOST]));
     for i in 0..g.rows() {
         let m_codes = m_codes.row(i).chunks_mut(block / 4).zip(m_units.row(i));

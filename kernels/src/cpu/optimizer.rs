@@ -33,6 +33,27 @@ pub(super) fn sgd<S: Scalar>(
     }
 }
 
+/// Numbers of a step of `AdamW`: 1 − lr·λ, lr/(1 − β₁ᵗ), 1/(1 − β₂ᵗ), and the constants.
+pub(super) struct AdamTerms<W> {
+    pub(super) keep: W,
+    pub(super) first: W,
+    pub(super) second: W,
+    pub(super) beta1: W,
+    pub(super) beta2: W,
+    pub(super) eps: f64,
+}
+
+impl<W: Scalar> AdamTerms<W> {
+    /// Takes the learning rate, β₁, β₂, ε and the decay λ, and the step's number `t`.
+    #[inline(always)]
+    pub(super) fn new(constants: [f64; 5], number: usize) -> Self {
+        let [lr, beta1, beta2, _, decay] = constants.map(W::from_f64);
+        let first = lr * (W::ONE - beta1.pow(number)).inv();
+        let second = (W::ONE - beta2.pow(number)).inv();
+        Self { keep: W::ONE - lr * decay, first, second, beta1, beta2, eps: constants[3] }
+    }
+}
+
 /// First and second moment.
 type Moments<'a, S> = (Out<'a, <S as Scalar>::Wide>, Out<'a, <S as Scalar>::Wide>);
 
@@ -45,11 +66,8 @@ pub(super) fn adamw<S: Scalar>(
     factor: In<S::Wide>,
     (constants, number): ([f64; 5], usize),
 ) {
-    let (one, eps) = (S::Wide::ONE, constants[3]);
-    let [lr, beta1, beta2, _, decay] = constants.map(S::Wide::from_f64);
-    let (keep, factor) = (one - lr * decay, factor.at(0, 0));
-    let first = lr * (one - beta1.pow(number)).inv();
-    let second = (one - beta2.pow(number)).inv();
+    let AdamTerms { keep, first, second, beta1, beta2, eps } = AdamTerms::new(constants, number);
+    let factor = factor.at(0, 0);
     for i in 0..g.rows() {
         let (m, v, g) = (m.row(i), v.row(i), g.row(i));
         average(m, g, beta1, |g| g * factor);
@@ -119,7 +137,7 @@ pub(super) fn change<S: Scalar>(
 
 /// Moving average: to = β·to + (1 − β)·f(x). One output per loop, so that it vectorises.
 #[inline(always)]
-pub(super) fn average<S: Scalar>(to: &mut [S], x: &[S], beta: S, f: impl Fn(S) -> S) {
+fn average<S: Scalar>(to: &mut [S], x: &[S], beta: S, f: impl Fn(S) -> S) {
     let fresh = S::ONE - beta;
     for (to, &x) in to.iter_mut().zip(x) {
         *to = *to * beta + fresh * f(x);

@@ -1,11 +1,11 @@
 //! `AdamW` with moments of 8 bits, on ranks that keep parts of parameters: the same numbers, for the memory
 //! that is worked out.
-use crate::rests::{STAGES, batch, on, reported, weights, zero};
-use crate::{BuildContext, Error, Trainer};
+use crate::Trainer;
+use crate::rests::{STAGES, batch, equals_the_oracle, on, zero};
 use comm::{Axis, Mesh};
 use kernels::Heads;
 use layers::{ADAMW, ADAMW_8BIT, Builder, OptimizerKind, RandomValues, Shape};
-use tensor::{Category, Cpu, Device, F61, Key, Real};
+use tensor::{Category, Cpu, Device, Key, Real};
 
 /// The shape of other tests of state at rest, with rows that ranks cut at multiples of 4.
 const SHAPE: Shape =
@@ -20,7 +20,6 @@ const BLOCKS_OF_8: OptimizerKind = ADAMW_8BIT.with(&[0.5, 0.75, 0.5, 0.25, 8.0])
 #[test]
 fn coded_moments_equal_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();
-    let (reported, model) = (reported(), reference::Model::from(SHAPE));
     let [dp, tp] = [Axis::Dp, Axis::Tp].map(|axis| move |n| (axis, n));
     let layouts: [(&[_], bool, Option<usize>, OptimizerKind); 5] = [
         (&[dp(2)], false, None, BLOCKS_OF_8),
@@ -31,19 +30,9 @@ fn coded_moments_equal_the_oracle_wherever_parameters_rest() {
     ];
     let cases = layouts.iter().flat_map(|layout| STAGES.map(|stage| (layout, stage)));
     for ((sizes, regions, subgroup, kind), stage) in cases {
-        on(sizes, (zero(stage, *subgroup), *regions), |at: &BuildContext<Cpu<F61>>| {
-            let mut trainer = Trainer::new(at, SHAPE, (*kind, Some(0.5)))?;
-            let start = weights(&mut trainer, at.mesh)?;
-            let mut truth = reference::Trainer::new(model, *kind, Some(0.5), start);
-            for step in 0..3 {
-                trainer.step(&batch(), 0.5)?;
-                truth.step(&reported, 0.5);
-                for (name, seen) in weights(&mut trainer, at.mesh)? {
-                    assert!(seen == truth.weights()[&name], "{name}, step {step}, zero{stage}, {sizes:?}");
-                }
-            }
-            Ok::<_, Error>(())
-        });
+        let what = format!("zero{stage}, {sizes:?}");
+        let rests = (zero(stage, *subgroup), *regions);
+        on(sizes, rests, |at| equals_the_oracle(at, (SHAPE, *kind), 3, &what));
     }
 }
 

@@ -85,6 +85,26 @@ pub(crate) fn on<D: Kernels<Place = Host> + Default, T: Send>(
     ran.unwrap_or_else(|why| panic!("{sizes:?}, {rests:?}: {why}"))
 }
 
+/// Sees that clipped steps of [`batch`] give the oracle's weights, at a place in a world.
+pub(crate) fn equals_the_oracle(
+    at: &BuildContext<Cpu<F61>>,
+    (shape, kind): (Shape, OptimizerKind),
+    steps: usize,
+    what: &str,
+) -> Result<()> {
+    let mut trainer = Trainer::new(at, shape, (kind, Some(0.5)))?;
+    let start = weights(&mut trainer, at.mesh)?;
+    let mut truth = reference::Trainer::new(reference::Model::from(shape), kind, Some(0.5), start);
+    for step in 0..steps {
+        trainer.step(&batch(), 0.5)?;
+        truth.step(&reported(), 0.5);
+        for (name, seen) in weights(&mut trainer, at.mesh)? {
+            assert!(seen == truth.weights()[&name], "{name}, step {step}, {what}");
+        }
+    }
+    Ok(())
+}
+
 /// Whole values by name.
 pub(crate) fn weights<D: Kernels<Place = Host>>(
     trainer: &mut Trainer<D>,

@@ -1,11 +1,11 @@
 //! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and
 //! the memory that are worked out.
-use crate::rests::{Rest, SHAPE, STAGES, batch, on, reported, weights, zero};
-use crate::{BuildContext, Error, Result, Trainer};
+use crate::rests::{Rest, SHAPE, STAGES, batch, equals_the_oracle, on, zero};
+use crate::{Result, Trainer};
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::Kernels;
 use layers::{Builder, MUON, OptimizerKind, RandomValues};
-use tensor::{Category, Cpu, F61, Host, Key, Peaks};
+use tensor::{Category, Cpu, Host, Key, Peaks};
 
 const OWNER: OptimizerKind = MUON.with(&[0.5, 0.75, 0.0, 0.0]);
 const DUPLICATED: OptimizerKind = MUON.with(&[0.5, 0.75, 1.0, 1.0]);
@@ -25,7 +25,6 @@ fn tp(n: usize) -> (Axis, usize) {
 #[test]
 fn muon_equals_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();
-    let reported = reported();
     let layouts: [(&[_], bool, Option<usize>); 6] = [
         (&[dp(2)], false, None),
         (&[dp(3), tp(2)], true, None),
@@ -34,22 +33,11 @@ fn muon_equals_the_oracle_wherever_parameters_rest() {
         (&[dp(4), tp(2)], true, Some(2)),
         (&[tp(4)], true, None),
     ];
-    let model = reference::Model::from(SHAPE);
     let cases = layouts.iter().flat_map(|layout| STAGES.map(|stage| (layout, stage)));
     for (((sizes, regions, subgroup), stage), muon) in cases.zip([OWNER, DUPLICATED].into_iter().cycle()) {
-        on(sizes, (zero(stage, *subgroup), *regions), |at: &BuildContext<Cpu<F61>>| {
-            let mut trainer = Trainer::new(at, SHAPE, (muon, Some(0.5)))?;
-            let start = weights(&mut trainer, at.mesh)?;
-            let mut truth = reference::Trainer::new(model, muon, Some(0.5), start);
-            for step in 0..2 {
-                trainer.step(&batch(), 0.5)?;
-                truth.step(&reported, 0.5);
-                for (name, seen) in weights(&mut trainer, at.mesh)? {
-                    assert!(seen == truth.weights()[&name], "{name}, step {step}, zero{stage}, {sizes:?}");
-                }
-            }
-            Ok::<_, Error>(())
-        });
+        let what = format!("zero{stage}, {sizes:?}");
+        let rests = (zero(stage, *subgroup), *regions);
+        on(sizes, rests, |at| equals_the_oracle(at, (SHAPE, muon), 2, &what));
     }
 }
 
