@@ -95,7 +95,7 @@ impl Row {
         let at: Layout = layout.parse()?;
         let microbatches = at.usual_microbatches().min(8 / at.tokens().data_ranks());
         let design = Design::Transformer(shape(width));
-        let optimizer = (ADAMW, Some(1.0));
+        let optimizer = (ADAMW, Some(1.0).into());
         let job = TrainingJob { design, optimizer, seq, batch_size: 8, dtype: "f32" };
         let step = KnownPrices::default().step::<Cpu<f32>>(&at, &job, (microbatches, usize::MAX), machine)?;
         Ok(Self {

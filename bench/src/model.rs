@@ -9,7 +9,7 @@ use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
 use crate::profile::{WARM, is_taken};
 use comm::Ledger;
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, Meta, MetaOf};
 use layers::{ADAMW, EvenValues, Keeper, PassContext, RuleStates, SGD, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
@@ -156,10 +156,10 @@ pub(super) fn flops(pass: BenchPass, layout: &Layout, scale: &Scale) -> Result<f
 /// FLOPs of all ranks, as the meter counts them.
 pub(super) fn metered<D: Kernels>(
     layout: &Layout,
-    work: impl Fn(&BuildContext<Meta<D::Elem>>) -> Result<()>,
+    work: impl Fn(&BuildContext<MetaOf<D>>) -> Result<()>,
 ) -> Result<f64> {
     let of_rank = |rank| {
-        let counted = |at: BuildContext<Meta<D::Elem>>| work(&at).map(|()| at.device.meter().flops() as f64);
+        let counted = |at: BuildContext<MetaOf<D>>| work(&at).map(|()| at.device.meter().flops() as f64);
         session::ghost::<D, _>(layout, (rank, None), counted)
     };
     (0..layout.ranks()).map(of_rank).sum()

@@ -3,7 +3,7 @@ use crate::gpu::Gpu;
 use crate::launches::{Launches, attention_scratch};
 use bytemuck::TransparentWrapper;
 use kernels::{
-    Activation, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
 };
 use std::marker::PhantomData;

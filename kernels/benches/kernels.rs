@@ -5,8 +5,8 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Way};
 use kernels::{
-    Activation, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, OrderedKernels, Qkv, RowShard,
-    Segment, Span, Write, machine,
+    Activation, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, MeanOver, OrderedKernels, Qkv,
+    RowShard, Segment, Span, Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
@@ -202,7 +202,8 @@ fn loss(bencher: Bencher) {
     });
 }
 
-const TERMS: LossTerms = LossTerms { mean_over: ROWS, smoothing: 0.0, z: 0.0, vocabulary: VOCABULARY };
+const TERMS: LossTerms =
+    LossTerms { mean_over: MeanOver::of(ROWS), smoothing: 0.0, z: 0.0, vocabulary: VOCABULARY };
 
 #[divan::bench(max_time = 0.3)]
 fn loss_backward(bencher: Bencher) {

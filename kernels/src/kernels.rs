@@ -1,7 +1,7 @@
 //! Trait generated from the list: every operation of layers, each beside its backward.
 use crate::every_kernel;
 use crate::{
-    Activation, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard,
+    Activation, Attend, Heads, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard,
     RunningSoftmax, Write,
 };
 use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};

@@ -21,9 +21,9 @@ pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, OrderedKernels};
 pub use mask::Mask;
-pub use meta::{Meta, meta_of, timed_meta_of};
+pub use meta::{Meta, MetaOf, meta_of, timed_meta_of};
 pub use shape::{Activation, Heads};
 pub use terms::{
-    Attend, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax, Segment, Span,
-    Write,
+    Attend, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax,
+    Segment, Span, Write, loss_scale,
 };

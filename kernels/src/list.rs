@@ -130,12 +130,12 @@ macro_rules! every_kernel {
                 sums: ViewMut<Self::Wide>, logits: View<Self>, m: View<Self::Wide>, targets: &Index<Self::Place>,
                 slice: RowShard
             ) = "loss sums", EmbeddingAndLoss => loss::row_sums(sums, logits, m, targets.words(), slice);
-            /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) / `mean_over`, over the rows
+            /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) · share, over the rows
             /// whose target is not ignored; lse is written to `m`. `sums` has a third column if ε is not 0.
             cross_entropy(
                 loss: ViewMut<Self>, m: ViewMut<Self>, sums: View<Self>, targets: &Index<Self::Place>, terms: &LossTerms
             ) = "loss", EmbeddingAndLoss => loss::cross_entropy(loss, m, sums, targets.words(), terms);
-            /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) / `mean_over`; 0 if the target is
+            /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) · share; 0 if the target is
             /// ignored.
             cross_entropy_backward(
                 logits: ViewMut<Self>, lse: View<Self::Wide>, targets: &Index<Self::Place>, slice: RowShard, terms: &LossTerms
@@ -168,10 +168,10 @@ macro_rules! every_kernel {
             scale_rows(y: ViewMut<Self>, by: View<Self::Wide>)
                 = "scale rows", ElementWise => router::scale_rows(y, by);
 
-            /// loss\[1,1\] = Σ (x − y)² / numbers; x becomes its gradient, 2·(x − y) / numbers. Both are 0 if
-            /// `numbers` is 0.
-            mean_square(loss: ViewMut<Self::Wide>, x: ViewMut<Self>, y: View<Self>, numbers: usize)
-                = "mean square", EmbeddingAndLoss => loss::mean_square(loss, x, y, numbers);
+            /// loss\[1,1\] = Σ (x − y)² · share; x becomes its gradient, 2·(x − y) · share. The share is that
+            /// of a number in the mean.
+            mean_square(loss: ViewMut<Self::Wide>, x: ViewMut<Self>, y: View<Self>, over: MeanOver)
+                = "mean square", EmbeddingAndLoss => loss::mean_square(loss, x, y, over);
 
             /// out\[1,1\] += Σ x².
             add_norm2(out: ViewMut<Self>, x: View<Self>) = "norm2", Optimizer => optimizer::add_norm2(out, x);

@@ -2,7 +2,7 @@
 use crate::every_kernel;
 use crate::touched::{KernelArgument, Touch, TouchesNothing as _, moved, sum};
 use crate::{
-    Activation, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
 };
 use std::sync::Arc;
@@ -14,14 +14,18 @@ use tensor::{
 /// Prices a program that would run on dtype `S`: its bytes, without its values.
 pub type Meta<S> = On<MetaPlace, S>;
 
+/// Meta device that stands for a device `D`: of a dtype with elements of the same size, so that prices of
+/// 16-bit floats are compiled once.
+pub type MetaOf<D> = Meta<<<D as Device>::Elem as Scalar>::Priced>;
+
 /// Returns a meta device that stands for a device `D`: elements of the same size, and kernels with the same
 /// scratch. It has one type for all devices of a dtype, so that priced code is compiled once for them.
-pub fn meta_of<D: Kernels>() -> Meta<D::Elem> {
+pub fn meta_of<D: Kernels>() -> MetaOf<D> {
     timed_meta_of::<D>(None)
 }
 
 /// Returns the meta device that stands for a device `D`, with a clock that counts its kernels.
-pub fn timed_meta_of<D: Kernels>(clock: Option<Arc<dyn Clock>>) -> Meta<D::Elem> {
+pub fn timed_meta_of<D: Kernels>(clock: Option<Arc<dyn Clock>>) -> MetaOf<D> {
     Meta::on(&MetaPlace::with(scratch_of::<D>(), clock)).clone()
 }
 

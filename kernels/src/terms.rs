@@ -1,7 +1,7 @@
 //! Arguments of kernels other than matrices: heads, tokens, constants.
 use crate::Mask;
 use shape::Heads;
-use tensor::{Device, Dropout, Index, Noise, Place, View, ViewMut};
+use tensor::{Device, Dropout, Index, Noise, Place, Scalar, View, ViewMut};
 
 /// Mode of a kernel: replace the values that it writes to, or add to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,11 +25,41 @@ pub struct Attend {
     pub dropout: Option<Dropout>,
 }
 
+/// Number of targets that a loss is the mean over, and the power of two that multiplies it: see
+/// `layers/src/optimizer/loss_scale.rs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeanOver {
+    /// Number of targets.
+    pub targets: usize,
+    /// Logarithm of the loss scale, to the base 2.
+    pub log2: u32,
+}
+
+impl MeanOver {
+    /// The mean over so many targets, not scaled.
+    pub const fn of(targets: usize) -> Self {
+        Self { targets, log2: 0 }
+    }
+    /// Returns the share of a target in the loss: scale ÷ targets, or 0 if there are none.
+    pub fn share<S: Scalar>(self) -> S {
+        if self.targets == 0 {
+            S::ZERO
+        } else {
+            loss_scale::<S>(self.log2) * S::from_usize(self.targets).inv()
+        }
+    }
+}
+
+/// Returns the loss scale with this logarithm to the base 2.
+pub fn loss_scale<S: Scalar>(log2: u32) -> S {
+    S::from_usize(2).pow(log2 as usize)
+}
+
 /// Cross-entropy loss and its additions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossTerms {
-    /// Number of targets of the step that are not ignored: the loss is the mean over them.
-    pub mean_over: usize,
+    /// The targets of the step that are not ignored.
+    pub mean_over: MeanOver,
     /// ε: a target is `1 − ε` of itself and ε of all ids alike. Source: Szegedy et al., §7, arXiv:1512.00567.
     pub smoothing: f64,
     /// λ: λ·lse² is added. Source: Chowdhery et al., "`PaLM`", §5, arXiv:2204.02311.

@@ -51,6 +51,7 @@ pub use model::strategy::{
 pub use norm::Norm;
 pub use optimizer::Optimizer;
 pub use optimizer::list::{ADAMW, ADAMW_8BIT, MUON, OPTIMIZERS, SGD};
+pub use optimizer::loss_scale::{GradientScaling, LossScaling};
 pub use optimizer::part::{StateParts, UpdatePart};
 pub use optimizer::rule::{MatrixRule, UpdateRule, UpdateStep};
 pub use param::keeper::Keeper;

@@ -6,6 +6,8 @@
 //! c     = min(1, limit/norm)
 //! ```
 //!
+//! Loss scaling (`loss_scale.rs`) needs the norm, too: a step whose norm is not finite is skipped.
+//!
 //! The placements determine which ranks have different elements. State is kept at rest as the parameter is:
 //! whole, or as a shard. Norm and factor stay on the device. Without clipping, the norm is summed during the
 //! update, some rows at a time while they are in the cache.
@@ -16,6 +18,7 @@ mod adamw_8bit;
 mod duplicated;
 mod lion;
 pub mod list;
+pub mod loss_scale;
 pub mod matrices;
 mod muon;
 mod newton_schulz;
@@ -29,6 +32,7 @@ use crate::ops::filled;
 use crate::{Keeper, Param, ParamValues, Result, StateInfo, Wide};
 use comm::Mesh;
 use kernels::Kernels;
+use loss_scale::{GradientScaling, LossScaling, unscale};
 use norm::SquareSums;
 use rule::{UpdateRule, UpdateStep};
 use std::sync::Arc;
@@ -37,16 +41,17 @@ use tensor::{Category, Scalar, Tensor};
 /// An optimizer. Its state lies beside this rank's local parts, whole or sharded at rest.
 pub struct Optimizer<D: Kernels> {
     rule: Box<dyn UpdateRule<D>>,
-    clip: Option<f64>,
+    scaling: GradientScaling,
     steps: usize,
     sums: SquareSums<D::Wide>,
     label: Arc<str>, // of the norm's calls
 }
 
 impl<D: Kernels> Optimizer<D> {
-    /// Creates an optimizer at step 0. `clip`: the largest global norm of the gradient.
-    pub fn new(rule: impl UpdateRule<D> + 'static, clip: Option<f64>) -> Self {
-        Self { rule: Box::new(rule), clip, steps: 0, sums: SquareSums::NONE, label: "norm2".into() }
+    /// Creates an optimizer at step 0. `scaling`: the largest global norm of the gradient, and loss scaling.
+    pub fn new(rule: impl UpdateRule<D> + 'static, scaling: impl Into<GradientScaling>) -> Self {
+        let (rule, scaling) = (Box::new(rule), scaling.into());
+        Self { rule, scaling, steps: 0, sums: SquareSums::NONE, label: "norm2".into() }
     }
     /// Returns the rule by which it updates parameters.
     pub fn rule(&self) -> &dyn UpdateRule<D> {
@@ -57,10 +62,12 @@ impl<D: Kernels> Optimizer<D> {
         self.steps
     }
     /// Runs one step with synced gradients. Returns the norm² before clipping, the same on every rank.
-    /// `keeper` has the state of each parameter there when it changes, and gathers values afterwards.
+    /// `keeper` has the state of each parameter there when it changes, and gathers values afterwards. With
+    /// loss scaling, nothing changes and the step is not counted if the norm² is not finite.
     ///
     /// # Errors
-    /// If ranks do not meet, or a parameter is cut inside a block of its state.
+    /// If ranks do not meet, a parameter is cut inside a block of its state, or gradients are not finite at a
+    /// loss scale of 1.
     pub fn step(
         &mut self,
         params: &mut [&mut Param<D>],
@@ -70,27 +77,43 @@ impl<D: Kernels> Optimizer<D> {
     ) -> Result<Tensor<D::Wide>> {
         let device = params.first().expect("the model has no parameters").device().wide().clone();
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
-        self.steps += 1;
-        let Some(limit) = self.clip else {
+        if self.scaling == GradientScaling::default() {
             self.update(params, mesh, (&factor, lr), true, keeper)?;
             return self.sums.over(&device, mesh, &self.label);
-        };
+        }
         for param in params.iter().filter(|param| param.placement().trained) {
             param.add_norm2(self.sums.of(param));
         }
-        let norm2 = self.sums.over(&device, mesh, &self.label)?;
-        device.clip_factor(factor.view_mut(), norm2.view(), limit);
+        let mut norm2 = self.sums.over(&device, mesh, &self.label)?;
+        let log2 = self.scaling.loss.map_or(0, |loss| loss.log2);
+        if let Some(loss) = &mut self.scaling.loss {
+            unscale(&mut norm2, 2 * log2);
+            let is_finite = norm2.read().is_none_or(|norm2| norm2[0].is_finite());
+            loss.adapt(is_finite)?;
+            if !is_finite {
+                for param in params {
+                    param.skip_update();
+                }
+                return Ok(norm2);
+            }
+        }
+        if let Some(limit) = self.scaling.clip {
+            device.clip_factor(factor.view_mut(), norm2.view(), limit);
+        }
+        if log2 > 0 {
+            unscale(&mut factor, log2);
+        }
         self.update(params, mesh, (&factor, lr), false, keeper)?;
         Ok(norm2)
     }
     /// Runs one step without the norm of the gradients, for which all stages would wait, and so without
-    /// clipping.
+    /// clipping and loss scaling.
     ///
     /// # Errors
     /// As [`step`](Self::step).
     ///
     /// # Panics
-    /// If the optimizer clips gradients.
+    /// If the optimizer scales gradients.
     pub fn step_without_norm(
         &mut self,
         params: &mut [&mut Param<D>],
@@ -98,18 +121,17 @@ impl<D: Kernels> Optimizer<D> {
         lr: f64,
         keeper: &mut Keeper<D>,
     ) -> Result<()> {
-        assert!(self.clip.is_none(), "a clipped step needs the norm of all stages");
+        assert!(self.scaling == GradientScaling::default(), "a scaled step needs the norm of all stages");
         let device = params.first().expect("the model has no parameters").device().wide().clone();
-        self.steps += 1;
         let factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
         self.update(params, mesh, (&factor, lr), false, keeper)
     }
-    /// Returns the limit of the gradients' norm, if there is one.
-    pub fn clip(&self) -> Option<f64> {
-        self.clip
+    /// Returns how it scales gradients.
+    pub fn scaling(&self) -> GradientScaling {
+        self.scaling
     }
-    /// Updates all values; adds the squares of the gradients to the sums if `sums`. Whole matrices are
-    /// updated last, when all ranks have their directions.
+    /// Counts the step and updates all values; adds the squares of the gradients to the sums if `sums`. Whole
+    /// matrices are updated last, when all ranks have their directions.
     fn update(
         &mut self,
         params: &mut [&mut Param<D>],
@@ -118,6 +140,7 @@ impl<D: Kernels> Optimizer<D> {
         sums: bool,
         keeper: &mut Keeper<D>,
     ) -> Result<()> {
+        self.steps += 1;
         let (rule, number, all) = (&*self.rule, self.steps, &mut self.sums);
         let step = |param: &Param<D>| UpdateStep { factor, lr, decays: param.decays(), number };
         let (of_matrices, mut directions) = (rule.matrices(), Vec::new());
@@ -144,17 +167,19 @@ impl<D: Kernels> Optimizer<D> {
         }
         keeper.publish(params)
     }
-    /// Restores a saved state: the number of finished steps, and the values of each parameter's state.
+    /// Restores a saved state: the number of finished steps, loss scaling if it scales the loss, and the
+    /// values of each parameter's state.
     ///
     /// # Errors
     /// The errors of `values`.
     pub fn restore<'a>(
         &mut self,
-        steps: usize,
+        (steps, loss): (usize, Option<LossScaling>),
         params: &mut [&mut Param<D>],
         values: impl Fn(&Param<D>, &StateInfo) -> Result<ParamValues<'a, Wide<D>>>,
     ) -> Result<()> {
         self.steps = steps;
+        self.scaling.loss = self.scaling.loss.map(|own| loss.unwrap_or(own));
         let mut trained = params.iter_mut().filter(|param| steps > 0 && param.placement().trained);
         trained.try_for_each(|param| {
             let states = self.rule.states().of(param.name(), param.shape());
@@ -241,7 +266,7 @@ mod tests {
             Ok(ParamValues::each(|[row, column]| moment[row * 3 + column]))
         };
         let mut other = Optimizer::new(ADAMW, None);
-        other.restore(7, &mut [&mut param], element).unwrap();
+        other.restore((7, None), &mut [&mut param], element).unwrap();
         assert_eq!((other.steps(), moments(&param)), (7, saved.clone()));
     }
 

@@ -15,7 +15,7 @@
 //! bias: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
 use crate::routing::{Routing, numbers};
 use comm::{Axes, Axis, Mesh};
-use kernels::Kernels;
+use kernels::{Kernels, MeanOver, loss_scale};
 use layers::ops::{RouterLoss, plus, pooled};
 use layers::{Experts, Hooks, LayerCounts, Param, Pass, PassContext, Result, Shape, TokenShards};
 use std::ops::Range;
@@ -102,10 +102,11 @@ impl<D: Kernels> Hooks<D> for Balancing<D> {
         let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
         let Pass { mean_over, tokens: [tokens, step], .. } = cx.pass();
         let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
-        let over = |n: usize| if n == 0 || mean_over == 0 { one(0) } else { one(n).inv() };
+        let over = |n: usize| if n == 0 || mean_over.targets == 0 { one(0) } else { one(n).inv() };
         // δ·E/(k·(L·B)²) · B/T
         let weight = <D::Wide as Device>::Elem::from_f64(experts.balance.pooled) * one(experts.count);
         let weight = weight * over(experts.chosen * blocks) * over(blocks * tokens) * over(step);
+        let weight = weight * loss_scale(mean_over.log2);
         pooled(own, weight, &group)
     }
     fn after_update(&self, params: &mut [&mut Param<D>], counts: &LayerCounts) -> Result<()> {
@@ -149,10 +150,10 @@ pub(crate) fn loss<D: Kernels>(
     experts: &Experts,
     (own, counts): (&Routing, Option<&ChoiceCounts>),
     (cx, first): (&PassContext<D>, usize),
-    mean_over: usize,
+    mean_over: MeanOver,
 ) -> Result<Option<RouterLoss<D::Wide>>> {
     let weights = [experts.balance.microbatch, experts.balance.sequence, experts.balance.z];
-    if weights == [0.0; 3] || mean_over == 0 {
+    if weights == [0.0; 3] || mean_over.targets == 0 {
         return Ok(None);
     }
     let (e, k) = (experts.count, experts.chosen);
@@ -161,7 +162,7 @@ pub(crate) fn loss<D: Kernels>(
     let parts = cx.parts_of_tokens();
     let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
     let [of_all, of_sequence, z] =
-        weights.map(|weight| <D::Wide as Device>::Elem::from_f64(weight) * one(mean_over).inv());
+        weights.map(|weight| <D::Wide as Device>::Elem::from_f64(weight) * mean_over.share());
     let weight = |i: usize| {
         let (s, expert) = (i / e, i % e);
         let share =

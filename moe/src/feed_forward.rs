@@ -15,7 +15,7 @@ use crate::dispatcher::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
 use crate::routing::{self, Routing, TokenNumbers};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
-use kernels::{Kernels, RouterNoise, RouterTerms};
+use kernels::{Kernels, MeanOver, RouterNoise, RouterTerms};
 use layers::mlp::{apply, apply_backward, first};
 use layers::model::strategy;
 use layers::ops::{
@@ -194,7 +194,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         let drops = experts.capacity.is_some() && !experts.by_experts;
         let counted = drops || learns && experts.balance.microbatch != 0.0;
         let counts = counted.then(|| ChoiceCounts::of(&self.mesh, cx, experts.count, &own)).transpose()?;
-        let mean_over = if learns { cx.pass().mean_over } else { 0 };
+        let mean_over = if learns { cx.pass().mean_over } else { MeanOver::of(0) };
         let loss =
             balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), (cx, first), mean_over)?;
         let most = |tokens| experts.capacity_of(tokens).filter(|_| drops);

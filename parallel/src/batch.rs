@@ -1,6 +1,7 @@
 //! A step's sequences, in microbatches. Microbatches are part of the model and do not depend on the layout:
 //! [`data::replicated`](crate::data::replicated) cuts each of them over the data ranks.
 use crate::{Result, bail, deal};
+use kernels::MeanOver;
 use std::sync::Arc;
 use tensor::IGNORED;
 use tensor::quoted::counted;
@@ -123,6 +124,12 @@ impl Batch {
     /// Number of tokens in the step.
     pub fn tokens(&self) -> usize {
         self.microbatches.iter().flatten().map(Sequence::tokens).sum()
+    }
+    /// Targets that the loss is a mean over: those of a microbatch that is an update of its own, or of the
+    /// step.
+    pub(crate) fn mean_over(&self, microbatch: Option<usize>, log2: u32) -> MeanOver {
+        let alone = microbatch.map(|n| self.microbatches[n].iter().map(Sequence::counted).sum());
+        MeanOver { targets: alone.unwrap_or_else(|| self.counted()), log2 }
     }
     /// Number of targets that the mean loss counts: all of the step's except ignored ones.
     pub fn counted(&self) -> usize {

@@ -3,7 +3,7 @@
 //! and mapped files are not counted.
 use crate::{BuildContext, Error, Result, Scheme, session};
 use comm::{SharedPlace, readable};
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, MetaOf};
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,7 @@ fn fits_in(run: impl Display, [here, ranks]: [usize; 2], bytes: u128, free: Opti
 pub fn check_limit<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, peak): (usize, usize),
-    program: impl FnOnce(BuildContext<Meta<D::Elem>>) -> Result<()>,
+    program: impl FnOnce(BuildContext<MetaOf<D>>) -> Result<()>,
 ) -> Result<()> {
     let scheme = scheme.into();
     let Some(limit) = scheme.layout.memory_limit().filter(|limit| peak > *limit) else { return Ok(()) };

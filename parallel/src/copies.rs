@@ -159,4 +159,4 @@ impl fmt::Display for CopyDifference {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

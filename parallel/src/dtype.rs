@@ -2,16 +2,17 @@
 use crate::dump::DumpDtype;
 use comm::SharedPlace;
 use kernels::OrderedKernels;
+use layers::LossScaling;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tensor::safetensors::Storable;
+use tensor::safetensors::{Dtype, Storable};
 use tensor::{Device, Real, Scalar, every_float};
 
 /// A device whose ranks are threads of this process, with a floating-point dtype that programs run on.
 pub trait RunDevice:
     OrderedKernels<
         Place: SharedPlace,
-        Elem: Real + DumpDtype,
+        Elem: Real<Priced: Real> + DumpDtype,
         Wide: Device<Elem: Real + DumpDtype + Storable>,
     > + Default
 {
@@ -19,7 +20,7 @@ pub trait RunDevice:
 impl<
     D: OrderedKernels<
             Place: SharedPlace,
-            Elem: Real + DumpDtype,
+            Elem: Real<Priced: Real> + DumpDtype,
             Wide: Device<Elem: Real + DumpDtype + Storable>,
         > + Default,
 > RunDevice for D
@@ -40,6 +41,18 @@ macro_rules! names {
         impl DtypeName {
             /// Every dtype, with its description.
             pub const ALL: &[(Self, &'static str)] = &[$((Self::$variant, $about)),*];
+            /// Returns the usual loss scaling of training in it, if it needs any.
+            pub fn loss_scaling(self) -> Option<LossScaling> {
+                match self {
+                    $(Self::$variant => LossScaling::usual::<$number>(),)*
+                }
+            }
+            /// Returns the dtype of a file that holds it.
+            pub fn stored(self) -> Dtype {
+                match self {
+                    $(Self::$variant => <$number as Storable>::DTYPE,)*
+                }
+            }
             /// The dtype's name.
             pub fn name(self) -> &'static str {
                 match self {

@@ -15,7 +15,7 @@
 //! field exactly; [`After`] says how to check a whole step.
 use crate::{Batch, Entry, Error, Report, Result, Trainer};
 use comm::Mesh;
-use kernels::Kernels;
+use kernels::{Kernels, loss_scale};
 use layers::{Activations, OptimizerKind, Param, Params, Record, Wide};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -24,22 +24,27 @@ use std::path::Path;
 use tensor::safetensors::{Storable, Writer};
 use tensor::{F61, Scalar, Tensor, every_float, files};
 
-/// A dtype that a dump can hold. Files have the run's dtype: f32 as F32, bf16 as BF16 and so on (gradients,
-/// loss and norm² in the wide dtype), elements of the field as U64 (`0 ≤ x < 2^61 − 1`).
+/// A dtype that a dump can hold. Files hold floats in the wide dtype (f32, bf16 and f16 as F32), and elements
+/// of the field as U64 (`0 ≤ x < 2^61 − 1`). All gradients are divided by the loss scale.
 pub trait DumpDtype: Scalar {
     /// Its type in a file.
     type Stored: Storable;
-    /// Converts a value to its type in a file.
-    fn stored(self) -> Self::Stored;
+    /// Converts a value to its type in a file, divided by the loss scale with this logarithm.
+    fn stored(self, log2: u32) -> Self::Stored;
 }
 
-/// Defines that files hold floats as they are.
+/// Divides by the loss scale with this logarithm.
+fn unscaled<S: Scalar>(x: S, log2: u32) -> S {
+    if log2 == 0 { x } else { x * loss_scale::<S>(log2).inv() }
+}
+
+/// Defines that files hold floats in their wide dtype.
 macro_rules! stored {
     ($($variant:ident $number:ty, $about:literal;)*) => {
         $(impl DumpDtype for $number {
-            type Stored = $number;
-            fn stored(self) -> $number {
-                self
+            type Stored = <$number as Scalar>::Wide;
+            fn stored(self, log2: u32) -> Self::Stored {
+                unscaled(self.widen(), log2)
             }
         })*
     };
@@ -48,8 +53,8 @@ every_float!(stored);
 
 impl DumpDtype for F61 {
     type Stored = u64;
-    fn stored(self) -> u64 {
-        self.canonical()
+    fn stored(self, log2: u32) -> u64 {
+        unscaled(self, log2).canonical()
     }
 }
 
@@ -65,6 +70,8 @@ pub struct Recorded<E: Scalar> {
     pub gradients: Tensors<E::Wide>,
     /// Weights before the step.
     pub weights: Tensors<E>,
+    /// Logarithm of the loss scale, which multiplies all gradients.
+    pub log2: u32,
     /// Results of the step, if requested.
     pub after: Option<After<E>>,
 }
@@ -127,7 +134,8 @@ pub fn step<D: Kernels>(
     let report = trainer.step(batch, lr);
     trainer.record(None);
     let (report, gradients) = (report?, gradients(trainer.model().params(), mesh)?);
-    Ok((report, Recorded { activations: record.take(), gradients, weights, after: None }))
+    let log2 = report.scale.unwrap_or(0);
+    Ok((report, Recorded { activations: record.take(), gradients, weights, log2, after: None }))
 }
 
 /// Reads the results of the step that gave this report, before its weights change again.
@@ -199,6 +207,7 @@ fn write_all<E: DumpDtype<Wide: DumpDtype>>(
 ) -> Result<()> {
     let (mut activations, mut gradients, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut after: Option<After<E>> = None;
+    let log2 = ranks.first().map_or(0, |seen| seen.log2);
     for seen in ranks {
         activations.push(seen.activations);
         joined(&mut gradients, seen.gradients);
@@ -216,21 +225,22 @@ fn write_all<E: DumpDtype<Wide: DumpDtype>>(
     }
     let rows = |(name, rows): (String, BTreeMap<_, Vec<E>>)| {
         let shape = vec![rows.len(), rows.values().next().map_or(0, Vec::len)];
-        (name, shape, rows.into_values().flatten().map(E::stored).collect())
+        let log2 = if name.starts_with("gradient of ") { log2 } else { 0 };
+        (name, shape, rows.into_values().flatten().map(|x| x.stored(log2)).collect())
     };
     put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
     let (numbers, new) = after.map_or_else(Default::default, |after| (after.numbers, after.weights));
     if !gradients.is_empty() {
-        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients))?;
+        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients, log2))?;
     }
     for (file, tensors) in [(WEIGHTS, weights), (NEW_WEIGHTS, new)] {
         if !tensors.is_empty() {
-            put(&dir.join(file), &notes, theirs(entries, &tensors))?;
+            put(&dir.join(file), &notes, theirs(entries, &tensors, 0))?;
         }
     }
     if !numbers.is_empty() {
         let one = |(name, x): (String, Vec<E::Wide>)| {
-            (name, vec![x.len()], x.into_iter().map(DumpDtype::stored).collect())
+            (name, vec![x.len()], x.into_iter().map(|x| x.stored(0)).collect())
         };
         put(&dir.join(STEP), &notes, numbers.into_iter().map(one).collect())?;
     }
@@ -269,12 +279,12 @@ fn joined<E>(all: &mut Tensors<E>, other: Tensors<E>) {
 /// A tensor of a file: its name, shape and values.
 type DumpTensor<T> = (String, Vec<usize>, Vec<T>);
 
-/// The parameters under the file's names and in its orientation.
-fn theirs<E: DumpDtype>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<DumpTensor<E::Stored>> {
+/// The parameters, or gradients with a loss scale, under the file's names and in its orientation.
+fn theirs<E: DumpDtype>(entries: &[Entry], tensors: &Tensors<E>, log2: u32) -> Vec<DumpTensor<E::Stored>> {
     let of = |entry: &Entry| {
         let whole = tensors.iter().find(|(name, _)| *name == entry.param);
         let (_, whole) = whole.expect("a model has its parameters");
-        (entry.name.clone(), entry.shape(), entry.arrange(whole, E::stored))
+        (entry.name.clone(), entry.shape(), entry.arrange(whole, |x| x.stored(log2)))
     };
     entries.iter().map(of).collect()
 }

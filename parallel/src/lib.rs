@@ -30,6 +30,9 @@ pub mod dtype;
 pub mod dump;
 mod error;
 pub mod layout;
+#[cfg(test)]
+#[path = "tests/loss_scale.rs"]
+mod loss_scale;
 pub mod measure;
 mod network;
 pub mod offload;

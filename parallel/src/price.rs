@@ -8,8 +8,8 @@ pub use held::{MoveCosts, shows};
 
 use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, checkpoint, session};
 use comm::{Axis, Mesh};
-use kernels::{Kernels, Meta};
-use layers::{Design, Param, ShardingStrategy, TokenShards, UpdateRule};
+use kernels::{Kernels, Meta, MetaOf};
+use layers::{Design, GradientScaling, Param, ShardingStrategy, TokenShards, UpdateRule};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Overflow};
@@ -41,7 +41,7 @@ pub struct Peak {
 pub fn peak_of_all<'a, D: Kernels, K: Ord>(
     scheme: impl Into<Scheme<'a, D>>,
     dealt: impl Fn(TokenShards) -> Result<K>,
-    program: impl Fn(BuildContext<Meta<D::Elem>>) -> Result<()>,
+    program: impl Fn(BuildContext<MetaOf<D>>) -> Result<()>,
 ) -> Result<Peak> {
     peak_with(scheme, false, dealt, program)
 }
@@ -54,7 +54,7 @@ pub fn peak_with<'a, D: Kernels, K: Ord>(
     scheme: impl Into<Scheme<'a, D>>,
     homes: bool,
     dealt: impl Fn(TokenShards) -> Result<K>,
-    program: impl Fn(BuildContext<Meta<D::Elem>>) -> Result<()>,
+    program: impl Fn(BuildContext<MetaOf<D>>) -> Result<()>,
 ) -> Result<Peak> {
     let scheme = scheme.into();
     let (mut kinds, mut peak) = (BTreeMap::new(), Peak::default());
@@ -69,7 +69,7 @@ pub fn peak_with<'a, D: Kernels, K: Ord>(
         let (held, away) = match kinds.entry((alone, others, dealt(tokens)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
-                let held = |at: BuildContext<Meta<D::Elem>>| {
+                let held = |at: BuildContext<MetaOf<D>>| {
                     let device = at.device;
                     program(at).map(|()| (device.meter().peaks_of_all(), device.meter().away()))
                 };
@@ -93,17 +93,17 @@ pub fn peak_with<'a, D: Kernels, K: Ord>(
 pub fn training<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
     design: impl Into<Design>,
-    (rule, clip): (impl UpdateRule<Meta<D::Elem>> + Clone + 'static, Option<f64>),
+    (rule, scaling): (impl UpdateRule<MetaOf<D>> + Clone + 'static, impl Into<GradientScaling>),
     batch: &Batch,
-    after: impl Fn(&mut Trainer<Meta<D::Elem>>, &Mesh<tensor::MetaPlace>) -> Result<()>,
+    after: impl Fn(&mut Trainer<MetaOf<D>>, &Mesh<tensor::MetaPlace>) -> Result<()>,
 ) -> Result<Peak> {
-    let (scheme, design) = (scheme.into(), &design.into());
+    let (scheme, design, scaling) = (scheme.into(), &design.into(), scaling.into());
     peak_with(
         scheme,
         rule.matrices().is_some(),
         |tokens| batch.dealt(&tokens),
-        |at: BuildContext<Meta<D::Elem>>| {
-            let mut trainer = Trainer::new(&at, design, (rule.clone(), clip))?;
+        |at: BuildContext<MetaOf<D>>| {
+            let mut trainer = Trainer::new(&at, design, (rule.clone(), scaling))?;
             let mut running = None;
             for _ in 0..STEPS + trainer.filling(batch) {
                 trainer.next_step(&mut running, batch, 0.0)?;

@@ -1,14 +1,14 @@
 //! How a model is split: a layout, and a strategy or schedule that no list has, such as one of another crate.
 use crate::{BuildContext, Error, Layout, Pipeline, Result, Schedule};
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, MetaOf};
 use layers::{Choice, Design, ShardingStrategy, Strategy, StrategyInfo};
 use std::fmt;
 
 /// A strategy that builds its layers on a device, and on the meta device, where they are priced. Every
 /// strategy that is generic over devices is one.
-pub trait AnyDeviceStrategy<D: Kernels>: Strategy<D> + Strategy<Meta<D::Elem>> {}
+pub trait AnyDeviceStrategy<D: Kernels>: Strategy<D> + Strategy<MetaOf<D>> {}
 
-impl<D: Kernels, S: Strategy<D> + Strategy<Meta<D::Elem>> + ?Sized> AnyDeviceStrategy<D> for S {}
+impl<D: Kernels, S: Strategy<D> + Strategy<MetaOf<D>> + ?Sized> AnyDeviceStrategy<D> for S {}
 
 /// A layout, with strategies and a schedule beyond those that it names. A layout converts into one with
 /// `into()`.

@@ -24,7 +24,8 @@ use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
 use kernels::{Kernels, OrderedKernels};
 use layers::ops::{Partial, RootExchange, top_k};
 use layers::{
-    Builder, Design, Keeper, LayerCounts, Optimizer, Pass, PassContext, Record, SGD, UpdateRule, Wide,
+    Builder, Design, GradientScaling, Keeper, LayerCounts, Optimizer, Pass, PassContext, Record, SGD,
+    UpdateRule, Wide,
 };
 pub use share::features;
 use std::collections::VecDeque;
@@ -59,6 +60,11 @@ pub struct Report<D: Kernels> {
     pub loss: Tensor<D::Wide>,
     /// The square of the gradient's global norm, before clipping; `None` if each microbatch was an update.
     pub norm2: Option<Tensor<D::Wide>>,
+    /// Logarithm of the step's loss scale to the base 2, if it has one; loss and norm are divided by the
+    /// scale.
+    pub scale: Option<u32>,
+    /// True if the scaled gradients were not finite, so that nothing was updated.
+    pub skipped: bool,
 }
 
 impl<D: Kernels> Trainer<D> {
@@ -69,13 +75,13 @@ impl<D: Kernels> Trainer<D> {
     pub fn new(
         at: &BuildContext<D>,
         design: impl Into<Design>,
-        (rule, clip): (impl UpdateRule<D> + 'static, Option<f64>),
+        (rule, scaling): (impl UpdateRule<D> + 'static, impl Into<GradientScaling>),
     ) -> Result<Self> {
         let (builder, design) = (Builder { states: rule.states(), ..at.learning() }, design.into());
         if rule.matrices().is_some() && design.shape().is_none() {
             bail!("{} is for models with matrices of blocks; a classifier has none", rule.name());
         }
-        Self::of(&BuildContext { builder, pipeline: at.pipeline }, design, Optimizer::new(rule, clip))
+        Self::of(&BuildContext { builder, pipeline: at.pipeline }, design, Optimizer::new(rule, scaling))
     }
     /// Builds this rank's part of a model that is only evaluated: its parameters have no masters.
     ///
@@ -85,7 +91,7 @@ impl<D: Kernels> Trainer<D> {
         Self::of(at, design, Optimizer::new(SGD, None))
     }
     fn of(at: &BuildContext<D>, design: impl Into<Design>, optimizer: Optimizer<D>) -> Result<Self> {
-        let clips = optimizer.clip().is_some();
+        let GradientScaling { clip, loss } = optimizer.scaling();
         let rank = StepState {
             device: at.device.clone(),
             mesh: at.mesh.clone(),
@@ -99,10 +105,17 @@ impl<D: Kernels> Trainer<D> {
             rates: VecDeque::new(),
             begun: None,
         };
-        if at.pipeline.schedule.updates_each() && clips && at.mesh.group(Axis::Pp).size() > 1 {
+        let (schedule, stages) = (at.pipeline.schedule, at.mesh.group(Axis::Pp).size());
+        let name = schedule.about().name;
+        if schedule.updates_each() && clip.is_some() && stages > 1 {
             bail!(
-                "{} updates each stage by itself, so there is no global norm to clip; leave the limit out",
-                at.pipeline.schedule.about().name
+                "{name} updates each stage by itself, so there is no global norm to clip; leave the limit out"
+            );
+        }
+        if schedule.updates_each() && loss.is_some() {
+            bail!(
+                "{name} updates each stage by itself, so loss scaling cannot skip a step on all stages; use \
+                 another schedule, or a dtype of a larger range than f16"
             );
         }
         Ok(Self { model: Stages::new(at, design)?, keeper: Keeper::new(at.rests), rank, seed: 0 })
@@ -171,7 +184,8 @@ impl<D: Kernels> Trainer<D> {
         let design = model.design().clone();
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
-        let pass = Pass { mean_over: batch.counted(), ..pass };
+        let scale = rank.optimizer.scaling().loss.filter(|_| pass.learns);
+        let pass = Pass { mean_over: batch.mean_over(None, scale.map_or(0, |scale| scale.log2)), ..pass };
         let each = pass.learns && model.updates_each();
         let cut = BatchCut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns), each };
         let sums = MicrobatchSums {

@@ -134,7 +134,7 @@ fn predicted(
     microbatches: usize,
     machine: &Arc<Machine>,
 ) -> parallel::Result<(TrainingJob, StepTime)> {
-    let optimizer = (ADAMW, Some(1.0));
+    let optimizer = (ADAMW, Some(1.0).into());
     let job = TrainingJob { design: Design::Transformer(shape), optimizer, seq, batch_size, dtype: "bf16" };
     let at = (microbatches, usize::MAX);
     let step = KnownPrices::default().step::<Cpu<Bf16>>(layout, &job, at, machine)?;

@@ -17,7 +17,7 @@ use crate::search::{LayoutSearch, Weighed};
 use crate::space::{microbatches, powers};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use comm::{Axis, readable};
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, MetaOf};
 use layers::{Design, Shape, TokenShards, counted};
 use parallel::{Batch, BuildContext, Error, Layout, Result, Trainer, session};
 use serde::Serialize;
@@ -315,7 +315,7 @@ impl DecisionTrees<'_> {
         let step = |microbatches: usize| {
             let sequences = microbatches * layout.size(TokenShards::SEQUENCES);
             let batch = Batch::new(vec![job.sequence(); sequences], microbatches)?;
-            session::ghost::<D, _>(layout, (0, None), |at: BuildContext<Meta<D::Elem>>| {
+            session::ghost::<D, _>(layout, (0, None), |at: BuildContext<MetaOf<D>>| {
                 Trainer::new(&at, &job.design, job.optimizer)?.step(&batch, 0.0)?;
                 let ledger = at.mesh.ledger();
                 let of_data = ledger.iter().filter(|(axes, ..)| axes.contains(TokenShards::SEQUENCES));

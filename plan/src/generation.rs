@@ -13,7 +13,7 @@ use crate::search::BEST;
 use crate::space::{WORK, divisions, variants};
 use crate::step::{ChunkKind, chunk_kind, ends_of_stage};
 use comm::Axis;
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, MetaOf};
 use layers::{Choice, Design, PassContext, TokenShards, ops};
 use parallel::{BuildContext, Error, Layout, Result, Stages, session};
 use std::cmp::Ordering;
@@ -135,7 +135,7 @@ fn passes<D: Kernels>(
 ) -> Result<StagePasses> {
     let clock = StepClock::new(machine, layout.ranks() / layout.size(Axis::Pp));
     let timing = Some(clock.of_rank());
-    session::timed::<D, _>(layout, (rank, None), timing, |at: BuildContext<Meta<D::Elem>>| {
+    session::timed::<D, _>(layout, (rank, None), timing, |at: BuildContext<MetaOf<D>>| {
         let (mut model, vocabulary) = (Stages::new(&at, &job.design)?, job.design.outputs());
         let mut two = |prompt: usize| {
             let dealt = |tokens: &TokenShards| vec![prompt; tokens.sequences(texts).len()];

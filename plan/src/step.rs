@@ -7,8 +7,8 @@
 use crate::clock::{Lap, PARTS, Part, StepClock};
 use crate::machine::Machine;
 use comm::Axis;
-use kernels::{Kernels, Mask, Meta};
-use layers::{Design, OptimizerKind, TokenShards};
+use kernels::{Kernels, Mask, MetaOf};
+use layers::{Design, GradientScaling, OptimizerKind, TokenShards};
 use parallel::price::{MoveCosts, shows};
 use parallel::step::simulate::{StepTimes, simulate};
 use parallel::step::{Action, ActionPhase, Cell, Payload, Plan, moves_of_all};
@@ -22,8 +22,8 @@ use tensor::Device;
 pub struct TrainingJob {
     /// The model.
     pub design: Design,
-    /// The optimizer and the clip limit.
-    pub optimizer: (OptimizerKind, Option<f64>),
+    /// The optimizer, and how it scales gradients.
+    pub optimizer: (OptimizerKind, GradientScaling),
     /// Tokens of a sequence.
     pub seq: usize,
     /// Sequences of a step.
@@ -209,7 +209,7 @@ pub(crate) fn ends_of_stage(layout: &Layout, stage: usize) -> impl Iterator<Item
 /// If the design has an invalid size.
 pub fn model_flops<D: Kernels>(job: &TrainingJob) -> Result<f64> {
     let batch = Batch::new(vec![job.sequence()], 1)?;
-    let flops = session::ghost::<D, _>(&Layout::UNSPLIT, (0, None), |at: BuildContext<Meta<D::Elem>>| {
+    let flops = session::ghost::<D, _>(&Layout::UNSPLIT, (0, None), |at: BuildContext<MetaOf<D>>| {
         Trainer::new(&at, &job.design, job.optimizer)?.step(&batch, 0.0)?;
         Ok(at.device.meter().flops())
     })?;

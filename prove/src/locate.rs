@@ -188,7 +188,8 @@ mod tests {
                     matmul(&ones(1, 2), &head.columns()?)?
                 };
                 columns_gradient(&mut head, &ones(1, 2), &dy)?;
-                let report = Report { loss: ones(1, 1), norm2: Some(ones(1, 1)) };
+                let report =
+                    Report { loss: ones(1, 1), norm2: Some(ones(1, 1)), scale: None, skipped: false };
                 let seen = Activations::default();
                 let displayed =
                     StepRecords { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };

@@ -265,8 +265,8 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
             Ok(Some(dump::Recorded { after: Some(after), ..all }))
         },
     )?;
-    let ((kind, clip), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
-    let optimizer = lr.map(|lr| (kind, clip, lr));
+    let ((kind, scaling), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
+    let optimizer = lr.map(|lr| (kind, scaling.clip, lr));
     let about = Provenance { key: Some(key.0), layout: layout.to_string(), step: Some(0), optimizer };
     dump::write(dir, entries, ranks.into_iter().flatten().collect(), &about)
 }

@@ -4,7 +4,7 @@ use crate::cases::{CaseStep, Document, ProofCase};
 use crate::oracle::Oracle;
 use crate::{ProofProgress, oracle};
 use comm::Axis;
-use layers::{Choice, Design, OptimizerKind, RandomValues, SGD, Shape, Window, counted};
+use layers::{Choice, Design, GradientScaling, OptimizerKind, RandomValues, SGD, Shape, Window, counted};
 use parallel::{Batch, BuildContext, Layout, Result, Scheme, Sequence, Stages, dump, session};
 use reference::{Sparsity, StaleTrainer, Staleness, Weights};
 use std::fmt::{self, Arguments};
@@ -42,7 +42,7 @@ pub struct Subject {
     /// Batch and learning rate of each step.
     pub steps: Vec<(Batch, f64)>,
     /// The optimizer and the clip limit.
-    pub optimizer: (OptimizerKind, Option<f64>),
+    pub optimizer: (OptimizerKind, GradientScaling),
     /// Size of the window, if the model's was narrowed.
     pub narrowed: Option<usize>,
     /// Age of the weights that microbatches read, if each of them is an update.
@@ -103,7 +103,7 @@ impl Subject {
             model,
             texts: Vec::new(),
             steps,
-            optimizer: (SGD, Some(0.5)),
+            optimizer: (SGD, Some(0.5).into()),
             narrowed: None,
             stale: None,
             sparse: None,
@@ -128,7 +128,8 @@ impl Subject {
         let texts = (0..data.max(4)).map(|b| text(tokens(b).min(longest)));
         let texts = texts.filter(|_| reads_alone(&shape)).collect();
         let (optimizer, lr, clip, layout) = (SGD, 1.0, Some(0.5), Layout::UNSPLIT);
-        let case = ProofCase { key: Key(0), layout, shape, optimizer, lr, clip, steps, texts };
+        let case =
+            ProofCase { key: Key(0), layout, shape, optimizer, lr, clip, loss_scale: None, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
     }
     /// Returns the sequences of features whose outputs are compared.
@@ -164,11 +165,11 @@ impl Subject {
             end - first
         };
         let stale = Some(Staleness { stages: (0..stages).map(blocks).collect(), vertical });
-        Self { optimizer: (self.optimizer.0, None), stale, ..self.clone() }
+        Self { optimizer: (self.optimizer.0, GradientScaling::default()), stale, ..self.clone() }
     }
     /// Returns the oracle, with these weights.
     pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> Oracle<S> {
-        let ((kind, clip), design) = (self.optimizer, oracle::design(&self.model));
+        let ((kind, GradientScaling { clip, .. }), design) = (self.optimizer, oracle::design(&self.model));
         let sparse = &self.sparse.clone().unwrap_or_default();
         match self.stale.clone() {
             None => Oracle::Latest(reference::Trainer::new(design, kind, clip, weights).sparse(sparse)),
@@ -272,9 +273,10 @@ impl Subject {
     }
     /// Describes the optimizer, in words.
     pub fn learner(&self) -> String {
-        let (kind, clip) = self.optimizer;
+        let (kind, GradientScaling { clip, loss }) = self.optimizer;
         let clipped = clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"));
-        format!("{kind}{clipped}")
+        let scaled = loss.map_or_else(String::new, |of| format!(", its loss scaled by 2^{}", of.log2));
+        format!("{kind}{clipped}{scaled}")
     }
 }
 

@@ -2,7 +2,7 @@
 //! the oracle.
 use super::Difference;
 use comm::Mesh;
-use kernels::Kernels;
+use kernels::{Kernels, loss_scale};
 use layers::{Builder, Draw, Params, RandomValues, ValueSource};
 use parallel::Report;
 use reference::Weights;
@@ -33,8 +33,12 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     for (what, number) in [("loss", &report.loss)].into_iter().chain(norm2) {
         see(format!("step {n}: {what}"), number.read().unwrap_or_default());
     }
+    let by = report.scale.map_or(D::Elem::ONE, |log2| loss_scale::<D::Elem>(log2).inv());
     for param in &params {
-        let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
+        let mut gradient = param.gather_gradient(mesh)?.unwrap_or_default();
+        for g in &mut gradient {
+            *g = *g * by;
+        }
         see(format!("step {n}: gradient of {}", param.name()), gradient);
     }
     let noise = noise(n);

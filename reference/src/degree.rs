@@ -156,6 +156,7 @@ impl Scalar for Degree {
     const ONE: Self = Self::ZERO;
     const NEG_INF: Self = Degree { total: f64::NEG_INFINITY, power: 0.0, reach: 0.0, id: 0 };
     type Wide = Self;
+    type Priced = Self;
     fn from_f64(_: f64) -> Self {
         Self::ZERO
     }

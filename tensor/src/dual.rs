@@ -41,6 +41,7 @@ impl<S: Coded> Scalar for Dual<S> {
     const ONE: Self = Dual { value: S::ONE, tangent: S::ZERO };
     const NEG_INF: Self = Dual { value: S::NEG_INF, tangent: S::ZERO };
     type Wide = Self;
+    type Priced = Self;
     fn from_f64(x: f64) -> Self {
         Self::constant(S::from_f64(x))
     }

@@ -152,6 +152,7 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     const ONE: Self = Self(1);
     const NEG_INF: Self = Self(u64::MAX);
     type Wide = Self;
+    type Priced = Self;
     fn from_f64(x: f64) -> Self {
         if x == 0.0 {
             return Self(0);

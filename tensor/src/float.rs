@@ -10,6 +10,7 @@ macro_rules! every_float {
     ($($then:ident)::+ $(, $arguments:tt)*) => {
         $($then)::+! { $($arguments)*
             F32 f32, "32 bits";
+            F16 $crate::F16, "16 bits, more precise than bf16, but of a small range: training scales the loss";
             Bf16 $crate::Bf16, "16 bits, the upper half of f32; gradients, masters, moments and sums are f32";
             F64 f64, "64 bits: the reference for the others";
         }
@@ -37,9 +38,13 @@ macro_rules! float {
             const ONE: $t = 1.0;
             const NEG_INF: $t = <$t>::NEG_INFINITY;
             type Wide = Self;
+            type Priced = Self;
             #[inline(always)]
             fn from_f64(x: f64) -> $t {
                 x as $t
+            }
+            fn is_finite(self) -> bool {
+                $t::is_finite(self)
             }
             #[inline(always)]
             fn inv(self) -> $t {

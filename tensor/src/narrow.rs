@@ -60,10 +60,12 @@ macro_rules! narrow_float {
 
         impl Scalar for $name {
             const NAME: &'static str = $text;
+            const SMALL_RANGE: bool = $exponent < 8;
             const ZERO: Self = Self(0);
             const ONE: Self = Self(((1 << ($exponent - 1)) - 1) << (15 - $exponent));
             const NEG_INF: Self = Self(0xFFFF >> (15 - $exponent) << (15 - $exponent));
             type Wide = f32;
+            type Priced = crate::Bf16;
             /// Rounds once: rounding to 32 bits first would move a value beside a midpoint onto the midpoint.
             fn from_f64(x: f64) -> Self {
                 Self(crate::safetensors::rounding::bits::<$exponent>(x))
@@ -73,6 +75,9 @@ macro_rules! narrow_float {
                 self.by(|x| Scalar::pow(x, n))
             }
             narrow_float! { @by_f32 inv sigmoid normal_cdf normal_pdf step sign rsqrt }
+            fn is_finite(self) -> bool {
+                self.widen().is_finite()
+            }
             #[inline(always)]
             fn order(self, other: Self) -> std::cmp::Ordering {
                 self.widen().order(other.widen())

@@ -92,6 +92,14 @@ pub trait Scalar:
     fn narrow(wide: Self::Wide) -> Self {
         wide.into()
     }
+    /// Dtype that stands for it in prices: its elements, and those of its wide dtype, have the same size.
+    type Priced: Scalar;
+    /// True for a float whose range is smaller than that of f32, so that training scales the loss.
+    const SMALL_RANGE: bool = false;
+    /// Returns true for all but a float's infinities and NaN.
+    fn is_finite(self) -> bool {
+        true
+    }
     /// Converts a constant: rounded on floats, the exact image of the dyadic value in the field.
     fn from_f64(x: f64) -> Self;
     /// Converts a count; `1/n` is `from_usize(n).inv()`.

@@ -1,6 +1,6 @@
 //! Checks of `loss.cu`.
 use super::{Side, SideKernels, check, draw, whole};
-use kernels::{LossTerms, RowShard};
+use kernels::{LossTerms, MeanOver, RowShard};
 use tensor::{IGNORED, mix};
 
 /// Draws `n` ids below `most`; some are ignored.
@@ -71,20 +71,24 @@ pub(crate) fn sums<D: SideKernels>(c: &mut Side<D>) {
     }
 }
 
-const PLAIN: LossTerms = LossTerms { mean_over: 40, smoothing: 0.0, z: 0.0, vocabulary: 70 };
-const TERMS: [LossTerms; 5] = [
+const PLAIN: LossTerms = LossTerms { mean_over: MeanOver::of(40), smoothing: 0.0, z: 0.0, vocabulary: 70 };
+const TERMS: [LossTerms; 6] = [
     PLAIN,
     LossTerms { smoothing: 0.25, ..PLAIN },
     LossTerms { z: 0.5, ..PLAIN },
     LossTerms { smoothing: 0.1, z: 0.01, ..PLAIN },
-    LossTerms { mean_over: 0, ..PLAIN },
+    LossTerms { mean_over: MeanOver { targets: 40, log2: 2 }, ..PLAIN },
+    LossTerms { mean_over: MeanOver::of(0), ..PLAIN },
 ];
 
 /// Checks fewer rows than threads, and more, and none.
 pub(crate) fn cross_entropy<D: SideKernels>(c: &mut Side<D>) {
     for (terms, rows) in TERMS.iter().flat_map(|terms| [0, 1, 40, 1500].map(|rows| (terms, rows))) {
         let targets = c.words(&drawn(rows, 70));
-        let terms = LossTerms { mean_over: terms.mean_over * rows / 40, ..*terms };
+        let terms = LossTerms {
+            mean_over: MeanOver { targets: terms.mean_over.targets * rows / 40, ..terms.mean_over },
+            ..*terms
+        };
         let n = if terms.smoothing == 0.0 { 2 } else { 3 };
         let sums = c.of([rows, n, 4, 1], |i| 0.5 + (i * 7 % 64) as f64 / 8.0);
         let [mut loss, mut m] = [[1, 1, 3, 1], [rows, 1, 4, 2]].map(|shape| c.of(shape, draw(1)));
@@ -100,7 +104,10 @@ pub(crate) fn cross_entropy_backward<D: SideKernels>(c: &mut Side<D>) {
         let (targets, slice) = (c.words(&drawn(40, cols + 20)), RowShard { first, len: cols });
         let mut logits = c.of([40, cols, wide, at], draw(1));
         let lse = c.wide([40, 1, 2, 1], |i| (i % 9) as f64 / 4.0);
-        let terms = LossTerms { mean_over: terms.mean_over / 8, ..*terms };
+        let terms = LossTerms {
+            mean_over: MeanOver { targets: terms.mean_over.targets / 8, ..terms.mean_over },
+            ..*terms
+        };
         check!(c.cross_entropy_backward(logits.to(), lse.of(), &targets, slice, &terms) => logits 2.0);
     }
 }
@@ -109,8 +116,9 @@ pub(crate) fn cross_entropy_backward<D: SideKernels>(c: &mut Side<D>) {
 pub(crate) fn mean_square<D: SideKernels>(c: &mut Side<D>) {
     let shapes = SHAPES.into_iter().flat_map(|shape| [9, 200, 0].map(|rows| (rows, shape)));
     for ((rows, [cols, wide, at]), numbers) in shapes.flat_map(|shape| [0, 32, 4096].map(|n| (shape, n))) {
+        let over = MeanOver { targets: numbers, log2: (numbers % 5) as u32 };
         let [mut x, y] = [1, 2].map(|seed| c.of([rows, cols, wide, at], whole(seed)));
         let mut loss = c.wide([1, 1, 3, 1], draw(3));
-        check!(c.mean_square(loss.to(), x.to(), y.of(), numbers) => loss 0.0, x 0.0);
+        check!(c.mean_square(loss.to(), x.to(), y.of(), over) => loss 0.0, x 0.0);
     }
 }

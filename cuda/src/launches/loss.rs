@@ -2,7 +2,7 @@
 use super::{LaunchConfig, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
 use crate::card::Argument;
 use crate::gpu::Gpu;
-use kernels::{LossTerms, RowShard};
+use kernels::{LossTerms, MeanOver, RowShard};
 use tensor::{Index, Scalar};
 
 /// One block per row, also if rows have no columns.
@@ -15,15 +15,10 @@ fn ends(slice: RowShard) -> [u32; 2] {
     [slice.first, slice.len].map(|n| u32::try_from(n).expect("ids are below 2^32"))
 }
 
-/// Returns 1/n, or 0 for n = 0.
-fn inverse(n: usize) -> f64 {
-    if n == 0 { 0.0 } else { 1.0 / n as f64 }
-}
-
-/// Returns 1/n, 1 − ε, ε/V, λ.
+/// Returns the share of a target, 1 − ε, ε/V, λ.
 fn constants(terms: &LossTerms) -> [f32; 4] {
-    let every = terms.smoothing * inverse(terms.vocabulary);
-    [inverse(terms.mean_over), 1.0 - terms.smoothing, every, terms.z].map(|x| x as f32)
+    let every = terms.smoothing * MeanOver::of(terms.vocabulary).share::<f64>();
+    [terms.mean_over.share(), 1.0 - terms.smoothing, every, terms.z].map(|x| x as f32)
 }
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
@@ -94,8 +89,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
 
     /// Sums each block, then the blocks' sums.
-    pub(crate) fn mean_square(&self, loss: MatrixOut<f32>, x: MatrixOut<S>, y: MatrixIn<S>, numbers: usize) {
-        let (shape, share) = (each(self.0, MatrixView::from(&y).len().div_ceil(4)), inverse(numbers));
+    pub(crate) fn mean_square(&self, loss: MatrixOut<f32>, x: MatrixOut<S>, y: MatrixIn<S>, over: MeanOver) {
+        let (shape, share) = (each(self.0, MatrixView::from(&y).len().div_ceil(4)), over.share::<f64>());
         let mut parts = scratch(self.0, 1, shape.blocks[0]);
         self.launch("mean_square", shape, &[&parts.view_mut(), &x, &y, &((2.0 * share) as f32)]);
         let one = LaunchConfig { blocks: [1; 3], ..shape };

@@ -59,6 +59,11 @@ pub(crate) fn differs_from(flag: &str, given: &impl Display, begun: &impl Displa
     format!("--{flag} is {given}, but the run to resume began with {begun}; leave it out")
 }
 
+/// Says that a flag differs from the setting of a run that has begun, if it is given and does.
+pub(crate) fn differs<T: PartialEq + Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
+    given.filter(|given| *given != begun).map(|given| differs_from(flag, &given, &begun))
+}
+
 /// A model, given by its name or its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelName {

@@ -63,11 +63,19 @@ impl ProgressWatch {
         let memory = readable(memory);
         let held_out = line.held_out_bits_per_byte.map(|bits| format!(", held out {bits:.3}"));
         let (held_out, speed) = (held_out.unwrap_or_default(), speed(line.tokens_per_second));
-        let says = format!("loss {:.4}{held_out}, lr {:.1e}, {speed} token/s, {memory}", line.loss, line.lr);
+        let scale = line.loss_scale.map(|scale| format!(", loss scale {scale}")).unwrap_or_default();
+        let skipped = if line.skipped { " (skipped, as gradients overflow)" } else { "" };
+        let says = format!(
+            "loss {:.4}{held_out}, lr {:.1e}{scale}{skipped}, {speed} token/s, {memory}",
+            line.loss, line.lr
+        );
         self.bar.set_position(line.step as u64);
         let (text, evaluated) =
             (format!("step {}: {says}", line.step), line.held_out_bits_per_byte.is_some());
-        if !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1 || evaluated) {
+        if !self.terminal
+            && !quiet
+            && (line.step.is_multiple_of(10) || line.step == 1 || evaluated || line.skipped)
+        {
             out::note(&text);
         }
         if evaluated {

@@ -21,7 +21,7 @@ use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, any_ids, learner, out, pictures, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
-use layers::{OptimizerKind, SGD, counted};
+use layers::{GradientScaling, LossScaling, OptimizerKind, SGD, counted};
 use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
 use models::text::Corpus;
@@ -31,7 +31,7 @@ use parallel::pipeline::Pipeline;
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
 use prove::{OracleTraces, Subject, prove_in};
-use tensor::{Bf16, Cpu, Key, Real, Scalar};
+use tensor::{Bf16, Cpu, Device, Key, Real, Scalar};
 use timed::row;
 
 /// Sizes of the work.
@@ -201,7 +201,7 @@ fn subject(
         model: design.clone(),
         texts,
         steps: vec![(batch, LR)],
-        optimizer: (work.optimizer, Some(CLIP)),
+        optimizer: (work.optimizer, Some(CLIP).into()),
         narrowed: None,
         stale: None,
         sparse: None,
@@ -360,12 +360,13 @@ fn training<D: RunDevice>(
 }
 
 fn trainer<D: RunDevice>(work: &Comparison, at: &BuildContext<D>) -> Result<Trainer<D>> {
-    Trainer::new(at, &work.model.design, optimizer(work, &at.pipeline))
+    Trainer::new(at, &work.model.design, optimizer::<D>(work, &at.pipeline))
 }
 
 /// The optimizer of training rows under a pipeline.
-fn optimizer(work: &Comparison, pipeline: &Pipeline) -> (OptimizerKind, Option<f64>) {
-    (work.optimizer, pipeline.clip(Some(CLIP)))
+fn optimizer<D: Device>(work: &Comparison, pipeline: &Pipeline) -> (OptimizerKind, GradientScaling) {
+    let loss = LossScaling::usual::<D::Elem>();
+    (work.optimizer, GradientScaling { clip: pipeline.clip(Some(CLIP)), loss })
 }
 
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.

@@ -10,7 +10,7 @@ use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use clap::Args;
 use comm::Axis;
-use kernels::Meta;
+use kernels::MetaOf;
 use layers::{LayerCounts, counted};
 use models::{Model, TrainableModel, ids, text};
 use parallel::dtype::RunDevice;
@@ -101,9 +101,7 @@ pub fn evaluate<D: RunDevice>(
     let peak = price::peak_of_all::<D, _>(
         layout,
         |tokens| largest.dealt(&tokens),
-        |at: BuildContext<Meta<D::Elem>>| {
-            Trainer::evaluator(&at, design)?.evaluate(&largest, &|_| ()).map(drop)
-        },
+        |at: BuildContext<MetaOf<D>>| Trainer::evaluator(&at, design)?.evaluate(&largest, &|_| ()).map(drop),
     )?;
     budget::fits::<D::Place>(
         format_args!("evaluating under {layout}"),

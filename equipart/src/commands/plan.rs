@@ -13,7 +13,7 @@ use crate::commands::train::settings::at_least_1;
 use clap::Args;
 use comm::readable;
 use kernels::Kernels;
-use layers::{Design, OptimizerKind, counted};
+use layers::{Design, GradientScaling, OptimizerKind, counted};
 use models::Config;
 use parallel::dtype::DtypeName;
 use parallel::{Error, Layout, Result, bail, with_dtype};
@@ -110,7 +110,8 @@ impl PlanArgs {
         if tokens > MOST[1] as u128 {
             bail!("the step has {tokens} tokens; it may have at most {}", MOST[1]);
         }
-        let optimizer = (self.constants.of(self.optimizer, 1.0)?, Some(1.0));
+        let scaling = GradientScaling { clip: Some(1.0), loss: self.dtype.loss_scaling() };
+        let optimizer = (self.constants.of(self.optimizer, 1.0)?, scaling);
         let design = Design::from(config.shape);
         Ok(TrainingJob { design, optimizer, seq, batch_size: self.batch_size, dtype: self.dtype.name() })
     }

@@ -17,7 +17,7 @@ use crate::commands::train::settings::Settings;
 use crate::device::in_device;
 use clap::Args;
 use comm::Ledger;
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, Meta, MetaOf};
 use layers::{Builder, Design, LayerCounts, OptimizerKind};
 use models::{Config, Model};
 use parallel::dtype::{DtypeName, RunDevice};
@@ -103,6 +103,7 @@ impl PriceArgs {
             microbatches,
             optimizer: self.constants.of(self.optimizer, 1.0)?,
             clip: self.layout.pipeline().clip(Some(1.0)),
+            loss_scaling: self.number.name.loss_scaling(),
             dropout: self.dropout.0,
             label_smoothing: self.label_smoothing,
             z_loss: self.z_loss,
@@ -244,7 +245,7 @@ fn rank_price<D: RunDevice>(
     layout: &Layout,
     rank: usize,
 ) -> Result<Price> {
-    let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings);
+    let run = |at: BuildContext<MetaOf<D>>| run(at, of, settings);
     let Cost { peaks, flops, traffic: ledger, offloaded } =
         session::ghost::<D, _>(layout, (rank, None), run)?;
     let mut peak_bytes: BTreeMap<_, _> =
@@ -284,7 +285,7 @@ fn kinds_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout
         all.into_iter().map(|kind| Price { rank: kind.first, ranks: kind.ranks, ..kind.price }).collect();
     let most = all.iter().map(|price| (price.rank, price.peak_bytes["total"]));
     if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
-        let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings).map(drop);
+        let run = |at: BuildContext<MetaOf<D>>| run(at, of, settings).map(drop);
         budget::check_limit::<D>(layout, most, run)?;
     }
     Ok(all)
@@ -293,7 +294,7 @@ fn kinds_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout
 /// Returns the methods of attention that fit a layout whose ranks share tokens.
 fn methods_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Method>> {
     let fits = |layout: &Layout| layout.fits(of.0).is_ok();
-    let run = |at: BuildContext<Meta<D::Elem>>| run(at, of, settings);
+    let run = |at: BuildContext<MetaOf<D>>| run(at, of, settings);
     methods::all(layout, fits, |layout, rank| session::ghost::<D, _>(layout, (rank, None), run))
 }
 

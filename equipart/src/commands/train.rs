@@ -8,6 +8,7 @@ pub mod epochs;
 pub mod evaluations;
 pub(crate) mod flags;
 pub(crate) mod log;
+mod loss_scale;
 mod planned;
 pub mod run;
 pub mod schedule;

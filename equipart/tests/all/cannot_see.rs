@@ -64,7 +64,7 @@ fn changes() -> Vec<Change> {
         ("the smoothing", |s| shape(s).loss.smoothing = 0.126),
         ("the z-loss", |s| shape(s).loss.z = 1.1e-3),
         ("the rate", |s| s.steps[1].1 = 1.1),
-        ("the clip limit", |s| s.optimizer.1 = Some(0.51)),
+        ("the clip limit", |s| s.optimizer.1 = Some(0.51).into()),
         ("β₁", |s| s.optimizer.0 = adamw(0.91, 0.95, 1e-8, 0.1)),
         ("β₂", |s| s.optimizer.0 = adamw(0.9, 0.96, 1e-8, 0.1)),
         ("Adam's ε", |s| s.optimizer.0 = adamw(0.9, 0.95, 1.1e-8, 0.1)),
@@ -84,7 +84,7 @@ fn shape(subject: &mut Subject) -> &mut Shape {
 #[test]
 fn every_constant_that_is_changed_is_seen() {
     let (none, key) = (layout("none"), [Key(11)]);
-    let subject = Subject { optimizer: (ADAMW, Some(0.5)), ..Subject::small(ALIVE, &none).unwrap() };
+    let subject = Subject { optimizer: (ADAMW, Some(0.5).into()), ..Subject::small(ALIVE, &none).unwrap() };
     assert_eq!(subject.model, ALIVE.into(), "nothing was narrowed");
     let truths = OracleTraces::only(subject.clone());
     assert!(prove(&subject, &none, &key, &truths).unwrap().equal);

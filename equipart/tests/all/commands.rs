@@ -1,6 +1,6 @@
 //! The binary: what its commands print, and what bad input gets: one sentence, exit code 2, nothing written.
-use crate::bf16::LARGEST;
 use crate::child::{equipart, foreign, refused};
+use crate::narrow::LARGEST;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;

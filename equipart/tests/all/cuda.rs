@@ -1,8 +1,8 @@
 //! Commands with `--device cuda`, as their users call them: on the driver's twin, which runs the GPU's
 //! kernels on the host. Where there is no C++ compiler to make it with, these tests say so.
-use crate::bf16::{deviation, roundings, three_deviations};
 use crate::child::{binary, output};
 use crate::memory::path;
+use crate::narrow::{deviation, roundings, three_deviations};
 use equipart::commands::diff::unit;
 use serde_json::Value;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Parts of a vocabulary-parallel cross-entropy, and the embedding.
 use super::matrices::{In, Out};
 use super::simd::{stab, sum};
-use crate::{LossTerms, RowShard};
+use crate::{LossTerms, MeanOver, RowShard};
 use tensor::{IGNORED, Scalar};
 
 #[inline(always)]
@@ -45,18 +45,13 @@ struct Constants<S> {
     z: S,
 }
 
-/// 1/n; 0 if n is 0.
-fn inverse<S: Scalar>(n: usize) -> S {
-    if n == 0 { S::ZERO } else { S::from_usize(n).inv() }
-}
-
 impl<S: Scalar> Constants<S> {
     fn of(terms: &LossTerms) -> Self {
         let smoothing = S::from_f64(terms.smoothing);
         Self {
-            share: inverse(terms.mean_over),
+            share: terms.mean_over.share(),
             own: S::ONE - smoothing,
-            every: smoothing * inverse::<S>(terms.vocabulary),
+            every: smoothing * MeanOver::of(terms.vocabulary).share::<S>(),
             z: S::from_f64(terms.z),
         }
     }
@@ -114,8 +109,8 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
 }
 
 #[inline(always)]
-pub(super) fn mean_square<S: Scalar>(mut loss: Out<S::Wide>, mut x: Out<S>, y: In<S>, numbers: usize) {
-    let (share, mut total) = (inverse::<S::Wide>(numbers), S::Wide::ZERO);
+pub(super) fn mean_square<S: Scalar>(mut loss: Out<S::Wide>, mut x: Out<S>, y: In<S>, over: MeanOver) {
+    let (share, mut total) = (over.share::<S::Wide>(), S::Wide::ZERO);
     let twice = S::Wide::from_usize(2) * share;
     for i in 0..y.rows() {
         let (x, y) = (x.row(i), y.row(i));

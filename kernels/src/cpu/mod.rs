@@ -7,6 +7,7 @@ mod attention_backward;
 mod attention_tile;
 pub mod bf16;
 mod elementwise;
+mod f16;
 mod factor;
 mod few;
 mod gemm;
@@ -36,7 +37,7 @@ pub use simd::widest;
 
 use crate::every_kernel;
 use crate::{
-    Activation, Attend, Heads, Kernels, LossTerms, OrderedKernels, Qkv, RouterBalance, RouterNoise,
+    Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
     RouterTerms, RowShard, RunningSoftmax, Write,
 };
 use attention::TileRows;

@@ -1,11 +1,11 @@
 //! Embedding, loss and logits: values and gradients against definitions.
 use crate::proof::{Matrix, assert_close, assert_derivative, draw, filled, matrix, read, under_two_keys};
-use kernels::{CpuScalar, Kernels, LossTerms, RowShard};
+use kernels::{CpuScalar, Kernels, LossTerms, MeanOver, RowShard};
 use tensor::{Cpu, Dual, F61, Host, IGNORED, Index, Key, Scalar};
 
 const V: usize = 7;
 const TARGETS: [u32; 5] = [3, IGNORED, 0, 6, 3];
-const PLAIN: LossTerms = LossTerms { mean_over: 9, smoothing: 0.0, z: 0.0, vocabulary: V };
+const PLAIN: LossTerms = LossTerms { mean_over: MeanOver::of(9), smoothing: 0.0, z: 0.0, vocabulary: V };
 const ALL: [LossTerms; 4] = [
     PLAIN,
     LossTerms { smoothing: 0.25, ..PLAIN },
@@ -130,25 +130,25 @@ fn cross_entropy_backward_equals_the_derivative_exactly() {
 /// Kills: a mean over the rows, or over what is at hand; a gradient without its 2, or of the other sign; 1/0.
 #[test]
 fn mean_squares_equal_their_formula_and_derivative_exactly() {
-    fn run<S: CpuScalar>(numbers: usize) -> [Matrix<S>; 2]
+    fn run<S: CpuScalar>(over: MeanOver) -> [Matrix<S>; 2]
     where
         Cpu<S>: Kernels<Elem = S, Place = Host, Wide = Cpu<S>>,
     {
         let (mut loss, mut d) = (filled(1, 1, S::ONE), draw::<S>(1, 3, V));
         let y = matrix(3, V, |i| S::from_usize(31 * i % 17));
-        Cpu::<S>::default().mean_square(loss.view_mut(), d.view_mut(), y.view(), numbers);
+        Cpu::<S>::default().mean_square(loss.view_mut(), d.view_mut(), y.view(), over);
         [loss, d]
     }
     under_two_keys(|| {
         let x = draw::<F61>(1, 3, V);
         let far = read(&x).into_iter().enumerate().map(|(i, x)| x - F61::from_usize(31 * i % 17));
         let (far, share) = (far.collect::<Vec<_>>(), F61::from_usize(50).inv());
-        let [loss, d] = run::<F61>(50);
+        let [loss, d] = run::<F61>(MeanOver::of(50));
         assert_eq!(read(&loss), [far.iter().fold(F61::ZERO, |sum, &far| sum + far * far) * share]);
         assert_eq!(read(&d), far.iter().map(|&far| far * share + far * share).collect::<Vec<_>>());
         let moving = draw::<Dual<F61>>(1, 3, V);
-        assert_derivative(&filled(1, 1, F61::ONE), &run(50)[0], &[(&moving, &d)]);
-        assert_eq!(run::<F61>(0).map(|x| read(&x)), [vec![F61::ZERO], vec![F61::ZERO; 3 * V]]);
+        assert_derivative(&filled(1, 1, F61::ONE), &run(MeanOver::of(50))[0], &[(&moving, &d)]);
+        assert_eq!(run::<F61>(MeanOver::of(0)).map(|x| read(&x)), [vec![F61::ZERO], vec![F61::ZERO; 3 * V]]);
     });
 }
 
@@ -156,13 +156,40 @@ fn mean_squares_equal_their_formula_and_derivative_exactly() {
 #[test]
 fn a_loss_of_no_targets_is_zero() {
     under_two_keys(|| {
-        for terms in ALL.map(|terms| LossTerms { mean_over: 0, ..terms }) {
+        for terms in ALL.map(|terms| LossTerms { mean_over: MeanOver::of(0), ..terms }) {
             let [loss, _, d] = split(&draw::<F61>(1, 2, V), &[IGNORED; 2], &[3, 4], &terms);
             assert_eq!((read(&loss), read(&d)), (vec![F61::ZERO], vec![F61::ZERO; 2 * V]));
         }
     });
-    let [loss, ..] = split(&draw::<f32>(1, 1, V), &[IGNORED], &[V], &LossTerms { mean_over: 0, ..PLAIN });
+    let [loss, ..] =
+        split(&draw::<f32>(1, 1, V), &[IGNORED], &[V], &LossTerms { mean_over: MeanOver::of(0), ..PLAIN });
     assert_eq!(read(&loss), [0.0]);
+}
+
+/// Kills: a loss or a gradient that is not scaled, or scaled twice.
+#[test]
+fn a_scaled_loss_and_its_gradient_are_multiples() {
+    under_two_keys(|| {
+        let scale = F61::from_usize(1 << 16);
+        let scaled = |x: &Matrix<F61>| read(x).into_iter().map(|x| scale * x).collect::<Vec<_>>();
+        for terms in ALL {
+            let of = |log2| {
+                let mean_over = MeanOver { log2, ..terms.mean_over };
+                split(&draw::<F61>(1, 5, V), &TARGETS, &[3, 4], &LossTerms { mean_over, ..terms })
+            };
+            let ([loss, lse, d], [scaled_loss, same_lse, scaled_d]) = (of(0), of(16));
+            assert_eq!((read(&scaled_loss), read(&scaled_d)), (scaled(&loss), scaled(&d)), "{terms:?}");
+            assert_eq!(read(&same_lse), read(&lse));
+        }
+        let of = |log2| {
+            let (mut loss, mut d, y) =
+                (filled(1, 1, F61::ONE), draw::<F61>(1, 3, V), matrix(3, V, F61::from_usize));
+            let over = MeanOver { targets: 50, log2 };
+            Cpu::<F61>::default().mean_square(loss.view_mut(), d.view_mut(), y.view(), over);
+            [loss, d]
+        };
+        assert_eq!(of(16).map(|x| read(&x)), of(0).map(|x| scaled(&x)));
+    });
 }
 
 /// Rows longer than the lanes. Kills: a remainder lost, 1/V or λ that is rounded away.
@@ -183,7 +210,7 @@ fn single_precision_equals_double() {
 fn logits_of_two_hundred_do_not_overflow() {
     let rows = [[200.0, -200.0, 0.0], [-200.0, -200.0, -200.0]];
     let logits = matrix(2, 3, |i| rows[i / 3][i % 3]);
-    let terms = LossTerms { mean_over: 2, vocabulary: 3, ..PLAIN };
+    let terms = LossTerms { mean_over: MeanOver::of(2), vocabulary: 3, ..PLAIN };
     let [loss, _, d] = split::<f32>(&logits, &[2, 1], &[3], &terms);
     let wanted = 100.0 + 3.0f32.ln() / 2.0;
     assert!((read(&loss)[0] - wanted).abs() < 1e-3, "{:?} {wanted}", read(&loss));

@@ -1,25 +1,51 @@
-//! The proof of narrow numbers: every kernel on bf16 gives bit for bit what the same kernel gives on the same
-//! values in f32, rounded once where the result is narrow. So all that is proven of the wide kernel holds of
-//! the narrow one, but for one rounding a number. Products alone add up in another order; their own tests
-//! judge them.
+//! The proof of narrow numbers: every kernel on a float of 16 bits gives bit for bit what the same kernel
+//! gives on the same values in f32, rounded once where the result is narrow. So all that is proven of the
+//! wide kernel holds of the narrow one, but for one rounding a number. Products alone add up in another
+//! order; their own tests judge them.
 use crate::proof::{Matrix, draw, filled, index, matrix, read};
 use kernels::{
-    Activation, Attend, Heads, Kernels, LossTerms, Mask, OrderedKernels, Qkv, RowShard, RunningSoftmax,
-    Segment, Span, Write,
+    Activation, Attend, Heads, Kernels, LossTerms, Mask, MeanOver, OrderedKernels, Qkv, RowShard,
+    RunningSoftmax, Segment, Span, Write,
 };
-use tensor::{Bf16, Cpu, Dropout, Host, IGNORED, Index, Rope, Scalar};
+use tensor::{Cpu, Dropout, Host, IGNORED, Index, Rope, Scalar};
 
-type Narrow = Matrix<Bf16>;
 type Wide = Matrix<f32>;
 
+/// The host's kernels of a float of 16 bits.
+trait Kernels16<N>: OrderedKernels<Elem = N, Place = Host, Wide = Cpu<f32>> + Default {}
+impl<N, D: OrderedKernels<Elem = N, Place = Host, Wide = Cpu<f32>> + Default> Kernels16<N> for D {}
+
+/// Tests of both floats of 16 bits.
+macro_rules! both {
+    ($($name:ident)*) => {
+        mod bf16 {
+            $(#[test]
+            fn $name() {
+                super::$name::<tensor::Bf16>();
+            })*
+        }
+        mod f16 {
+            $(#[test]
+            fn $name() {
+                super::$name::<tensor::F16>();
+            })*
+        }
+    };
+}
+both! {
+    element_wise_kernels_round_once positions_and_dropout_round_once norms_round_once_and_keep_wide_statistics
+    attention_rounds_once loss_and_embedding_round_once optimizers_move_the_master_and_round_it_once
+    wide_products_are_not_rounded the_first_of_narrow_numbers_are_those_of_wide_ones
+}
+
 /// The same values as wide numbers.
-fn wide(x: &Narrow) -> Wide {
+fn wide<N: Scalar<Wide = f32>>(x: &Matrix<N>) -> Wide {
     let values = read(x);
     matrix(x.rows(), x.cols(), |i| values[i].widen())
 }
 
-fn equal(seen: &Narrow, wanted: &Wide, what: &str) {
-    let wanted: Vec<_> = read(wanted).into_iter().map(Bf16::narrow).collect();
+fn equal<N: Scalar<Wide = f32>>(seen: &Matrix<N>, wanted: &Wide, what: &str) {
+    let wanted: Vec<_> = read(wanted).into_iter().map(N::narrow).collect();
     assert!(wanted.iter().any(|x| x.widen() != 0.0), "{what}: nothing to compare");
     assert_eq!(read(seen), wanted, "{what}");
 }
@@ -29,23 +55,31 @@ fn same(seen: &Wide, wanted: &Wide, what: &str) {
     assert_eq!(read(seen), read(wanted), "{what}");
 }
 
-const CPU: fn() -> (Cpu<Bf16>, Cpu<f32>) = || (Cpu::default(), Cpu::default());
+fn cpus<N: Scalar<Wide = f32>>() -> (Cpu<N>, Cpu<f32>) {
+    (Cpu::default(), Cpu::default())
+}
+
 const ROWS: usize = 7;
 const COLS: usize = 70; // more than the lanes of a sum, and a rest
 
-fn inputs<const N: usize>(rows: usize, cols: usize) -> ([Narrow; N], [Wide; N]) {
-    let narrow = std::array::from_fn(|i| draw::<Bf16>(i as u64 + 1, rows, cols));
+fn inputs<N: Scalar<Wide = f32>, const COUNT: usize>(
+    rows: usize,
+    cols: usize,
+) -> ([Matrix<N>; COUNT], [Wide; COUNT]) {
+    let narrow = std::array::from_fn(|i| draw::<N>(i as u64 + 1, rows, cols));
     let widened = narrow.each_ref().map(wide);
     (narrow, widened)
 }
 
 /// Kills: a function of a rounded argument, a sum of rounded terms, a second rounding.
-#[test]
-fn element_wise_kernels_round_once() {
-    let (cpu, f32s) = CPU();
-    let ([x, g, u], [wx, wg, wu]) = inputs::<3>(ROWS, COLS);
+fn element_wise_kernels_round_once<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let (cpu, f32s) = cpus::<N>();
+    let ([x, g, u], [wx, wg, wu]) = inputs::<N, 3>(ROWS, COLS);
     for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
-        let (mut y, mut wy) = (filled(ROWS, COLS, Bf16::ZERO), filled(ROWS, COLS, 0.0));
+        let (mut y, mut wy) = (filled(ROWS, COLS, N::ZERO), filled(ROWS, COLS, 0.0));
         cpu.activate(y.view_mut(), x.view(), f);
         f32s.activate(wy.view_mut(), wx.view(), f);
         equal(&y, &wy, "activate");
@@ -53,7 +87,7 @@ fn element_wise_kernels_round_once() {
         f32s.activate_backward(wy.view_mut(), wx.view(), wg.view(), f);
         equal(&y, &wy, "activate backward");
     }
-    let ([mut y, mut z], [mut wy, mut wz]) = inputs::<2>(ROWS, COLS);
+    let ([mut y, mut z], [mut wy, mut wz]) = inputs::<N, 2>(ROWS, COLS);
     cpu.swiglu(y.view_mut(), g.view(), u.view());
     f32s.swiglu(wy.view_mut(), wg.view(), wu.view());
     equal(&y, &wy, "swiglu");
@@ -67,11 +101,9 @@ fn element_wise_kernels_round_once() {
     cpu.add(y.view_mut(), x.view());
     equal(&y, &matrix(ROWS, COLS, |i| sum[i]), "add");
     cpu.stab(y.view_mut(), u.view());
-    let most: Vec<_> =
-        read(&u).iter().zip(&sum).map(|(a, b)| a.widen().max(Bf16::narrow(*b).widen())).collect();
+    let most: Vec<_> = read(&u).iter().zip(&sum).map(|(a, b)| a.widen().max(N::narrow(*b).widen())).collect();
     equal(&y, &matrix(ROWS, COLS, |i| most[i]), "stab");
-    let (mut y, mut wy, row) =
-        (draw::<Bf16>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)), draw::<Bf16>(9, 1, COLS));
+    let (mut y, mut wy, row) = (draw::<N>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)), draw::<N>(9, 1, COLS));
     cpu.add_row(y.view_mut(), row.view());
     f32s.add_row(wy.view_mut(), wide(&row).view());
     equal(&y, &wy, "add row");
@@ -79,8 +111,8 @@ fn element_wise_kernels_round_once() {
     cpu.add_rows(sums.view_mut(), x.view());
     f32s.add_rows(wsums.view_mut(), wx.view());
     same(&sums, &wsums, "add rows");
-    cpu.fill(y.view_mut(), Bf16::from_f64(0.1));
-    equal(&y, &filled(ROWS, COLS, Bf16::from_f64(0.1).widen()), "fill");
+    cpu.fill(y.view_mut(), N::from_f64(0.1));
+    equal(&y, &filled(ROWS, COLS, N::from_f64(0.1).widen()), "fill");
 }
 
 fn tokens(row: usize, len: usize, sequence: usize) -> Segment {
@@ -88,9 +120,11 @@ fn tokens(row: usize, len: usize, sequence: usize) -> Segment {
 }
 
 /// Kills: a table of angles that is narrow, a scale of dropout that is rounded before it is used.
-#[test]
-fn positions_and_dropout_round_once() {
-    let (cpu, f32s) = CPU();
+fn positions_and_dropout_round_once<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let (cpu, f32s) = cpus::<N>();
     let (all, dim, rope) = (index(vec![tokens(0, 5, 0), tokens(5, 2, 1)]), 10, Rope::from(100.0));
     let angles: Vec<_> = (0..5).flat_map(|p| (0..2 * (dim / 2)).map(move |i| (p, i))).collect();
     let table = matrix(5, dim, |i| {
@@ -99,12 +133,12 @@ fn positions_and_dropout_round_once() {
         if i < half { cos } else { sin }
     });
     for back in [false, true] {
-        let (mut x, mut wx) = (draw::<Bf16>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
+        let (mut x, mut wx) = (draw::<N>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
         cpu.rotate(x.view_mut(), table.view(), &all, dim, back);
         f32s.rotate(wx.view_mut(), table.view(), &all, dim, back);
         equal(&x, &wx, "rotate");
     }
-    let (mut x, mut wx) = (draw::<Bf16>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
+    let (mut x, mut wx) = (draw::<N>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
     let dropout = Dropout::new(0.3, 1, 2, "x");
     cpu.dropout(x.view_mut(), &all, 0, &dropout);
     f32s.dropout(wx.view_mut(), &all, 0, &dropout);
@@ -112,12 +146,14 @@ fn positions_and_dropout_round_once() {
 }
 
 /// Kills: statistics in narrow numbers, a gradient rounded before the residual path's is added to it.
-#[test]
-fn norms_round_once_and_keep_wide_statistics() {
-    let (cpu, f32s) = CPU();
-    let ([x, dy, skip], [wx, wdy, wskip]) = inputs::<3>(ROWS, COLS);
-    let ([gain, bias], [wgain, wbias]) = inputs::<2>(1, COLS);
-    let new = |cols| (filled(ROWS, cols, Bf16::ZERO), filled(ROWS, cols, 0.0));
+fn norms_round_once_and_keep_wide_statistics<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let (cpu, f32s) = cpus::<N>();
+    let ([x, dy, skip], [wx, wdy, wskip]) = inputs::<N, 3>(ROWS, COLS);
+    let ([gain, bias], [wgain, wbias]) = inputs::<N, 2>(1, COLS);
+    let new = |cols| (filled(ROWS, cols, N::ZERO), filled(ROWS, cols, 0.0));
     let ((mut y, mut wy), (mut dx, mut wdx)) = (new(COLS), new(COLS));
     let stats = || [1, 2].map(|cols| filled(ROWS, cols, 0.0f32));
     let ([mut r, mut s], [mut wr, mut ws]) = (stats(), stats());
@@ -150,9 +186,11 @@ fn norms_round_once_and_keep_wide_statistics() {
 
 /// Keys that fill several blocks, and few that are not laid out. Kills: scores or weights that are rounded,
 /// an output rounded before it is divided, scratch that is too small.
-#[test]
-fn attention_rounds_once() {
-    let (cpu, f32s) = CPU();
+fn attention_rounds_once<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let (cpu, f32s) = cpus::<N>();
     let heads = Heads { queries: 4, keys: 2, dim: 6 };
     for (mask, len) in [(Mask::Causal, 300), (Mask::Window { size: 40, sinks: 3 }, 290), (Mask::All, 9)] {
         let dropout = (len == 300).then(|| Dropout::new(0.1, 1, 2, "x"));
@@ -161,15 +199,15 @@ fn attention_rounds_once() {
         let spans =
             [tokens(0, len, 0), last].map(|query| Span { query, key: tokens(0, len, query.sequence) });
         let [first, spans] = [index(spans[..1].to_vec()), index(spans.to_vec())];
-        let ([q, d_o, mut o, mut dq], [wq, wd_o, mut wo, mut wdq]) = inputs::<4>(len + 1, 24);
-        let ([k, v, mut dk, mut dv], [wk, wv, mut wdk, mut wdv]) = inputs::<4>(len, 12);
+        let ([q, d_o, mut o, mut dq], [wq, wd_o, mut wo, mut wdq]) = inputs::<N, 4>(len + 1, 24);
+        let ([k, v, mut dk, mut dv], [wk, wv, mut wdk, mut wdv]) = inputs::<N, 4>(len, 12);
         let (qkv, wqkv) = (
             || Qkv { q: q.view(), k: k.view(), v: v.view() },
             || Qkv { q: wq.view(), k: wk.view(), v: wv.view() },
         );
         let scratch = |n| filled(1, n, f32::NAN);
         let (mut room, mut wroom) = (
-            scratch(Cpu::<Bf16>::attention_scratch(heads, len)),
+            scratch(Cpu::<N>::attention_scratch(heads, len)),
             scratch(Cpu::<f32>::attention_scratch(heads, len)),
         );
         assert_eq!(
@@ -188,8 +226,9 @@ fn attention_rounds_once() {
         cpu.attention_block(&attend, &spans, qkv(), run, room.view_mut());
         let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
         cpu.attention_finish(heads, dq.view_mut(), run);
-        assert_eq!((read(&dq), read(&max)), (read(&o), read(&lse)), "carried and at once");
-        cpu.fill(dq.view_mut(), Bf16::ZERO);
+        assert_eq!(read(&dq), read(&o), "carried and at once");
+        same(&max, &lse, "carried and at once");
+        cpu.fill(dq.view_mut(), N::ZERO);
         f32s.fill(wdq.view_mut(), 0.0);
         cpu.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
         f32s.attention_delta(heads, wdelta.view_mut(), wide(&o).view(), wd_o.view());
@@ -200,13 +239,13 @@ fn attention_rounds_once() {
         cpu.attention_backward(&attend, &first, qkv(), saved, d_o.view(), to, room.view_mut());
         let to = [wdq.view_mut(), wdk.view_mut(), wdv.view_mut()];
         f32s.attention_backward(&attend, &first, wqkv(), saved, wd_o.view(), to, wroom.view_mut());
-        let (saved, to) = ((lse.view(), delta.view()), in_wide.each_mut().map(Matrix::view_mut));
+        let (saved, to) = ((lse.view(), delta.view()), in_wide.each_mut().map(|x| x.view_mut()));
         cpu.attention_block_backward(&attend, &first, qkv(), saved, d_o.view(), to, room.view_mut());
         let all = [("dq", &dq, &wdq), ("dk", &dk, &wdk), ("dv", &dv, &wdv)];
         for ((what, seen, wanted), in_wide) in all.into_iter().zip(&in_wide) {
             equal(seen, wanted, what);
             same(in_wide, wanted, what);
-            let mut rounded = filled(seen.rows(), seen.cols(), Bf16::ZERO);
+            let mut rounded = filled(seen.rows(), seen.cols(), N::ZERO);
             cpu.narrow(rounded.view_mut(), in_wide.view());
             equal(&rounded, wanted, what);
         }
@@ -214,14 +253,16 @@ fn attention_rounds_once() {
 }
 
 /// Kills: a probability rounded before its target's 1 is taken away, sums of a row in narrow numbers.
-#[test]
-fn loss_and_embedding_round_once() {
-    let (cpu, f32s) = CPU();
+fn loss_and_embedding_round_once<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let (cpu, f32s) = cpus::<N>();
     let ids = |ids: &[u32]| Index::<Host>::new(&Host::default(), ids.len(), ids.iter().copied());
     let (targets, slice) = (ids(&[3, IGNORED, 0, 69, 12, 5, 3]), RowShard { first: 0, len: COLS });
-    let ([x, dy], [wx, wdy]) = inputs::<2>(ROWS, COLS);
+    let ([x, dy], [wx, wdy]) = inputs::<N, 2>(ROWS, COLS);
     for smoothing in [0.0, 0.25] {
-        let terms = LossTerms { mean_over: 6, smoothing, z: 0.01, vocabulary: COLS };
+        let terms = LossTerms { mean_over: MeanOver::of(6), smoothing, z: 0.01, vocabulary: COLS };
         let state = || (filled(ROWS, 1, 0.0f32), filled(ROWS, 3, 0.0f32));
         let ((mut m, mut sums), (mut wm, mut wsums)) = (state(), state());
         cpu.row_stab(m.view_mut(), x.view());
@@ -230,19 +271,19 @@ fn loss_and_embedding_round_once() {
         cpu.row_sums(sums.view_mut(), x.view(), m.view(), &targets, slice);
         f32s.row_sums(wsums.view_mut(), wx.view(), wm.view(), &targets, slice);
         same(&sums, &wsums, "sums");
-        let (mut d, mut wd) = (draw::<Bf16>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
+        let (mut d, mut wd) = (draw::<N>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
         cpu.cross_entropy_backward(d.view_mut(), m.view(), &targets, slice, &terms);
         f32s.cross_entropy_backward(wd.view_mut(), wm.view(), &targets, slice, &terms);
         equal(&d, &wd, "gradient of the logits");
     }
     let [mut loss, mut wloss] = [(); 2].map(|()| filled(1, 1, 0.0f32));
-    let (mut d, mut wd) = (draw::<Bf16>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
-    cpu.mean_square(loss.view_mut(), d.view_mut(), dy.view(), 500);
-    f32s.mean_square(wloss.view_mut(), wd.view_mut(), wdy.view(), 500);
+    let (mut d, mut wd) = (draw::<N>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
+    cpu.mean_square(loss.view_mut(), d.view_mut(), dy.view(), MeanOver::of(500));
+    f32s.mean_square(wloss.view_mut(), wd.view_mut(), wdy.view(), MeanOver::of(500));
     same(&loss, &wloss, "mean square");
     equal(&d, &wd, "its gradient");
-    let (mut y, mut wy) = (filled(ROWS, COLS, Bf16::ZERO), filled(ROWS, COLS, 0.0));
-    let (table, ids) = (draw::<Bf16>(7, 20, COLS), ids(&[3, 19, 0, 4, 3, 5, 3]));
+    let (mut y, mut wy) = (filled(ROWS, COLS, N::ZERO), filled(ROWS, COLS, 0.0));
+    let (table, ids) = (draw::<N>(7, 20, COLS), ids(&[3, 19, 0, 4, 3, 5, 3]));
     let slice = RowShard { first: 2, len: 17 };
     cpu.embed(y.view_mut(), table.view(), &ids, slice);
     f32s.embed(wy.view_mut(), wide(&table).view(), &ids, slice);
@@ -254,18 +295,20 @@ fn loss_and_embedding_round_once() {
 }
 
 /// Kills: a master that is rounded, a value that is moved beside its master, moments in narrow numbers.
-#[test]
-fn optimizers_move_the_master_and_round_it_once() {
-    let (cpu, f32s) = CPU();
-    let start = draw::<Bf16>(1, ROWS, COLS);
+fn optimizers_move_the_master_and_round_it_once<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let (cpu, f32s) = cpus::<N>();
+    let start = draw::<N>(1, ROWS, COLS);
     let constants = [1e-3, 0.9, 0.95, 1e-8, 0.1];
     let (factor, zero) = (filled(1, 1, 0.7f32), || filled(ROWS, COLS, 0.0f32));
     for rule in ["sgd", "adamw", "lion"] {
-        let (mut w, mut free) = (draw::<Bf16>(1, ROWS, COLS), draw::<Bf16>(1, ROWS, COLS));
+        let (mut w, mut free) = (draw::<N>(1, ROWS, COLS), draw::<N>(1, ROWS, COLS));
         let (mut master, mut truth) = (wide(&start), wide(&start));
         let mut moments = [(); 3].map(|()| [zero(), zero()]);
         for step in 1..=5 {
-            let (g, before): (Wide, _) = (draw(10 + step as u64, ROWS, COLS), wide(&free));
+            let (g, before) = (draw::<f32>(10 + step as u64, ROWS, COLS), wide::<N>(&free));
             let (g, factor) = (g.view(), factor.view());
             let [a, b, c] = moments.each_mut().map(|[m, v]| (m.view_mut(), v.view_mut()));
             let mut alone = before;
@@ -293,14 +336,16 @@ fn optimizers_move_the_master_and_round_it_once() {
 }
 
 /// Small integers, which both dtypes sum exactly. Kills: a sum rounded where it is asked for as it is.
-#[test]
-fn wide_products_are_not_rounded() {
-    let (cpu, f32s) = CPU();
-    let integers = |rows, cols| matrix(rows, cols, |i| Bf16::from_f64(((i * 7919) % 201) as f64));
+fn wide_products_are_not_rounded<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let (cpu, f32s) = cpus::<N>();
+    let integers = |rows, cols| matrix(rows, cols, |i| N::from_f64(((i * 7919) % 201) as f64));
     for (m, n, k) in [(1, 40, 33), (9, 70, 130), (70, 9, 300)] {
         let (a, b) = (integers(m, k), integers(k, n));
         let [mut seen, mut wanted] = [(); 2].map(|()| filled(m, n, 0.5f32));
-        let mut narrow = filled(m, n, Bf16::ZERO);
+        let mut narrow = filled(m, n, N::ZERO);
         cpu.gemm_wide(seen.view_mut(), a.view(), b.view(), Write::Add);
         f32s.gemm(wanted.view_mut(), wide(&a).view(), wide(&b).view(), Write::Add);
         same(&seen, &wanted, "wide product");
@@ -311,11 +356,13 @@ fn wide_products_are_not_rounded() {
 }
 
 /// Kills: an order of another number's.
-#[test]
-fn the_first_of_narrow_numbers_are_those_of_wide_ones() {
-    let ((cpu, f32s), x) = (CPU(), draw::<Bf16>(1, 3, 300));
+fn the_first_of_narrow_numbers_are_those_of_wide_ones<N: Scalar<Wide = f32>>()
+where
+    Cpu<N>: Kernels16<N>,
+{
+    let ((cpu, f32s), x) = (cpus::<N>(), draw::<N>(1, 3, 300));
     let new = || Index::<Host>::new(&Host::default(), 15, std::iter::repeat_n(0, 15));
-    let (mut y, mut wy, mut at, mut wat) = (filled(3, 5, Bf16::ZERO), filled(3, 5, 0.0), new(), new());
+    let (mut y, mut wy, mut at, mut wat) = (filled(3, 5, N::ZERO), filled(3, 5, 0.0), new(), new());
     cpu.top_k(y.view_mut(), &mut at, x.view());
     f32s.top_k(wy.view_mut(), &mut wat, wide(&x).view());
     equal(&y, &wy, "values");

@@ -5,7 +5,7 @@ use crate::ops::operate::{loss, loss_back, operate, operate_back};
 use crate::ops::sharded::{MeshPlace, Sharded};
 use crate::{Error, Result};
 use comm::Mesh;
-use kernels::{LossTerms, Meta, meta_of};
+use kernels::{LossTerms, MeanOver, Meta, meta_of};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use tensor::{Category, Cpu, Device, Tensor, TokenIds};
@@ -134,7 +134,7 @@ impl<'a> GraphPrices<'a> {
         let (operator, place, device) = (&self.graph.operators[number], self.place(), self.prices.rank().0);
         if operator.kind == OperatorKind::Loss {
             let [rows, vocabulary] = self.graph.tensors[operator.inputs[0]].shape;
-            let terms = LossTerms { mean_over: rows, smoothing: 0.0, z: 0.0, vocabulary };
+            let terms = LossTerms { mean_over: MeanOver::of(rows), smoothing: 0.0, z: 0.0, vocabulary };
             let targets = TokenIds::new(device.place(), &vec![0; rows], vocabulary)
                 .map_err(|why| Error::Cannot(why.to_string()))?;
             let (_, saved) = loss(inputs.remove(0), &place, (&targets, &terms))?;

@@ -4,7 +4,7 @@ use crate::graph::planned::PlannedGraph;
 use crate::graph::split::{Given, GraphSaved, SplitGraph};
 use crate::ops::sharded::Sharded;
 use crate::{Builder, Error, Keeper, Optimizer, Param, Params, Result, SGD};
-use kernels::{Kernels, LossTerms};
+use kernels::{Kernels, LossTerms, MeanOver};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tensor::{Category, Tensor, TokenIds};
@@ -43,7 +43,7 @@ impl<'a, D: Kernels> GraphStep<'a, D> {
         let targets = |[rows, vocabulary]: [usize; 2]| {
             let ids = target_ids(rows, vocabulary);
             let ids = TokenIds::new(at.device.place(), &ids, vocabulary);
-            let terms = LossTerms { mean_over: rows, smoothing: 0.0, z: 0.0, vocabulary };
+            let terms = LossTerms { mean_over: MeanOver::of(rows), smoothing: 0.0, z: 0.0, vocabulary };
             ids.map(|ids| (ids, terms)).map_err(|why| Error::Cannot(why.to_string()))
         };
         Ok(Self {

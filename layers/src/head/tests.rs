@@ -2,7 +2,7 @@ use super::*;
 use crate::ops::Partial;
 use crate::{Draw, Error, ParamValues, Pass, Pieces, RandomValues, Shape, ValueSource};
 use comm::{Axis, Mesh, Op, World};
-use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
+use tensor::{Category, Cpu, Device, Dual, F16, F61, IGNORED, Key, Real, Scalar};
 
 /// The logits of a head.
 fn logits<D: Kernels>(head: &Head<D>, cx: &PassContext<D>, x: Stream<D>) -> Result<Tensor<D>> {
@@ -239,7 +239,8 @@ fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
         let (loss, _) = self::loss(&head, &cx, x.into(), targets)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
-    let judges = || PassContext::default().then(Pass { mean_over: 4, ..Pass::default() }, [4]);
+    let judges =
+        || PassContext::default().then(Pass { mean_over: kernels::MeanOver::of(4), ..Pass::default() }, [4]);
     let more = Objective { smoothing: 0.1, z: 0.1 };
     let [plain, judged] = [PLAIN.loss, more].map(|objective| loss(objective, judges()).unwrap());
     assert_eq!((plain, loss(PLAIN.loss, PassContext::train(0, [4], 4)).unwrap()), (judged, plain));
@@ -318,4 +319,37 @@ fn logits_of_two_hundred_do_not_overflow_on_any_rank() {
             );
         }
     }
+}
+
+/// Gradient of the input of a head whose loss is a mean over 2^26 targets, multiplied by a loss scale
+/// and divided by it.
+fn faint<D: Kernels<Place = tensor::Host, Elem: Real> + Default>(log2: u32) -> Vec<f64> {
+    let (device, mesh) = (D::default(), Mesh::alone());
+    let values = RandomValues { seed: 3 };
+    let shape = Shape { width: self::D, vocabulary: V, ..Shape::LLAMA };
+    let at = Builder::new(&device, &mesh, &values);
+    let mut head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape)).unwrap();
+    let draw = |i: usize| D::Elem::from_f64(f64::from(f32::sample(i as u64, 1.0)));
+    let x = Tensor::from_fn(&device, Category::Activations, 4, self::D, draw);
+    let targets = Targets::Ids(TokenIds::targets(device.place(), &TARGETS, V).unwrap());
+    let mean_over = kernels::MeanOver { targets: 1 << 26, log2 };
+    let pass = Pass { learns: true, keeps: true, mean_over, ..Pass::default() };
+    let cx = PassContext::default().then(pass, [4]);
+    let (_, saved) = loss(&head, &cx, x.into(), targets).unwrap();
+    let (dx, _) = head.backward(&cx, saved, None).unwrap();
+    let dx = dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap();
+    dx.into_iter().map(|x| x.to_f64() / f64::from(1 << log2)).collect()
+}
+
+/// Kills: a gradient of the logits that is scaled after it was rounded, or not at all.
+#[test]
+fn gradients_that_f16_cannot_hold_need_a_loss_scale() {
+    let truth = faint::<Cpu<f32>>(0);
+    let error = |seen: Vec<f64>| -> f64 {
+        seen.iter().zip(&truth).map(|(seen, truth)| (seen - truth).abs()).fold(0.0, f64::max)
+    };
+    let largest = error(vec![0.0; truth.len()]);
+    let [alone, scaled] = [0, 24].map(|log2| error(faint::<Cpu<F16>>(log2)) / largest);
+    assert!(alone == 1.0 && scaled < 0.01, "{alone} {scaled}");
+    assert_eq!(faint::<Cpu<f32>>(24), truth);
 }

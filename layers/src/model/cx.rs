@@ -14,7 +14,7 @@ pub(crate) use past::Past;
 use super::record::Recordable;
 use crate::ops::Partial;
 use crate::{Record, Result};
-use kernels::{Indexed, Kernels, Segment, Span};
+use kernels::{Indexed, Kernels, MeanOver, Segment, Span};
 use std::any::Any;
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell, RefMut};
@@ -35,8 +35,8 @@ pub struct Pass {
     pub learns: bool,
     /// True if forward keeps what backward needs.
     pub keeps: bool,
-    /// Number of tokens that the loss is averaged over.
-    pub mean_over: usize,
+    /// Targets that the loss is averaged over, and its scale.
+    pub mean_over: MeanOver,
     /// Number of tokens on all ranks: of the microbatch, and of the step.
     pub tokens: [usize; 2],
     /// Seed of dropout.
@@ -80,6 +80,7 @@ impl<D: Kernels> PassContext<D> {
         lengths: impl IntoIterator<Item = impl Borrow<usize>>,
         mean_over: usize,
     ) -> Self {
+        let mean_over = MeanOver::of(mean_over);
         let pass = Pass { microbatch, learns: true, keeps: true, mean_over, ..Pass::default() };
         Self::default().then(pass, lengths)
     }

@@ -3,7 +3,7 @@ use super::{Partial, Region, Rows, Split, Stream, same, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::{RowWeight, WholeWeight};
 use comm::{Axes, Group};
-use kernels::{Kernels, LossTerms, OrderedKernels, RowShard};
+use kernels::{Kernels, LossTerms, MeanOver, OrderedKernels, RowShard};
 use tensor::{Category, Index, Scalar, Tensor, TokenIds, View};
 
 /// Returns this rank's rows of a table cut by rows. In a padded table the last ranks have fewer rows, or
@@ -157,7 +157,7 @@ pub(super) fn logits_gradient<D: Kernels>(
     logits
 }
 
-/// Mean squared error (MSE) over all elements of `tokens` tokens, those of other ranks and microbatches
+/// Mean squared error (MSE) over all elements of so many tokens, those of other ranks and microbatches
 /// included. Computes the part of this rank's tokens of `X[B,D]`, against `Y[B,D]`, which every rank has
 /// whole. Returns this part, a partial sum over the axes `over`, and its gradient with respect to X, in X's
 /// memory. One all-reduce of one element if each rank has its own tokens.
@@ -168,12 +168,13 @@ pub(super) fn logits_gradient<D: Kernels>(
 pub fn mean_square<D: Kernels>(
     mut x: Stream<D>,
     y: &Tensor<D>,
-    tokens: usize,
+    over_tokens: MeanOver,
     group: &Group<D::Place>,
     over: Axes,
 ) -> Result<(Partial<D::Wide>, Stream<D>)> {
     assert_eq!([x.rows(), x.cols()], y.shape(), "a row for every token");
-    let (device, mine, numbers) = (x.device().clone(), x.mine(), tokens * y.cols());
+    let (device, mine) = (x.device().clone(), x.mine());
+    let numbers = MeanOver { targets: over_tokens.targets * y.cols(), ..over_tokens };
     let mut loss = Tensor::empty(x.device().wide(), Category::Activations, 1, 1);
     let y = y.view().take_rows(mine.start, mine.len());
     device.mean_square(loss.view_mut(), x.share_mut().view_mut(), y, numbers);
@@ -207,7 +208,7 @@ mod tests {
     #[test]
     fn padding_adds_nothing_to_the_loss_and_has_no_gradient() {
         let (device, mesh) = (Cpu::<f64>::default(), comm::Mesh::alone());
-        let terms = LossTerms { mean_over: 1, smoothing: 0.0, z: 0.5, vocabulary: 1 };
+        let terms = LossTerms { mean_over: MeanOver::of(1), smoothing: 0.0, z: 0.5, vocabulary: 1 };
         let targets = TokenIds::targets(device.place(), &[0], 1).unwrap();
         let logits = Tensor::from_fn(&device, Category::Activations, 1, 2, |i| [3.0, 7.0][i]);
         let logits = Split::new(logits, Axis::Tp);

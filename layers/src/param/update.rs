@@ -83,6 +83,10 @@ impl<D: Kernels> Param<D> {
     ) {
         self.update_by(sum, None, |part, _| kernels(part));
     }
+    /// Ends the step as [`update`](Self::update) does, but changes nothing.
+    pub(crate) fn skip_update(&mut self) {
+        self.gradient.stage = GradientStage::Last;
+    }
     /// Runs an optimizer's kernels as [`update`](Self::update) does, and lets them write a direction, which
     /// is returned as it rests.
     pub(crate) fn direction(

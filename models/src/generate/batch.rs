@@ -47,7 +47,13 @@ pub(super) fn once<D: RunDevice>(
     if !reports {
         (answers.texts, answers.times) = (Vec::new(), Vec::new());
     }
-    let seen = |r: Record<_>| Recorded { activations: r.take(), gradients: Vec::new(), weights, after: None };
+    let seen = |r: Record<_>| Recorded {
+        activations: r.take(),
+        gradients: Vec::new(),
+        weights,
+        log2: 0,
+        after: None,
+    };
     Ok((answers, taken, record.map(seen)))
 }
 

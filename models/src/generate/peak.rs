@@ -4,7 +4,7 @@ use super::prompts::Prompts;
 use super::requests::RequestMode;
 use super::slots::SlotRun;
 use crate::Model;
-use kernels::{Meta, OrderedKernels};
+use kernels::{MetaOf, OrderedKernels};
 use layers::{PassContext, TokenShards, ops};
 use parallel::dtype::RunDevice;
 use parallel::{BuildContext, Layout, Result, Stages, price};
@@ -23,7 +23,7 @@ impl Prompts {
         let one = model.config.shape.experts.is_some() && layout.tokens().context_ranks() > 1;
         let passes = self.max_new.min(if one { 1 } else { 2 }); // later ones hold no more
         let planned = self.planned(layout, passes, !model.config.eos.is_empty());
-        let program = |at: BuildContext<Meta<D::Elem>>| {
+        let program = |at: BuildContext<MetaOf<D>>| {
             let shape = &model.config.shape;
             let mut chunk = Stages::new(&at, shape)?;
             let mine = at.tokens.sequences(self.prompts.len());

@@ -1,6 +1,6 @@
 //! The logits of whole sequences, without a cache.
 use crate::Model;
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, MetaOf};
 use layers::{Design, PassContext, Shape};
 use parallel::dtype::RunDevice;
 use parallel::{BuildContext, Layout, Network, Result, Stages, price, session};
@@ -32,7 +32,7 @@ pub fn all_logits<D: RunDevice>(
 /// As [`peak_of_all`](price::peak_of_all).
 pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[usize]) -> Result<price::Peak> {
     let sequences: Vec<_> = lengths.iter().map(|n| vec![0; *n]).collect();
-    let program = |at: BuildContext<Meta<D::Elem>>| whole_logits(&at, shape, &sequences).map(drop);
+    let program = |at: BuildContext<MetaOf<D>>| whole_logits(&at, shape, &sequences).map(drop);
     price::peak_of_all::<D, _>(layout, |_| Ok(()), program)
 }
 

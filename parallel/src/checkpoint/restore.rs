@@ -3,7 +3,7 @@ use super::CheckpointFile;
 use crate::{Entry, Error, Named, Result, Stored, bail, named};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Design, Optimizer, Param, RuleStates, StateInfo, ValueSource, Wide};
+use layers::{Design, LossScaling, Optimizer, Param, RuleStates, StateInfo, ValueSource, Wide};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::quoted::quoted;
@@ -20,8 +20,18 @@ fn states(infos: RuleStates, steps: usize, params: &[Named]) -> Vec<(Entry, &'st
     trained.flat_map(|p| infos.of(&p.name, p.shape).iter().map(move |state| of(p, state))).collect()
 }
 
-/// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata.
-/// Every rank calls it.
+/// Key of loss scaling in a file's metadata: the logarithm of the scale, and the good steps since it changed.
+const LOSS_SCALE: &str = "loss_scale";
+
+/// Returns loss scaling as it was saved, with its own window.
+fn restored(own: LossScaling, saved: &str) -> Option<LossScaling> {
+    let (log2, good) = saved.split_once(' ')?;
+    let (log2, good) = (log2.parse().ok()?, good.parse().ok()?);
+    (log2 <= LossScaling::MOST).then_some(LossScaling { log2, good, ..own })
+}
+
+/// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata, and
+/// with loss scaling `loss_scale`. Every rank calls it.
 ///
 /// # Errors
 /// If a collective fails.
@@ -35,6 +45,9 @@ pub fn optimizer_file<D: Kernels>(
     let (rule, steps) = (optimizer.rule(), optimizer.steps());
     metadata.insert("optimizer".into(), rule.name().into());
     metadata.insert("updates".into(), steps.to_string());
+    if let Some(LossScaling { log2, good, .. }) = optimizer.scaling().loss {
+        metadata.insert(LOSS_SCALE.into(), format!("{log2} {good}"));
+    }
     let tensors = states(rule.states(), steps, &named(design, params, mesh)?);
     Ok(CheckpointFile { path, shards, limit, metadata, tensors })
 }
@@ -64,12 +77,19 @@ pub fn restore_optimizer<D: Kernels>(
     let steps = steps.parse().map_err(|_| {
         Error::new(format!("{path}: the number of updates is {}; it must be a whole number", quoted(steps)))
     })?;
+    let loss = match (optimizer.scaling().loss, file.metadata().get(LOSS_SCALE)) {
+        (Some(own), Some(saved)) => Some(restored(own, saved).ok_or_else(|| {
+            let wanted = format!("two numbers, the first at most {}", LossScaling::MOST);
+            Error::new(format!("{path}: the loss scale is {}; it must be {wanted}", quoted(saved)))
+        })?),
+        _ => None,
+    };
     // a source of values goes by one name: the tensor's
     let by_name = |(entry, _): (Entry, _)| Entry { param: entry.name.clone(), ..entry };
     let entries = states(infos, steps, &named(design, params, mesh)?).into_iter().map(by_name).collect();
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
-    optimizer.restore(steps, params, |param, state| {
+    optimizer.restore((steps, loss), params, |param, state| {
         let (name, shape) = (format!("{}.{}", state.name, param.name()), state.like.shape(param.shape()));
         <Stored as ValueSource<Wide<D>>>::of(&stored, &name, shape, draw)
     })?;

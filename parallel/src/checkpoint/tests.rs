@@ -24,6 +24,8 @@ const SHAPE: Shape = Shape {
     norm: layers::NormKind::Layer,
     ..Shape::LLAMA
 };
+mod loss_scaling;
+
 const ALONE: [usize; 3] = [1, 1, 1];
 const LAYOUTS: [[usize; 3]; 5] = [ALONE, [1, 1, 2], [1, 2, 2], [1, 1, 4], [2, 1, 2]]; // pp, dp, tp
 const FILES: [&str; 2] = ["model", "optimizer"];

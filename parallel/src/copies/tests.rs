@@ -9,7 +9,7 @@ const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// A model that fits the layout: pairs of query heads share KV heads, and the embedding is tied where it can
 /// be.
-fn fitting(layout: &Layout) -> Shape {
+pub(crate) fn fitting(layout: &Layout) -> Shape {
     let experts = Experts { count: 4, chosen: 2, hidden: 8, bias: Some(0.125), ..Experts::MIXTRAL };
     let shape = Shape {
         width: 16,
@@ -26,7 +26,7 @@ fn fitting(layout: &Layout) -> Shape {
     all.into_iter().find(fits).unwrap_or_else(|| panic!("no model fits {layout}"))
 }
 
-fn batch(layout: &Layout) -> Batch {
+pub(crate) fn batch(layout: &Layout) -> Batch {
     let sequence = |i: u32| Sequence::new((i..i + 8).collect(), (i + 1..i + 9).collect());
     let microbatches = layout.usual_microbatches();
     let n = (microbatches * layout.tokens().data_ranks()) as u32;
@@ -45,7 +45,7 @@ fn ran<D: Kernels<Place = tensor::Host> + Default, T: Send>(
     session::run((layout, &layout.world().unwrap()), &RandomValues { seed: 3 }, run).unwrap()
 }
 
-fn all_layouts() -> Vec<Layout> {
+pub(crate) fn all_layouts() -> Vec<Layout> {
     let more = ["dp=3", "tp=8", "tp=2,sp,dp=2:zero1,pp=2", "dp=4:zero3/2", "dp=2:zero3,tp=2"];
     covering(8).into_iter().chain(more.map(|layout| layout.parse().unwrap())).collect()
 }

@@ -14,8 +14,8 @@ use crate::step::simulate::{MemoryChange, peak};
 use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, Task, moves};
 use crate::{Batch, BuildContext, Error, Result, Schedule, Scheme, Trainer, bail};
 use comm::Axis;
-use kernels::{Kernels, Meta};
-use layers::{Design, OptimizerKind};
+use kernels::{Kernels, MetaOf};
+use layers::{Design, GradientScaling, OptimizerKind};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::iter::zip;
@@ -48,7 +48,7 @@ impl<L: Clone + 'static> MoveCosts<L> {
     pub fn new<'a, D: Kernels>(
         at: (impl Into<Scheme<'a, D>>, usize),
         design: impl Into<Design>,
-        optimizer: (OptimizerKind, Option<f64>),
+        optimizer: (OptimizerKind, impl Into<GradientScaling>),
         batch: &Batch,
         timing: (Option<RankClock>, impl Fn() -> L + 'static),
     ) -> Result<Self> {
@@ -63,11 +63,12 @@ impl<L: Clone + 'static> MoveCosts<L> {
     pub fn of_step<'a, D: Kernels>(
         (scheme, rank): (impl Into<Scheme<'a, D>>, usize),
         design: impl Into<Design>,
-        optimizer: (OptimizerKind, Option<f64>),
+        (rule, scaling): (OptimizerKind, impl Into<GradientScaling>),
         (batch, warm): (&Batch, bool),
         (clock, lap): (Option<RankClock>, impl Fn() -> L + 'static),
     ) -> Result<Self> {
-        session::timed(scheme, (rank, None), clock, |at: BuildContext<Meta<D::Elem>>| {
+        let optimizer = (rule, scaling.into());
+        session::timed(scheme, (rank, None), clock, |at: BuildContext<MetaOf<D>>| {
             let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
             let built = meter.peaks_of_all().total;
             if warm {

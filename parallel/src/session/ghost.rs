@@ -1,7 +1,7 @@
 //! A shape-only rank without its peers, for pricing.
 use crate::{BuildContext, Result, Scheme};
 use comm::CallClock;
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, MetaOf};
 use layers::RandomValues;
 use std::sync::Arc;
 use tensor::count::Overflow;
@@ -18,7 +18,7 @@ pub type RankClock = (Arc<dyn Clock>, Arc<dyn CallClock>);
 pub fn ghost<'a, D: Kernels, T>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, limit): (usize, Option<usize>),
-    program: impl FnOnce(BuildContext<Meta<D::Elem>>) -> Result<T>,
+    program: impl FnOnce(BuildContext<MetaOf<D>>) -> Result<T>,
 ) -> Result<T> {
     timed(scheme, (rank, limit), None, program)
 }
@@ -31,7 +31,7 @@ pub fn timed<'a, D: Kernels, T>(
     scheme: impl Into<Scheme<'a, D>>,
     (rank, limit): (usize, Option<usize>),
     clock: Option<RankClock>,
-    program: impl FnOnce(BuildContext<Meta<D::Elem>>) -> Result<T>,
+    program: impl FnOnce(BuildContext<MetaOf<D>>) -> Result<T>,
 ) -> Result<T> {
     let (scheme, (kernels, calls)) = (scheme.into(), clock.unzip());
     let (device, mesh) = (kernels::timed_meta_of::<D>(kernels), scheme.layout.ghost(rank)?);

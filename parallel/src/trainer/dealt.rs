@@ -8,6 +8,7 @@ use crate::{Batch, LocalBatch, Result, Sequence};
 use comm::{Request, TraceSpan};
 use kernels::Kernels;
 use layers::ops::Partial;
+use layers::optimizer::loss_scale::unscale;
 use layers::{
     Design, Hooks, Input, Keeper, LayerCounts, Output, Param, Pass, PassContext, StageRequest, Targets,
     TokenShards,
@@ -99,7 +100,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         let tokens = own.iter().map(Sequence::tokens).sum();
         let pass = if self.cut.each {
             self.rank.rates.push_back(self.lr);
-            Pass { tokens: [tokens; 2], mean_over: own.iter().map(Sequence::counted).sum(), ..pass }
+            Pass { tokens: [tokens; 2], mean_over: self.cut.batch.mean_over(Some(index), 0), ..pass }
         } else {
             Pass { tokens: [tokens, self.cut.batch.tokens()], ..pass }
         };
@@ -203,15 +204,18 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         params: &mut [&mut Param<D>],
     ) -> Result<()> {
         let (loss, span) = self.sums.total.take().expect("all chunks are complete");
-        let loss = loss.wait()?;
+        let mut loss = loss.wait()?;
         drop(span);
         let StepState { mesh, optimizer, .. } = &mut *self.rank;
         let _span = mesh.span("optimizer");
+        let (scaling, before) = (optimizer.scaling().loss, optimizer.steps());
         let norm2 = optimizer.step(params, mesh, self.lr, keeper)?;
-        for hooks in hooks {
+        let skipped = optimizer.steps() == before;
+        let scale = scaling.map(|scaling| scaling.log2).inspect(|log2| unscale(&mut loss, *log2));
+        for hooks in hooks.iter().filter(|_| !skipped) {
             hooks.after_update(params, &self.sums.counts)?;
         }
-        self.sums.report = Some(Report { loss, norm2: Some(norm2) });
+        self.sums.report = Some(Report { loss, norm2: Some(norm2), scale, skipped });
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ impl<D: Kernels> RunningStep<D> {
         let sum: Tensor<D::Wide> = losses.wait()?;
         let each = Wide::<D>::from_usize(microbatches).inv();
         let loss = scaled(&sum, &filled(sum.device(), Category::Buffers, [1, 1], each));
-        Ok(Report { loss, norm2: None })
+        Ok(Report { loss, norm2: None, scale: None, skipped: false })
     }
 }
 

@@ -28,7 +28,7 @@ fn blocks_save_what_the_formulas_say() {
         dropout,
         ..Shape::GPT2
     };
-    let optimizer = (ADAMW, Some(1.0));
+    let optimizer = (ADAMW, Some(1.0).into());
     let design = Design::Transformer(shape);
     let job = TrainingJob { design, optimizer, seq: s, batch_size: 4, dtype: "bf16" };
     let machine = Arc::new(Machine::named("a100").unwrap());

@@ -38,7 +38,7 @@ const SHAPE: Shape = Shape {
 };
 
 fn job() -> TrainingJob {
-    let optimizer = (ADAMW, Some(1.0));
+    let optimizer = (ADAMW, Some(1.0).into());
     TrainingJob { design: Design::Transformer(SHAPE), optimizer, seq: 512, batch_size: 16, dtype: "bf16" }
 }
 

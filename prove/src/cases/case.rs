@@ -3,7 +3,7 @@ use super::document::Document;
 use crate::Subject;
 use crate::subject::reads_alone;
 use kernels::Heads;
-use layers::{Design, Experts, OptimizerKind, Shape};
+use layers::{Design, Experts, GradientScaling, LossScaling, OptimizerKind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
@@ -29,6 +29,9 @@ pub struct ProofCase {
     /// Limit of the gradient norm.
     #[serde(default)]
     pub clip: Option<f64>,
+    /// Logarithm of the loss scale to the base 2, if training scales the loss.
+    #[serde(default)]
+    pub loss_scale: Option<u32>,
     /// Training steps.
     pub steps: Vec<CaseStep>,
     /// Number of tokens of each text that is read before training, and of its prompt; the rest is fed token
@@ -129,7 +132,7 @@ impl ProofCase {
             let parts = batch.microbatches();
             CaseStep { microbatches: parts.len(), sequences: parts.iter().flatten().map(documents).collect() }
         };
-        let (optimizer, clip) = subject.optimizer;
+        let (optimizer, GradientScaling { clip, loss }) = subject.optimizer;
         Some(Self {
             key: Key(0),
             layout,
@@ -137,6 +140,7 @@ impl ProofCase {
             optimizer,
             lr: subject.steps.first().map_or(0.0, |(_, lr)| *lr),
             clip,
+            loss_scale: loss.map(|of| of.log2),
             steps: subject.steps.iter().map(step).collect(),
             texts: subject.texts.iter().map(|(ids, prompt)| (ids.len(), *prompt)).collect(),
         })
@@ -150,6 +154,7 @@ impl ProofCase {
     /// # Errors
     /// If a step cannot be cut into its microbatches.
     pub fn subject(&self) -> Result<Subject> {
+        let loss = self.loss_scale.map(|log2| LossScaling { log2, ..LossScaling::USUAL });
         let steps = self.steps.iter().enumerate().map(|(n, step)| self.batch(n, step).map(|b| (b, self.lr)));
         let steps = steps.collect::<Result<_>>()?;
         let text = |(t, &(tokens, prompt)): (usize, &(usize, usize))| {
@@ -160,7 +165,7 @@ impl ProofCase {
             model: self.shape.into(),
             texts,
             steps,
-            optimizer: (self.optimizer, self.clip),
+            optimizer: (self.optimizer, GradientScaling { clip: self.clip, loss }),
             narrowed: None,
             stale: None,
             sparse: None,

@@ -39,6 +39,7 @@ pub(super) struct Wish {
     texts: Vec<(usize, usize)>,
     optimizer: (OptimizerKind, f64),
     clip: Option<f64>,
+    loss_scale: Option<u32>,
     layout: Layout,
 }
 
@@ -58,15 +59,17 @@ fn all(given: Option<Layout>) -> BoxedStrategy<Wish> {
     let steps = (step(), proptest::option::weighted(0.85, step()));
     let texts = vec((1..=TOKENS, 1..=TOKENS), 0..=3);
     let clip = proptest::option::weighted(0.7, select(vec![0.5, 1e9]));
-    let wish = |(shape, steps, texts, optimizer, clip, layout)| Wish {
+    let loss_scale = proptest::option::weighted(0.2, select(vec![1, 16]));
+    let wish = |(shape, steps, texts, optimizer, clip, layout, loss_scale)| Wish {
         shape,
         steps,
         texts,
         optimizer,
         clip,
+        loss_scale,
         layout,
     };
-    (shapes(), steps, texts, optimizers(), clip, layout).prop_map(wish).boxed()
+    (shapes(), steps, texts, optimizers(), clip, layout, loss_scale).prop_map(wish).boxed()
 }
 
 impl Wish {
@@ -84,7 +87,7 @@ impl Wish {
         let texts = self.texts.into_iter().filter(|_| reads_alone(&shape)).map(text).collect();
         let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next());
         let shape = in_blocks(shape, optimizer, &layout);
-        ProofCase { key, layout, shape, optimizer, lr, clip, steps, texts }
+        ProofCase { key, layout, shape, optimizer, lr, clip, loss_scale: self.loss_scale, steps, texts }
     }
 }
 

@@ -51,6 +51,7 @@ const OF_CASES: &[(&str, fn(&ProofCase) -> bool)] = &[
     ("an ε that matters", |c| above(c, "eps", 0.1)),
     ("a limit of the norm", |c| c.clip.is_some()),
     ("no limit of the norm", |c| c.clip.is_none()),
+    ("a scaled loss", |c| c.loss_scale.is_some()),
 ];
 
 /// Returns true if the optimizer has a constant of this key above this value.

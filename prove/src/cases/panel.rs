@@ -9,8 +9,8 @@ use crate::Subject;
 pub use certificate::{Certificate, Proven, certify_panel};
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, OPTIMIZERS, Objective, OptimizerKind,
-    Positions, Rates, Scoring, Shape, SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, GradientScaling, Groups, LossScaling, NormKind,
+    OPTIMIZERS, Objective, OptimizerKind, Positions, Rates, Scoring, Shape, SharedExpert, Window,
 };
 use parallel::{Error, Layout, Result, Scheme};
 use shape::{FEATURES, Feature, Range};
@@ -24,12 +24,14 @@ pub struct Member {
     pub name: &'static str,
     /// The model.
     pub shape: Shape,
-    /// The optimizer and the clip limit.
-    pub optimizer: (OptimizerKind, Option<f64>),
+    /// The optimizer, and how it scales gradients.
+    pub optimizer: (OptimizerKind, GradientScaling),
 }
 
-const SGD: (OptimizerKind, Option<f64>) = (layers::SGD, Some(0.5));
-const ADAMW: (OptimizerKind, Option<f64>) = (layers::ADAMW, Some(0.5));
+const CLIPPED: GradientScaling = GradientScaling { clip: Some(0.5), loss: None };
+const SCALED: GradientScaling = GradientScaling { loss: Some(LossScaling::USUAL), ..CLIPPED };
+const SGD: (OptimizerKind, GradientScaling) = (layers::SGD, CLIPPED);
+const ADAMW: (OptimizerKind, GradientScaling) = (layers::ADAMW, CLIPPED);
 const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 
 const fn heads(keys: usize) -> Heads {
@@ -122,7 +124,7 @@ pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| {
     let mut all = with_every(NAMED, FEATURES);
     for info in OPTIMIZERS {
         if !all.iter().any(|member| member.optimizer.0.name() == info.name) {
-            let optimizer = (with_small_blocks(OptimizerKind::usual(info)), Some(0.5));
+            let optimizer = (with_small_blocks(OptimizerKind::usual(info)), CLIPPED);
             let experts = Some(Experts { dense: Blocks::FIRST, ..MIXTRAL });
             all.push(Member { name: info.title, shape: Shape { experts, ..LLAMA }, optimizer });
         }
@@ -169,7 +171,7 @@ const NAMED: &[Member] = &[
     Member {
         name: "biased Llama",
         shape: BIASED,
-        optimizer: (layers::ADAMW.with(&[0.5, 0.25, 0.25, 0.5]), None),
+        optimizer: (layers::ADAMW.with(&[0.5, 0.25, 0.25, 0.5]), GradientScaling { clip: None, loss: None }),
     },
     Member {
         name: "Mistral",
@@ -196,10 +198,14 @@ const NAMED: &[Member] = &[
             bias: Biases { qkv: false, out: false, mlp: false },
             ..GPT2
         },
-        optimizer: (layers::SGD, None),
+        optimizer: (layers::SGD, GradientScaling { clip: None, ..SCALED }),
     },
     Member { name: "experts that choose", shape: Shape { experts: Some(CHOOSING), ..LLAMA }, optimizer: SGD },
-    Member { name: "Mixtral", shape: Shape { experts: Some(MIXTRAL), ..LLAMA }, optimizer: ADAMW },
+    Member {
+        name: "Mixtral",
+        shape: Shape { experts: Some(MIXTRAL), ..LLAMA },
+        optimizer: (layers::ADAMW, SCALED),
+    },
     Member {
         name: "Switch",
         shape: Shape {
@@ -208,12 +214,12 @@ const NAMED: &[Member] = &[
             dropout: GPT2.dropout,
             ..LLAMA
         },
-        optimizer: SGD,
+        optimizer: (layers::SGD, SCALED),
     },
     Member {
         name: "DeepSeek",
         shape: Shape { experts: Some(Experts { dense: Blocks::FIRST, ..DEEPSEEK }), tied: true, ..LLAMA },
-        optimizer: SGD,
+        optimizer: (layers::SGD, SCALED),
     },
 ];
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 impl fmt::Display for ProofCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, layout, shape, optimizer, lr, clip, steps, texts } = self;
+        let Self { key, layout, shape, optimizer, lr, clip, loss_scale, steps, texts } = self;
         let ranks = counted(layout.ranks(), "rank");
         writeln!(f, "layout     {layout}, {ranks}; key {key}")?;
         writeln!(f, "model      {shape}")?;
@@ -20,7 +20,8 @@ impl fmt::Display for ProofCase {
             writeln!(f, "texts      prompts of {} tokens, the rest one by one", read.join(", "))?;
         }
         let limit = clip.map_or_else(|| "no limit of the norm".into(), |c| format!("the norm at most {c}"));
-        writeln!(f, "optimizer  {optimizer}, rate {lr}, {limit}")?;
+        let scaled = loss_scale.map_or_else(String::new, |log2| format!(", the loss scaled by 2^{log2}"));
+        writeln!(f, "optimizer  {optimizer}, rate {lr}, {limit}{scaled}")?;
         f.write_str("(. is a token, x a token whose target is ignored, | separates documents)")
     }
 }

@@ -1,7 +1,7 @@
 //! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on
 //! exactly as a run that did not stop. Files hold an element's canonical integer.
 use comm::Axis;
-use layers::{ADAMW, Choice, Draw, Param, ParamValues, RandomValues, SGD, VALUE, ValueSource};
+use layers::{ADAMW, Choice, Draw, LossScaling, Param, ParamValues, RandomValues, SGD, VALUE, ValueSource};
 use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
 use parallel::layout::covering::covering;
 use parallel::{BuildContext, Entry, Layout, Result, Trainer, named, session};
@@ -38,7 +38,8 @@ fn run(subject: &Subject, layout: &Layout, from: Option<&Path>, steps: &[usize],
         let done = if from.is_some() { steps.first().copied().unwrap_or(1) } else { 0 };
         if from.is_some() {
             let (model, optimizer, _) = trainer.parts();
-            optimizer.restore(done, &mut model.params(), |param: &Param<_>, state_of| {
+            let loss = optimizer.scaling().loss.map(|loss| LossScaling { good: done as u32, ..loss });
+            optimizer.restore((done, loss), &mut model.params(), |param: &Param<_>, state_of| {
                 let name = format!("{}.{}", state_of.name, param.name());
                 state.of(&name, param.shape(), Draw { mean: 0.0, std: 0.0 })
             })?;

@@ -217,7 +217,7 @@ fn models_of_features_are_proven_under_every_layout() {
         for layout in ["none", "tp=2", "tp=2,sp", "dp=2", "tp=2,dp=2"].iter().chain(more) {
             let layout: Layout = layout.parse().unwrap();
             let subject =
-                Subject { optimizer: (kind, clip), ..Subject::small(model.clone(), &layout).unwrap() };
+                Subject { optimizer: (kind, clip.into()), ..Subject::small(model.clone(), &layout).unwrap() };
             let verdict = prove(&subject, &layout, &keys(), &OracleTraces::default()).unwrap();
             assert!(verdict.equal, "{}", verdict.statement());
             if layout.size(comm::Axis::Pp) == 1 {

@@ -45,7 +45,7 @@ fn training_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batc
     price::training(
         way.scheme::<D>(),
         &work.model.design,
-        optimizer(work, &way.layout.pipeline()),
+        optimizer::<D>(work, &way.layout.pipeline()),
         batch,
         gather,
     )
@@ -58,6 +58,7 @@ fn training_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batc
 pub(super) fn step_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<usize> {
     let way = Partitioning { layout: way.layout.limited(None), ..*way };
     let (pipeline, design) = (way.layout.pipeline(), &work.model.design);
-    let peak = price::training(way.scheme::<D>(), design, optimizer(work, &pipeline), batch, |_, _| Ok(()))?;
+    let peak =
+        price::training(way.scheme::<D>(), design, optimizer::<D>(work, &pipeline), batch, |_, _| Ok(()))?;
     Ok(peak.largest.total)
 }

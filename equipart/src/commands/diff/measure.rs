@@ -99,7 +99,7 @@ pub(super) fn tensor(name: &str, a: &FileSet, b: &FileSet, truth: Option<&FileSe
     let (apart, furthest) = apart(&x, &y);
     let mut furthest = furthest.filter(|_| apart.differ > 0);
     compared.apart = apart;
-    let judge = truth.map(|truth| finer(name, [&x, &y], truth)).transpose()?;
+    let judge = truth.map(|truth| finer(name, [a.dtype(&x), b.dtype(&y)], truth)).transpose()?;
     if let Some(t) = &judge {
         let [(own_a, worst_a), (own_b, worst_b)] = [(a, &x), (b, &y)].map(|(run, x)| own(run, x, t));
         if apart.differ > 0 {
@@ -118,9 +118,9 @@ pub(super) fn tensor(name: &str, a: &FileSet, b: &FileSet, truth: Option<&FileSe
 }
 
 /// Returns the truth of a tensor, if it is precise enough.
-fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a FileSet) -> Result<Matrix<'a>> {
+fn finer<'a>(name: &str, runs: [Dtype; 2], truth: &'a FileSet) -> Result<Matrix<'a>> {
     let dtype = truth.info(name).expect("it is there").dtype;
-    let finest = if unit(runs[0].dtype()) < unit(runs[1].dtype()) { runs[0] } else { runs[1] }.dtype();
+    let finest = if unit(runs[0]) < unit(runs[1]) { runs[0] } else { runs[1] };
     let matrix = truth.tensors.flat(name).filter(|t| unit(t.dtype()) <= FINER * unit(finest));
     matrix.ok_or_else(|| {
         Failure::new(format!(
@@ -197,7 +197,7 @@ fn own(section: &FileSet, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Optio
     let count = run.cols().max(1) as f64;
     let (mean, mean_size) = (sum / count, size / count);
     // A sum in f32 of bf16 values is no more accurate than the values.
-    let unit = unit(if section.is_bf16 { Dtype::BF16 } else { run.dtype() });
+    let unit = unit(section.dtype(run));
     (Error { mean, largest: most.value, mean_size, largest_size: largest.value, unit }, most.at)
 }
 

@@ -5,13 +5,13 @@
 //! the last layer's first. A file's tensors come in file order, which in our files is program order. Programs
 //! that write by name leave alphabetical order: then numbers in names count as numbers, so that layer 2 comes
 //! before layer 10.
+use parallel::dtype::DtypeName;
 use parallel::{Error, Result, bail};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tensor::safetensors::{File, Info};
-use tensor::{Bf16, Scalar};
+use tensor::safetensors::{Dtype, File, Info, Matrix};
 
 const SUFFIX: &str = ".safetensors";
 /// The sections of a dump, in program order.
@@ -35,8 +35,8 @@ pub(super) struct FileSet {
     pub(super) tensors: File,
     /// The [sequence, position] of each row, if the file records them.
     pub(super) rows: Option<Vec<[usize; 2]>>,
-    /// True if the file records that the run's dtype is bf16, whatever the dtype of the tensors.
-    pub(super) is_bf16: bool,
+    /// Dtype of the run, if the file records one: that of the tensors may be wider.
+    computed_in: Option<Dtype>,
     order: Vec<String>,
 }
 
@@ -89,8 +89,10 @@ impl FileSet {
         }
         let noted = |key: &str| tensors.metadata().get(key).cloned();
         let rows = noted("rows").and_then(|rows| serde_json::from_str(&rows).ok());
-        let is_bf16 = noted("number").is_some_and(|number| number == Bf16::NAME);
-        Self { name: name.to_owned(), tensors, rows, is_bf16, order }
+        let number = noted("number");
+        let known = DtypeName::ALL.iter().find(|(dtype, _)| number.as_deref() == Some(dtype.name()));
+        let computed_in = known.map(|(dtype, _)| dtype.stored());
+        Self { name: name.to_owned(), tensors, rows, computed_in, order }
     }
     /// Names of the tensors, in program order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
@@ -98,6 +100,10 @@ impl FileSet {
     }
     pub(super) fn info(&self, name: &str) -> Option<&Info> {
         self.tensors.info(name)
+    }
+    /// Dtype in which a tensor of the file was computed.
+    pub(super) fn dtype(&self, of: &Matrix<'_>) -> Dtype {
+        self.computed_in.unwrap_or(of.dtype())
     }
     /// Shape of a tensor that exists.
     pub(super) fn shape(&self, name: &str) -> &[usize] {

@@ -9,6 +9,7 @@ use crate::commands::train::data::{DataFiles, TrainData};
 use crate::commands::train::dropout::DropoutRate;
 use crate::commands::train::epochs;
 use crate::commands::train::evaluations::EvaluationArgs;
+use crate::commands::train::loss_scale::LossScaleArgs;
 use crate::commands::train::planned::LayoutFlag;
 use crate::commands::train::schedule::LrSchedule;
 use crate::commands::train::settings::{Settings, at_least_1};
@@ -63,6 +64,8 @@ pub(crate) struct TrainArgs {
     /// Largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
     pub(crate) clip: Option<f64>,
+    #[command(flatten)]
+    pub(crate) loss_scale: LossScaleArgs,
     /// Dropout rate everywhere, or config for the rates of config.json [default: config; with --batch, 0]
     #[arg(long)]
     pub(crate) dropout: Option<DropoutRate>,
@@ -75,8 +78,8 @@ pub(crate) struct TrainArgs {
     /// Seed of fresh weights, of the batches and of dropout [default: 0]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Dtype of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`,
-    /// which keeps no checkpoints [default: f32]
+    /// Dtype of the run: f32; bf16 or f16 with gradients, masters and sums in f32; or f64, the truth for
+    /// `diff`, which keeps no checkpoints [default: f32]
     #[arg(long = "dtype", alias = "number", value_name = "DTYPE", value_parser = args::dtype())]
     pub(crate) number: Option<DtypeName>,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
@@ -232,7 +235,8 @@ impl TrainArgs {
         let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
         let floor = self.floor(lr_schedule, usual.lr)?.unwrap_or(usual.floor);
         let optimizer = self.constants.of(usual.optimizer, usual.lr)?;
-        Ok(Settings { optimizer, lr_schedule, floor, ..usual })
+        let loss_scaling = self.loss_scale.of(usual.number)?;
+        Ok(Settings { optimizer, loss_scaling, lr_schedule, floor, ..usual })
     }
     /// The last step's learning rate, as a fraction of the largest, if it is given.
     fn floor(&self, schedule: LrSchedule, lr: f64) -> Result<Option<f64>> {
@@ -345,21 +349,22 @@ impl TrainArgs {
         let same = self.floor(begun.lr_schedule, begun.lr)? == Some(begun.floor);
         self.constants.of(begun.optimizer, begun.lr)?;
         let reported = [
-            differs("seq", self.seq, begun.seq),
-            differs("batch-size", number(self.batch_size), begun.batch_size),
-            differs("microbatches", number(self.microbatches), begun.microbatches),
-            differs("lr", self.lr, begun.lr),
-            differs("warmup", self.warmup, begun.warmup),
-            differs("lr-schedule", self.lr_schedule, begun.lr_schedule),
-            differs("min-lr", self.min_lr.filter(|_| !same), begun.lr * begun.floor),
-            differs("optimizer", self.optimizer.map(OptimizerKind::name), begun.optimizer.name()),
+            args::differs("seq", self.seq, begun.seq),
+            args::differs("batch-size", number(self.batch_size), begun.batch_size),
+            args::differs("microbatches", number(self.microbatches), begun.microbatches),
+            args::differs("lr", self.lr, begun.lr),
+            args::differs("warmup", self.warmup, begun.warmup),
+            args::differs("lr-schedule", self.lr_schedule, begun.lr_schedule),
+            args::differs("min-lr", self.min_lr.filter(|_| !same), begun.lr * begun.floor),
+            args::differs("optimizer", self.optimizer.map(OptimizerKind::name), begun.optimizer.name()),
             self.constants.differ(begun.optimizer, begun.lr),
-            differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
-            differs("seed", self.seed, begun.seed),
-            differs("dropout", self.dropout, DropoutRate(begun.dropout)),
-            differs("label-smoothing", self.label_smoothing, begun.label_smoothing),
-            differs("z-loss", self.z_loss, begun.z_loss),
-            differs("dtype", self.number, begun.number),
+            args::differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
+            self.loss_scale.differ(begun.loss_scaling),
+            args::differs("seed", self.seed, begun.seed),
+            args::differs("dropout", self.dropout, DropoutRate(begun.dropout)),
+            args::differs("label-smoothing", self.label_smoothing, begun.label_smoothing),
+            args::differs("z-loss", self.z_loss, begun.z_loss),
+            args::differs("dtype", self.number, begun.number),
         ];
         if let Some(why) = reported.into_iter().flatten().next() {
             return Err(Error::new(why));
@@ -386,9 +391,4 @@ impl TrainArgs {
         }
         Ok(settings)
     }
-}
-
-fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
-    let given = given.filter(|g| *g != begun)?;
-    Some(args::differs_from(flag, &given, &begun))
 }

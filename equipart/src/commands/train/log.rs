@@ -75,11 +75,12 @@ impl TrainLog {
 /// A quantity of a step: its title with the unit, its value, and true if its axis begins at 0.
 type StepQuantity = (&'static str, fn(&StepLine) -> Option<f64>, bool);
 
-const QUANTITIES: [StepQuantity; 5] = [
+const QUANTITIES: [StepQuantity; 6] = [
     ("loss, nats", |line| Some(line.loss), false),
     ("held-out text, bits a byte", |line| line.held_out_bits_per_byte, false),
     ("test accuracy, %", |line| line.accuracy.map(|right| 100.0 * right), false),
     ("learning rate", |line| Some(line.lr), true),
+    ("loss scale", |line| line.loss_scale, true),
     ("speed, tokens a second", |line| Some(line.tokens_per_second), true),
 ];
 

@@ -7,6 +7,7 @@ use super::state::{self, Saver, Saves, State};
 use crate::device::in_device;
 use bench::profile;
 use comm::RankWaits;
+use kernels::loss_scale;
 use layers::LayerCounts;
 use models::TrainableModel;
 use parallel::dtype::RunDevice;
@@ -58,6 +59,12 @@ pub struct StepLine {
     pub loss: f64,
     /// The step's learning rate.
     pub lr: f64,
+    /// The step's loss scale, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// True if the gradients overflowed, so that nothing was updated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
     /// Training tokens a second, since the previous step.
     pub tokens_per_second: f64,
     /// Peak bytes so far, of each rank; if steps overlap, as of the last evaluation or checkpoint.
@@ -210,14 +217,26 @@ impl TrainRun<'_> {
                     line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
                 }
                 let (step, batch, lr, over) = running.pop_front().expect("one runs");
-                let loss = step.wait()?.loss.read().expect("the host has values")[0].to_f64();
+                let report = step.wait()?;
+                let loss = report.loss.read().expect("the host has values")[0].to_f64();
                 if !loss.is_finite() {
                     bail!("the loss of step {} is {loss}; a smaller --lr may help", line.step);
                 }
                 let end = if running.is_empty() { Instant::now() } else { over };
                 let tokens_per_second = batch.tokens() as f64 / end.duration_since(clock).as_secs_f64();
                 let (step, peak_bytes) = (line.step + 1, line.peak_bytes);
-                line = StepLine { step, loss, lr, tokens_per_second, peak_bytes, ..StepLine::default() };
+                let loss_scale = report.scale.map(loss_scale);
+                let skipped = report.skipped;
+                line = StepLine {
+                    step,
+                    loss,
+                    lr,
+                    loss_scale,
+                    skipped,
+                    tokens_per_second,
+                    peak_bytes,
+                    ..StepLine::default()
+                };
                 evaluations.epoch = epoch.as_mut().map(|epoch| epoch.learnt(loss, &batch));
                 experts.join(trainer.take_counts());
                 if running.is_empty() {

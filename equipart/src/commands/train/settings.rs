@@ -2,7 +2,7 @@
 use super::schedule::{LearningRate, LrSchedule};
 use crate::cli::args::SEQ;
 use crate::device::DeviceName;
-use layers::{ADAMW, Design, Objective, OptimizerKind, Rates, Shape, counted};
+use layers::{ADAMW, Design, GradientScaling, LossScaling, Objective, OptimizerKind, Rates, Shape, counted};
 use models::text::{Corpus, TokenPair};
 use models::{Config, TrainableModel};
 use parallel::dtype::DtypeName;
@@ -38,6 +38,9 @@ pub struct Settings {
     pub optimizer: OptimizerKind,
     /// The largest norm of the gradient.
     pub clip: Option<f64>,
+    /// Loss scaling as the run begins, if its dtype needs any.
+    #[serde(default)]
+    pub loss_scaling: Option<LossScaling>,
     /// Seed of fresh weights and of the batches.
     pub seed: u64,
     /// Hash of the training data.
@@ -78,6 +81,7 @@ impl Default for Settings {
             warmup: 0,
             optimizer: ADAMW,
             clip: None,
+            loss_scaling: None,
             seed: 0,
             text: 0,
             lr_schedule: LrSchedule::Cosine,
@@ -92,9 +96,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The optimizer and the clip limit.
-    pub fn optimizer(&self) -> (OptimizerKind, Option<f64>) {
-        (self.optimizer, self.clip)
+    /// The optimizer, and how it scales gradients.
+    pub fn optimizer(&self) -> (OptimizerKind, GradientScaling) {
+        (self.optimizer, GradientScaling { clip: self.clip, loss: self.loss_scaling })
     }
     /// Reads the settings from a file. Files of earlier versions have the constants of `AdamW` beside the
     /// optimizer's name.
@@ -215,7 +219,7 @@ mod tests {
                 "optimizer": "adamw", "clip": null, "seed": 3, "text": 7"#;
             Settings::read(&format!("{text}{more}}}")).unwrap()
         };
-        assert_eq!(old("").optimizer(), (ADAMW, None));
+        assert_eq!(old("").optimizer(), (ADAMW, None.into()));
         assert_eq!((old("").lr_schedule, old("").floor), (LrSchedule::Cosine, 0.1));
         assert_eq!(old(r#", "constant": false, "floor": 0.3"#).lr_schedule, LrSchedule::Cosine);
         let constant = old(r#", "constant": true"#);

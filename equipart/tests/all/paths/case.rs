@@ -36,10 +36,13 @@ impl Case<'_> {
         self.models.path(&format!("{self} {what}").replace([' ', ',', '/'], "_"))
     }
     /// Why its layout cannot split its model, as it trains or only goes forward.
-    pub(crate) fn misfit(&self, trains: bool) -> Option<String> {
-        let design = self.kind.design();
-        let design = if trains { design } else { design.inferring() };
-        self.layout.fits(design).err().map(|error| error.why)
+    pub(crate) fn misfit(&self, command: &str) -> Option<String> {
+        let (design, infers) = (self.kind.design(), ["eval", "generate"].contains(&command));
+        let design = if infers { design.inferring() } else { design };
+        let alone = !infers && command != "prove" && self.layout.pipeline().schedule.updates_each();
+        let scaled = alone && self.number.loss_scaling().is_some();
+        let why = self.layout.fits(design).err().map(|error| error.why);
+        why.or(scaled.then(|| "loss scaling cannot skip a step on all stages".into()))
     }
     /// The entries that it is made of.
     fn entries(&self) -> Vec<String> {
@@ -56,8 +59,7 @@ impl Case<'_> {
         refused: Option<&str>,
     ) -> Option<String> {
         let ended = output(binary().args(args));
-        let trains = !["eval", "generate"].contains(&reported.1);
-        match refused.or(self.misfit(trains).as_deref()) {
+        match refused.or(self.misfit(reported.1).as_deref()) {
             None => Some(self.succeeded(reported, (args, &ended))),
             Some(why) => {
                 self.refused(reported, (args, &ended), why);

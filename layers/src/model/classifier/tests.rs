@@ -283,7 +283,8 @@ fn padding_is_no_class_however_low_the_logits_are() {
     let loss = |device: Cpu<f32>, mesh: Mesh<_>| {
         let mut model = Model::whole(&Builder::new(&device, &mesh, &low), SIZES[0])?;
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
-        let cx = PassContext::default().then(Pass { mean_over: 5, ..Pass::default() }, [1; 5]);
+        let cx = PassContext::default()
+            .then(Pass { mean_over: kernels::MeanOver::of(5), ..Pass::default() }, [1; 5]);
         let loss = model.forward(&cx, x, TokenIds::new(device.place(), &labels, 13)?)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
@@ -335,8 +336,12 @@ fn inference_keeps_nothing_and_gives_the_same_loss() {
         loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap()
     };
     device.meter().begin(Phase::Inference);
-    let inferred =
-        [(); 2].map(|()| loss(PassContext::default().then(Pass { mean_over: 7, ..Pass::default() }, [1; 5])));
+    let inferred = [(); 2].map(|()| {
+        loss(
+            PassContext::default()
+                .then(Pass { mean_over: kernels::MeanOver::of(7), ..Pass::default() }, [1; 5]),
+        )
+    });
     assert_eq!(device.meter().now(Category::Activations), 0);
     assert_eq!(inferred, [loss(PassContext::train(0, [1; 5], 7)), loss(PassContext::train(1, [1; 5], 7))]);
     assert!(device.meter().now(Category::Activations) > 0);

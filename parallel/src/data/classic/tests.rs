@@ -2,7 +2,7 @@
 use crate::rests::{files, goes_on};
 use crate::{Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, price, session};
 use comm::{Axis, Ledger, Op};
-use kernels::{Heads, Kernels, Meta};
+use kernels::{Heads, Kernels, MetaOf};
 use layers::{
     Biases, Design, Experts, Objective, OptimizerKind, PassContext, RandomValues, Rates, SGD, Shape, Wide,
 };
@@ -159,10 +159,9 @@ fn the_root_holds_and_receives_what_is_worked_out() {
             let layout: Layout = format!("dp={ranks}:classic").parse().unwrap();
             let ran = on(&layout.to_string(), |at: &BuildContext<D>| cost(at, &batch));
             for (rank, ran) in ran.iter().enumerate() {
-                let priced =
-                    session::ghost::<D, _>(&layout, (rank, None), |at: BuildContext<Meta<D::Elem>>| {
-                        cost(&at, &batch)
-                    });
+                let priced = session::ghost::<D, _>(&layout, (rank, None), |at: BuildContext<MetaOf<D>>| {
+                    cost(&at, &batch)
+                });
                 assert!(priced.unwrap() == *ran, "rank {rank}");
             }
             let held = |rank: usize, of: Category| ran[rank].1.category[of as usize];

@@ -2,6 +2,7 @@ use super::*;
 use crate::price::{STEPS, training};
 use crate::{Layout, Sequence};
 use kernels::Heads;
+use kernels::Meta;
 use layers::{ADAMW, OptimizerKind, RandomValues, Shape};
 use tensor::Cpu;
 

@@ -1,12 +1,13 @@
-//! bf16: parameters and activations of 16 bits; gradients, masters, moments, statistics and sums of 32.
+//! bf16 and f16: parameters and activations of 16 bits; gradients, masters, moments, statistics and sums of
+//! 32.
 use crate::child::{SHORT, equipart, refused};
 use crate::memory::{settings, sized};
 use equipart::commands::diff::unit;
-use equipart::commands::price::{price, program};
+use equipart::commands::price::{Cost, price, program};
 use equipart::commands::train::settings::Settings;
-use kernels::Heads;
+use kernels::{Heads, Kernels, MetaOf};
 use layers::Shape;
-use layers::{ADAMW, RandomValues, SGD};
+use layers::{ADAMW, LossScaling, RandomValues, SGD};
 use parallel::BuildContext;
 use parallel::Layout;
 use parallel::dtype::DtypeName;
@@ -14,7 +15,7 @@ use parallel::session;
 use serde_json::Value;
 use std::fs;
 use tensor::safetensors::Dtype;
-use tensor::{Bf16, Cpu};
+use tensor::{Bf16, Cpu, F16, Host, Real};
 
 const STEPS: [&str; 8] = ["--steps", "6", "--seq", "32", "--batch-size", "4", "--data", SHORT];
 /// Blocks of the embedded model.
@@ -69,6 +70,7 @@ fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
                 price(&config, &settings, &layout).unwrap().swap_remove(0).peak_bytes
             };
             let (wide, narrow) = (of(DtypeName::F32), of(DtypeName::Bf16));
+            assert_eq!(of(DtypeName::F16), narrow, "{layout}");
             let parameters = wide["weights"] / 4;
             let seen =
                 ["weights", "gradients", "optimizer"].map(|category| [wide[category], narrow[category]]);
@@ -77,6 +79,20 @@ fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
             assert!(narrow["activations"] * 10 < wide["activations"] * 7, "{narrow:?} {wide:?}");
         }
     }
+}
+
+/// Costs of the ranks: measured, and priced.
+fn costs<S: Real>(layout: &Layout, shape: Shape, settings: &Settings) -> [Vec<Cost>; 2]
+where
+    Cpu<S>: Kernels<Elem = S, Place = Host>,
+{
+    let priced = |at: BuildContext<MetaOf<Cpu<S>>>| program(&at, shape, settings);
+    let run = |rank| session::ghost::<Cpu<S>, _>(layout, (rank, None), priced).unwrap();
+    let world = layout.world().unwrap();
+    let values = RandomValues { seed: 0 };
+    let real = |at: BuildContext<Cpu<S>>| program(&at, shape, settings);
+    let measured = session::run((layout, &world), &values, real).unwrap();
+    [measured, (0..layout.ranks()).map(run).collect()]
 }
 
 /// To the byte, as for every number. Kills: a device without numbers that takes wide ones for narrow, scratch
@@ -88,16 +104,11 @@ fn the_price_of_narrow_numbers_is_what_is_measured() {
     let fitting = ["recompute:selective", "offload-file", "dp=2:zero1:offload-file,recompute:full/2"];
     for layout in ["none", "tp=2", "tp=4,sp", "tp=2,dp=2"].into_iter().chain(fitting) {
         let (layout, settings): (Layout, _) = (layout.parse().unwrap(), settings(8, 2));
-        let priced = |at: BuildContext<kernels::Meta<Bf16>>| program(&at, shape, &settings);
-        let run = |rank| session::ghost::<Cpu<Bf16>, _>(&layout, (rank, None), priced).unwrap();
-        let world = layout.world().unwrap();
-        let measured =
-            session::run((&layout, &world), &RandomValues { seed: 0 }, |at: BuildContext<Cpu<Bf16>>| {
-                program(&at, shape, &settings)
-            });
-        for (rank, cost) in measured.unwrap().into_iter().enumerate() {
-            assert_eq!(cost, run(rank), "rank {rank}, {layout}");
-        }
+        let [measured, priced] = costs::<Bf16>(&layout, shape, &settings);
+        assert_eq!(measured, priced, "{layout}");
+        let scaled = Settings { loss_scaling: Some(LossScaling::USUAL), ..settings };
+        let [measured, priced] = costs::<F16>(&layout, shape, &scaled);
+        assert_eq!(measured, priced, "f16, {layout}");
     }
 }
 
@@ -111,15 +122,16 @@ fn training_follows_f32() {
     };
     let truth = losses(&[]);
     assert!(truth[0] - truth[5] > 0.5, "{truth:?}");
-    for layout in ["none", "tp=2", "dp=2", "tp=2,sp,dp=2"] {
-        let seen = losses(&["--dtype", "bf16", "--layout", layout]);
+    let all = ["none", "tp=2", "dp=2", "tp=2,sp,dp=2"].map(|layout| ("bf16", Dtype::BF16, layout));
+    let all = all.into_iter().chain(["none", "tp=2,sp,dp=2"].map(|layout| ("f16", Dtype::F16, layout)));
+    for (dtype, stored, layout) in all {
+        let seen = losses(&["--dtype", dtype, "--layout", layout]);
         assert!(seen != truth && seen.len() == truth.len(), "{layout}: {seen:?}");
         for (seen, loss) in seen.iter().zip(&truth) {
-            let bound =
-                three_deviations(unit(Dtype::BF16), roundings(BLOCKS), deviation(truth[0], *loss), 4 * 32);
-            assert!((seen - loss).abs() < bound, "{layout}: {seen}, in f32 {loss}, within {bound}");
+            let bound = three_deviations(unit(stored), roundings(BLOCKS), deviation(truth[0], *loss), 4 * 32);
+            assert!((seen - loss).abs() < bound, "{dtype}, {layout}: {seen}, in f32 {loss}, within {bound}");
         }
-        assert_eq!(seen, losses(&["--dtype", "bf16", "--layout", layout]), "another run of {layout}");
+        assert_eq!(seen, losses(&["--dtype", dtype, "--layout", layout]), "another run of {layout}");
     }
 }
 
@@ -157,7 +169,7 @@ fn every_command_has_the_number() {
     let loss = |number| {
         lines(&["eval", "--seq", "64", "--data", SHORT, "--dtype", number])[0]["loss"].as_f64().unwrap()
     };
-    let losses = [loss("f32"), loss("bf16")];
+    let [losses, of_f16] = [[loss("f32"), loss("bf16")], [loss("f32"), loss("f16")]];
     let old = lines(&["eval", "--seq", "64", "--data", SHORT, "--number", "bf16"])[0]["loss"].as_f64();
     assert_eq!(old, Some(losses[1]), "the name that --dtype had before");
     let generate = |number| {
@@ -175,13 +187,17 @@ fn every_command_has_the_number() {
         [1, 1071].map(|n| three_deviations(unit(Dtype::BF16), roundings(BLOCKS), deviation, n));
     let (apart, bound) = ((losses[0] - losses[1]).abs(), of_all + (of_one / 3.0).powi(2) / 2.0);
     assert!(apart > 0.0 && apart < bound.min(5e-3), "{losses:?} are within {bound}");
+    let apart = (of_f16[0] - of_f16[1]).abs();
+    assert!(apart > 0.0 && apart < bound / 8.0, "{of_f16:?}: f16 has three more digits");
     assert_eq!(wide["ids"].as_array().unwrap().len(), narrow["ids"].as_array().unwrap().len());
     let held = |line: &Value| line["peak_bytes"]["total"][0].as_u64().unwrap();
     assert!(held(&narrow) * 10 < held(&wide) * 6, "{narrow} {wide}");
     let (_dir, model, text) = crate::screens::four_blocks();
-    let rows = ["compare", "--layout", "tp=2", "--dtype", "bf16", "--seconds", "0", "--model", &model];
-    let rows = lines(&[&rows[..], &["--data", &text]].concat());
-    for row in &rows {
+    let rows = |dtype| {
+        let rows = ["compare", "--layout", "tp=2", "--dtype", dtype, "--seconds", "0", "--model", &model];
+        lines(&[&rows[..], &["--data", &text]].concat())
+    };
+    for row in ["bf16", "f16"].into_iter().flat_map(rows) {
         assert!(row["equal"] == true && row["error_ratio"].as_f64().unwrap() < LARGEST, "{row}");
         let (by_number, total) =
             (&row["peak_bytes_by_number"], row["peak_bytes"]["total"].as_array().unwrap());
@@ -189,7 +205,8 @@ fn every_command_has_the_number() {
         assert_eq!(by_number["bf16"].as_u64(), most, "{row}");
         assert_ne!(by_number["f32"], by_number["bf16"], "{row}");
     }
-    let said = "--dtype is bf16; a proof runs in a finite field, where nothing rounds";
-    refused(&["prove", "--dtype", "bf16"], said);
-    refused(&["eval", "--dtype", "f16"], "invalid value 'f16' for '--dtype <DTYPE>'");
+    for dtype in ["bf16", "f16"] {
+        let said = format!("--dtype is {dtype}; a proof runs in a finite field, where nothing rounds");
+        refused(&["prove", "--dtype", dtype], &said);
+    }
 }
