@@ -37,7 +37,7 @@ pub(crate) const DEVICE: &str = "Device of the run: cpu, or cuda: one GPU a rank
 /// Flags of dtype and device.
 #[derive(Args, Debug, Default)]
 pub(crate) struct DtypeArgs {
-    /// Dtype of the run: f32, bf16 with sums in f32, or f64
+    /// Dtype of the run: f32, bf16 or f16 with sums in f32, or f64
     #[arg(long = "dtype", alias = "number", default_value_t, value_name = "DTYPE", value_parser = dtype())]
     pub(crate) name: DtypeName,
     #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = DEVICE)]

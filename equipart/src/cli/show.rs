@@ -92,7 +92,8 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
     let step = rows.iter().find_map(|row| row.microbatches).map(|n| counted(n, "microbatch"));
     let step = step.map_or_else(String::new, |n| format!("\nA training step has {n}."));
     line(&format!("The model is {origin}, the run in {number}.{step}"));
-    let other = if number == DtypeName::Bf16 { DtypeName::F32 } else { DtypeName::Bf16 };
+    let is_narrow = number.stored().bitsize() == 16;
+    let other = if is_narrow { DtypeName::F32 } else { DtypeName::Bf16 };
     for (workload, title, per) in [
         (Workload::Inference, "Generating text", "a token"),
         (Workload::Training, "One training step", "a step"),

@@ -65,7 +65,7 @@ pub(crate) struct PlanArgs {
     /// Tokens that are added to a prompt [default: 256, or half of the model's positions if fewer]
     #[arg(long, requires = "generate")]
     new: Option<usize>,
-    /// Dtype of the run: f32, bf16 with sums in f32, or f64
+    /// Dtype of the run: f32, bf16 or f16 with sums in f32, or f64
     #[arg(long, default_value = "bf16", value_name = "DTYPE", value_parser = dtype())]
     dtype: DtypeName,
     /// The optimizer

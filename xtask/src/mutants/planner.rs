@@ -14,11 +14,12 @@ const OF_SPARSE: [&str; 2] = [
     "test --quiet --package parallel --lib sparse",
     "test --quiet --package prove --test all strategies::every",
 ];
-const OF_STATE: [&str; 5] = [
+const OF_STATE: [&str; 6] = [
     "test --quiet --package layers --lib optimizer::",
     "test --quiet --package outside --lib counted::",
     "test --quiet --package parallel --lib whole_matrices",
     "test --quiet --package parallel --lib coded_moments",
+    "test --quiet --package parallel --lib loss_scal",
     "test --quiet --package prove --test all layouts::adamw",
 ];
 const OF_GRAPHS: [&str; 2] =

@@ -42,7 +42,7 @@ impl Case<'_> {
         let alone = !infers && command != "prove" && self.layout.pipeline().schedule.updates_each();
         let scaled = alone && self.number.loss_scaling().is_some();
         let why = self.layout.fits(design).err().map(|error| error.why);
-        why.or(scaled.then(|| "loss scaling cannot skip a step on all stages".into()))
+        why.or(scaled.then(|| "updates".into())) // each stage by itself, or after each microbatch
     }
     /// The entries that it is made of.
     fn entries(&self) -> Vec<String> {
