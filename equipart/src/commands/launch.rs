@@ -75,10 +75,6 @@ fn meeting(host: &str) -> Result<[(&'static str, String); 3]> {
 impl Run for LaunchArgs {
     fn run(self, _: bool) -> Result<bool> {
         at_least_1(&[("ranks", self.ranks)])?;
-        let stops = |word: &String| word == "--stop-after" || word.starts_with("--stop-after=");
-        if self.restarts > 0 && self.command.iter().any(stops) {
-            bail!("--restarts continues a run to its end; leave out --stop-after, or --restarts");
-        }
         self.min_ranks.map_or(Ok(()), |least| can_shrink(&self.command, [least, self.ranks]))?;
         match self.by {
             None => self.here(),
@@ -111,7 +107,8 @@ impl LaunchArgs {
                 drop(out::finish());
                 exit(code);
             }
-            command = resumed(&command);
+            let Some(next) = resumed(&command) else { bail!("rank {rank} was lost after the last step: {status}") };
+            command = next;
             let mut who = "all".into();
             if ranks > least {
                 let layout = smaller(&command, least..ranks).map_err(|why| {
@@ -226,12 +223,20 @@ fn without<const N: usize>(command: &[String], flags: [&str; N]) -> (Vec<String>
     (words, values)
 }
 
-/// Returns the command that continues a training run from its last checkpoint in `--out`; the same command if
-/// there is none.
-fn resumed(command: &[String]) -> Vec<String> {
-    let (words, [resume, out, ..]) = without(command, ["--resume", "--out", "--model", "--config"]);
-    let Some(out) = out.or(resume).filter(|out| State::read(Path::new(out)).is_ok()) else {
-        return command.to_vec();
+/// Returns the command that continues a training run from its last checkpoint in `--out`, up to the step at
+/// which `--stop-after` stops it; the same command if there is no checkpoint, `None` if that step is done.
+fn resumed(command: &[String]) -> Option<Vec<String>> {
+    const CHANGED: [&str; 5] = ["--resume", "--out", "--stop-after", "--model", "--config"];
+    let (mut words, [resume, out, stop, ..]) = without(command, CHANGED);
+    let steps = |dir: &String| State::read(Path::new(dir)).ok().map(|state| state.steps());
+    let begun = resume.as_ref().and_then(steps).unwrap_or(0);
+    let Some((done, out)) = out.or(resume).and_then(|out| Some((steps(&out)?, out))) else {
+        return Some(command.to_vec());
     };
-    [words, vec!["--resume".into(), out]].concat()
+    if let Some(stop) = stop.and_then(|stop| stop.parse().ok()) {
+        let left = usize::checked_sub(stop, done - begun).filter(|left| *left > 0)?;
+        words.extend(["--stop-after".into(), left.to_string()]);
+    }
+    words.extend(["--resume".into(), out]);
+    Some(words)
 }

@@ -1,9 +1,10 @@
 //! Ranks as processes: every strategy computes among them, over TCP, what it computes among threads. Each
 //! process of these tests is a thread with its own connections and its own world.
-use crate::strategies::listed;
+use crate::strategies::{Adds, Newcomer, listed};
 use comm::{Launch, Processes, RunInputs};
 use layers::{ADAMW, RandomValues};
-use parallel::{Layout, Network, Trainer, session};
+use parallel::{Layout, Network, Scheme, Trainer, session};
+use prove::cases::certify_panel;
 use prove::{Subject, certify};
 use std::net::TcpListener;
 use std::thread::scope;
@@ -59,6 +60,19 @@ fn every_strategy_is_proven_among_processes() {
             assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
         }
     }
+}
+
+/// Kills: a difference among processes that is not located.
+#[test]
+fn a_difference_among_processes_is_located_as_among_threads() {
+    let layout: Layout = "tp=2".parse().unwrap();
+    let wrong = Newcomer(Adds::OnEveryRank);
+    let found = |network: Network| {
+        certify_panel(Scheme::with(&layout, &[&wrong]), &[Key(3)], (&network, &|_| ())).unwrap().statement()
+    };
+    let wanted = found(Network::default());
+    assert!(wanted.contains("texts: blocks.0.attention.out") && wanted.contains("Look first at"), "{wanted}");
+    assert_eq!(each(&layout, found)[0], wanted);
 }
 
 /// Kills: floats that are added in another order among processes, or rounded on their way.

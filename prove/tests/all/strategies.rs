@@ -63,7 +63,7 @@ fn chapters_of_strategies_exist() {
 
 /// Terms that the test strategy adds to the finished sum of its row layers.
 #[derive(Clone, Copy, PartialEq)]
-enum Adds {
+pub(crate) enum Adds {
     /// The bias.
     Once,
     /// The bias, once for each rank: each rank adds it to its partial sum.
@@ -73,7 +73,7 @@ enum Adds {
 }
 
 /// Strategy of another crate, with row layers of its own.
-struct Newcomer(Adds);
+pub(crate) struct Newcomer(pub(crate) Adds);
 
 static ABOUT: StrategyInfo = StrategyInfo {
     name: "my rows",

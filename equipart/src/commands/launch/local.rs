@@ -26,8 +26,8 @@ pub(super) enum RunEnd {
     Failed(FirstEnd),
 }
 
-/// The failure that the others followed: the end of the first process that was lost, or if none was, of the
-/// first that ended with exit code 1 or 2.
+/// The failure that the others followed: the end of the first process that was lost, also of one that had to
+/// be killed; or if none was, of the first that ended with exit code 1 or 2.
 pub(super) struct FirstEnd {
     pub(super) rank: usize,
     pub(super) status: ExitStatus,
@@ -96,7 +96,7 @@ impl LocalRanks {
     /// If the system does not tell how a process ended.
     pub(super) fn wait(mut self, signals: &mut Signals) -> Result<RunEnd> {
         let (mut ended, mut first) = (vec![false; self.processes.len()], None::<FirstEnd>);
-        let (mut since, mut stopped, mut asked) = (None::<Instant>, None, false);
+        let (mut since, mut stopped, mut asked, mut hung) = (None::<Instant>, None, false, false);
         while ended.contains(&false) {
             for (rank, process) in self.processes.iter_mut().enumerate() {
                 if ended[rank] {
@@ -111,11 +111,10 @@ impl LocalRanks {
                     continue;
                 }
                 let (end, own) = (FirstEnd { rank, status }, since.get_or_insert_with(Instant::now));
-                // others may notice a lost process before this one does; later, this one ends them
-                if first
-                    .as_ref()
-                    .is_none_or(|first| !first.is_lost() && end.is_lost() && own.elapsed() < GRACE)
-                {
+                // others may notice a lost process before this one does; later, this one ends them, and lost is
+                // one that SIGTERM did not end
+                let in_time = own.elapsed() < GRACE || hung;
+                if first.as_ref().is_none_or(|first| !first.is_lost() && end.is_lost() && in_time) {
                     first = Some(end);
                 }
             }
@@ -128,7 +127,10 @@ impl LocalRanks {
                 Signal::from_named_raw(number).inspect(|signal| self.send(*signal));
             }
             match since.map(|since| since.elapsed()) {
-                Some(late) if late > 2 * GRACE || stopped.is_some() && late > GRACE => self.kill(),
+                Some(late) if late > 2 * GRACE || stopped.is_some() && late > GRACE => {
+                    hung = true;
+                    self.kill();
+                }
                 Some(late) if late > GRACE && !asked => {
                     asked = true;
                     self.send(Signal::TERM);

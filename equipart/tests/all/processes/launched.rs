@@ -68,8 +68,6 @@ fn what_cannot_be_launched_is_refused_in_one_sentence() {
     no(&["-n", "2", "--", "--json", "price"], "price runs all its ranks itself; start it without launch");
     no(&["-n", "2", "--", "dance"], "unrecognized subcommand 'dance'");
     no(&["-n", "2", "--", "train", "--steps", "x"], "invalid value 'x' for '--steps <STEPS>'");
-    let stops = ["-n", "2", "--restarts", "1", "--", "train", "--stop-after", "3"];
-    no(&stops, "--restarts continues a run to its end; leave out --stop-after, or --restarts");
     no(&["-n", "2", "--by", "srun", "--restarts", "1", "--", "train"], "cannot be used with");
     let least = |least: &str, command: &[&str], says: &str| {
         no(&[&["-n", "2", "--restarts", "1", "--min-ranks", least, "--"][..], command].concat(), says);
@@ -166,7 +164,8 @@ fn is_left(id: u32) -> bool {
     })
 }
 
-/// Kills: a lost run that is not started again, or from its beginning, or with another result.
+/// Kills: a lost run that is not started again, or from its beginning, or with another result, or that stops
+/// later than it was to.
 #[test]
 fn a_lost_run_continues_from_its_last_checkpoint() {
     let (dir, config, batch) = small();
@@ -186,6 +185,32 @@ fn a_lost_run_continues_from_its_last_checkpoint() {
     let of_whole = losses(&text(&whole.stdout));
     assert_eq!(losses(rest.last().unwrap()), of_whole[59..], "{said}");
     assert!(rest.len() <= 61, "it began anew: {}", rest.len());
+    let out = dir.path().join("stopped").display().to_string();
+    let stopped = [&to(&out)[..], &["--stop-after", "40"]].concat();
+    let (run, lines) = lasting(&["-n", "2", "--restarts", "1"], &stopped);
+    send("-KILL", started_by(run.process.id())[1]);
+    let rest: Vec<_> = lines.lines().map(Result::unwrap).collect();
+    assert!(run.output().status.success());
+    assert_eq!(losses(rest.last().unwrap()), of_whole[39..40], "it counts from the run's begin");
+}
+
+/// Kills: a stopped rank that is no lost one, so that the run ends with it.
+#[test]
+fn a_run_continues_without_a_rank_that_is_stopped() {
+    let (dir, config, batch) = small();
+    let out = dir.path().join("out").display().to_string();
+    let train =
+        ["train", "--json", "--steps", "20000", "--stop-after", "3000", "--timeout", "1", "--out", &out];
+    let train = [&train[..], &["--checkpoint-every", "100", "--config", &config, "--batch", &batch]].concat();
+    let flags = ["-n", "2", "--restarts", "1", "--min-ranks", "1"];
+    let (run, lines) = lasting(&flags, &[&train[..], &["--layout", "dp=2"]].concat());
+    send("-STOP", started_by(run.process.id())[1]);
+    let rest: Vec<_> = lines.lines().map(Result::unwrap).collect();
+    let ended = run.output();
+    let said = text(&ended.stderr);
+    assert!(ended.status.success() && said.contains("note: rank 1 was lost (signal: 9"), "{said}");
+    assert!(said.contains("1 rank under none start anew"), "{said}");
+    assert!(rest.last().unwrap().contains("\"step\":3000"), "{:?}", rest.last());
 }
 
 /// Kills: a launcher whose ranks are not read, or that does not get where they meet.
