@@ -4,7 +4,10 @@ use crate::pipeline::gpipe::GPipe;
 use crate::pipeline::{Pipeline, Schedule};
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{ADAMW, AtRest, Builder, NumberArgument, RandomValues, SGD, Shape, ShardingStrategy};
+use layers::{
+    ADAMW, AtRest, Builder, GradientScaling, LossScaling, NumberArgument, RandomValues, SGD, Shape,
+    ShardingStrategy,
+};
 use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
 const SHAPE: Shape = Shape {
@@ -41,8 +44,8 @@ fn rows(lengths: &[usize], width: usize) -> Vec<Sequence> {
     lengths.iter().map(rows).collect()
 }
 
-/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`, wherever
-/// parameters rest.
+/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`, wherever parameters
+/// rest. The loss is scaled where there are data ranks.
 fn equal_the_oracle(ours: &Design, theirs: &reference::Design, batch: &Batch, layouts: &[[usize; 4]]) {
     scheduled((&GPipe as &dyn Schedule).into(), ours, theirs, batch, layouts);
 }
@@ -77,8 +80,10 @@ fn scheduled(
             let builder = Builder { rests, ..Builder::new(&device, &mesh, &RandomValues { seed: 2 }) };
             let builder = if sp > 0 { builder.in_regions() } else { builder };
             let pipeline = if pp > 1 { pipeline } else { Pipeline::ALONE };
+            let loss = (dp > 1).then_some(LossScaling::USUAL);
+            let scaling = GradientScaling { clip: Some(0.5), loss };
             let mut trainer =
-                Trainer::new(&BuildContext { builder, pipeline }, ours, (kind, Some(0.5)))?.seeded(3);
+                Trainer::new(&BuildContext { builder, pipeline }, ours, (kind, scaling))?.seeded(3);
             let weights = |trainer: &mut Trainer<_>| {
                 let (mut all, design) = (std::collections::BTreeMap::new(), trainer.model().design().clone());
                 let params = trainer.model().params();

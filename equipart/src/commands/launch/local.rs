@@ -111,8 +111,8 @@ impl LocalRanks {
                     continue;
                 }
                 let (end, own) = (FirstEnd { rank, status }, since.get_or_insert_with(Instant::now));
-                // others may notice a lost process before this one does; later, this one ends them, and lost is
-                // one that SIGTERM did not end
+                // others may notice a lost process before this one does; later, this one ends them, and lost
+                // is one that SIGTERM did not end
                 let in_time = own.elapsed() < GRACE || hung;
                 if first.as_ref().is_none_or(|first| !first.is_lost() && end.is_lost() && in_time) {
                     first = Some(end);
