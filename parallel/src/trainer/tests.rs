@@ -44,8 +44,8 @@ fn rows(lengths: &[usize], width: usize) -> Vec<Sequence> {
     lengths.iter().map(rows).collect()
 }
 
-/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`, wherever parameters
-/// rest. The loss is scaled where there are data ranks.
+/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`, wherever
+/// parameters rest. The loss is scaled where there are data ranks.
 fn equal_the_oracle(ours: &Design, theirs: &reference::Design, batch: &Batch, layouts: &[[usize; 4]]) {
     scheduled((&GPipe as &dyn Schedule).into(), ours, theirs, batch, layouts);
 }
