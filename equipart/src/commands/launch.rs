@@ -30,7 +30,7 @@ pub(crate) struct LaunchArgs {
     by: Option<Launcher>,
     /// Start all processes anew when one is lost, at most this number of times; a training run continues from
     /// its last checkpoint in --out
-    #[arg(long, value_name = "TIMES", default_value_t = 0, conflicts_with = "by")]
+    #[arg(long, value_name = "TIMES", default_value_t = 0)]
     restarts: usize,
     /// With --restarts, for train: after each loss, continue with one rank fewer, or more fewer if no layout
     /// fits, but at least this number of ranks; in the planner's layout, with the same batches [default: all]
@@ -76,22 +76,18 @@ impl Run for LaunchArgs {
     fn run(self, _: bool) -> Result<bool> {
         at_least_1(&[("ranks", self.ranks)])?;
         self.min_ranks.map_or(Ok(()), |least| can_shrink(&self.command, [least, self.ranks]))?;
-        match self.by {
-            None => self.here(),
-            Some(launcher) => self.elsewhere(launcher),
-        }
-    }
-}
-
-impl LaunchArgs {
-    /// Runs the processes on this machine.
-    fn here(&self) -> Result<bool> {
         let (mut command, mut ranks, least) =
             (self.command.clone(), self.ranks, self.min_ranks.unwrap_or(self.ranks));
-        let mut signals = local::signals()?;
+        let mut signals = self.by.is_none().then(local::signals).transpose()?;
         for left in (0..=self.restarts).rev() {
-            let started = LocalRanks::start(ranks, &command, &meeting("127.0.0.1")?)?;
-            let end = match started.wait(&mut signals)? {
+            let end = match (self.by, &mut signals) {
+                (Some(launcher), _) => launcher.run(ranks, &command)?,
+                (None, signals) => {
+                    let signals = signals.as_mut().expect("they are received here");
+                    LocalRanks::start(ranks, &command, &meeting("127.0.0.1")?)?.wait(signals)?
+                }
+            };
+            let end = match end {
                 RunEnd::Well => return Ok(true),
                 RunEnd::Stopped(signal) => {
                     let name = signal_name(signal).unwrap_or("a signal");
@@ -101,49 +97,51 @@ impl LaunchArgs {
                 }
                 RunEnd::Failed(end) => end,
             };
-            let FirstEnd { rank, status } = end;
-            if !end.is_lost() || left == 0 {
-                let Some(code) = status.code() else { bail!("rank {rank} was lost: {status}") };
+            let is_lost = end.is_lost();
+            let FirstEnd { what, status } = end;
+            if !is_lost || left == 0 {
+                let Some(code) = status.code() else { bail!("{what}: {status}") };
                 drop(out::finish());
                 exit(code);
             }
-            let Some(next) = resumed(&command) else { bail!("rank {rank} was lost after the last step: {status}") };
+            let Some(next) = resumed(&command) else { bail!("{what} after the last step: {status}") };
             command = next;
             let mut who = "all".into();
             if ranks > least {
-                let layout = smaller(&command, least..ranks).map_err(|why| {
-                    Error::new(format!("rank {rank} was lost ({status}), and the run ends: {why}"))
-                })?;
+                let layout = smaller(&command, least..ranks)
+                    .map_err(|why| Error::new(format!("{what} ({status}), and the run ends: {why}")))?;
                 let (words, _) = without(&command, ["--layout"]);
                 command = [words, vec!["--layout".into(), layout.to_string()]].concat();
                 ranks = layout.ranks();
                 who = format!("{} under {layout}", counted(ranks, "rank"));
             }
-            out::note(&format!(
-                "note: rank {rank} was lost ({status}); {who} start anew, and {} times more",
-                left - 1
-            ));
+            let more = left - 1;
+            out::note(&format!("note: {what} ({status}); {who} start anew, and {more} times more"));
         }
         unreachable!("the last start ends the loop")
     }
-    /// Runs the processes by another launcher, and ends as it does.
-    fn elsewhere(&self, launcher: Launcher) -> Result<bool> {
+}
+
+impl Launcher {
+    /// Runs the processes, to their end.
+    fn run(self, ranks: usize, arguments: &[String]) -> Result<RunEnd> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
         let host = host.map_err(|why| Error::new(format!("the name of this machine is not known: {why}")))?;
         let meeting = meeting(host.trim())?;
-        let (name, mut command) = match launcher {
-            Launcher::Mpirun => ("mpirun", Command::new("mpirun")),
-            Launcher::Srun => ("srun", Command::new("srun")),
+        let name = match self {
+            Launcher::Mpirun => "mpirun",
+            Launcher::Srun => "srun",
         };
-        command.args(["-n", &self.ranks.to_string()]);
-        if launcher == Launcher::Mpirun && is_open_mpi() {
+        let mut command = Command::new(name);
+        command.args(["-n", &ranks.to_string()]);
+        if self == Launcher::Mpirun && is_open_mpi() {
             command.args(meeting.iter().flat_map(|(name, _)| ["-x", name]));
         }
-        command.envs(meeting).arg(program()?.get_program()).args(&self.command);
+        command.envs(meeting).arg(program()?.get_program()).args(arguments);
         let status =
             command.status().map_err(|why| Error::new(format!("{name} cannot be started: {why}")))?;
-        let Some(code) = status.code() else { bail!("{name} was lost: {status}") };
-        exit(code)
+        let what = format!("{name} ended the run");
+        Ok(if status.success() { RunEnd::Well } else { RunEnd::Failed(FirstEnd { what, status }) })
     }
 }
 

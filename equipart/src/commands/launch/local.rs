@@ -29,7 +29,8 @@ pub(super) enum RunEnd {
 /// The failure that the others followed: the end of the first process that was lost, also of one that had to
 /// be killed; or if none was, of the first that ended with exit code 1 or 2.
 pub(super) struct FirstEnd {
-    pub(super) rank: usize,
+    /// The failure in words: that a rank was lost, for example.
+    pub(super) what: String,
     pub(super) status: ExitStatus,
 }
 
@@ -110,7 +111,8 @@ impl LocalRanks {
                 if status.success() {
                     continue;
                 }
-                let (end, own) = (FirstEnd { rank, status }, since.get_or_insert_with(Instant::now));
+                let what = format!("rank {rank} was lost");
+                let (end, own) = (FirstEnd { what, status }, since.get_or_insert_with(Instant::now));
                 // others may notice a lost process before this one does; later, this one ends them, and lost
                 // is one that SIGTERM did not end
                 let in_time = own.elapsed() < GRACE || hung;

@@ -68,7 +68,6 @@ fn what_cannot_be_launched_is_refused_in_one_sentence() {
     no(&["-n", "2", "--", "--json", "price"], "price runs all its ranks itself; start it without launch");
     no(&["-n", "2", "--", "dance"], "unrecognized subcommand 'dance'");
     no(&["-n", "2", "--", "train", "--steps", "x"], "invalid value 'x' for '--steps <STEPS>'");
-    no(&["-n", "2", "--by", "srun", "--restarts", "1", "--", "train"], "cannot be used with");
     let least = |least: &str, command: &[&str], says: &str| {
         no(&[&["-n", "2", "--restarts", "1", "--min-ranks", least, "--"][..], command].concat(), says);
     };
@@ -223,12 +222,55 @@ fn ranks_of_mpirun_have_the_results_of_threads() {
     let train =
         ["train", "--json", "--steps", "2", "--config", &config, "--batch", &batch, "--layout", "pp=2"];
     let run = |command: &mut Command| {
-        // of Open MPI
-        let allowed =
-            ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"];
-        let ended = output(command.envs(allowed.map(|name| (name, "1"))));
+        let ended = output(allowed(command));
         assert!(ended.status.success(), "{}", text(&ended.stderr));
         losses(&text(&ended.stdout))
     };
     assert_eq!(run(&mut launch(&["-n", "2", "--by", "mpirun"], &train)), run(binary().args(train)));
+}
+
+/// Lets Open MPI run here.
+fn allowed(command: &mut Command) -> &mut Command {
+    let names =
+        ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"];
+    command.envs(names.map(|name| (name, "1")))
+}
+
+/// Processes that another one has started, and those that these have started.
+fn all_started_by(id: u32) -> Vec<u32> {
+    let own = started_by(id);
+    let others = own.iter().flat_map(|id| all_started_by(*id)).collect::<Vec<_>>();
+    [own, others].concat()
+}
+
+/// Kills: a run of another launcher that ends with a lost rank, or begins anew.
+#[test]
+fn a_run_of_mpirun_continues_with_the_ranks_that_are_left() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        return crate::skipped::skipped("mpirun is not installed");
+    }
+    let (dir, config, batch) = small();
+    let out = dir.path().join("out").display().to_string();
+    let train = ["train", "--json", "--steps", "4000", "--config", &config, "--batch", &batch, "--out", &out];
+    let train = [&train[..], &["--checkpoint-every", "100", "--layout", "dp=2"]].concat();
+    let flags = ["-n", "2", "--by", "mpirun", "--restarts", "1", "--min-ranks", "1"];
+    let mut run = Watched::start(allowed(&mut launch(&flags, &train)));
+    let lines = BufReader::new(run.process.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let (mut seen, id) = (0, run.process.id());
+    let steps: Vec<_> = lines
+        .inspect(|_| {
+            seen += 1;
+            if seen == 150 {
+                send("-KILL", *all_started_by(id).last().unwrap());
+            }
+        })
+        .collect();
+    let ended = run.output();
+    let said = text(&ended.stderr);
+    assert!(
+        ended.status.success() && said.contains("note: mpirun ended the run (exit status: 137)"),
+        "{said}"
+    );
+    assert!(said.contains("1 rank under none start anew, and 0 times more"), "{said}");
+    assert!(steps.last().unwrap().contains("\"step\":4000") && steps.len() < 4200, "{}", steps.len());
 }
