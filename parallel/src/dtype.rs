@@ -12,7 +12,7 @@ use tensor::{Device, Real, Scalar, every_float};
 pub trait RunDevice:
     OrderedKernels<
         Place: SharedPlace,
-        Elem: Real<Priced: Real> + DumpDtype,
+        Elem: Real<Priced: Real> + DumpDtype + Storable,
         Wide: Device<Elem: Real + DumpDtype + Storable>,
     > + Default
 {
@@ -20,7 +20,7 @@ pub trait RunDevice:
 impl<
     D: OrderedKernels<
             Place: SharedPlace,
-            Elem: Real<Priced: Real> + DumpDtype,
+            Elem: Real<Priced: Real> + DumpDtype + Storable,
             Wide: Device<Elem: Real + DumpDtype + Storable>,
         > + Default,
 > RunDevice for D

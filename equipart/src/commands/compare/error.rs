@@ -5,7 +5,6 @@
 //! row may have an error of many roundings: the field finds every difference that is not rounding. An error
 //! alone makes a row wrong only if it is not finite, or if all of the truth is 0 and the row is not.
 use crate::commands::diff::unit;
-use parallel::dump::DumpDtype;
 use tensor::safetensors::Storable;
 
 /// The largest error; infinite if a value is not finite.
@@ -17,8 +16,8 @@ pub(super) fn largest(x: &[f64], truth: &[f64]) -> f64 {
 
 /// Unit of the errors of all rows, in dtype `E`: the unsplit run's error, or, if that is 0, one rounding of
 /// the largest value.
-pub(super) fn own<E: DumpDtype>(unsplit: f64, truth: &[f64]) -> f64 {
-    let rounding = || unit(E::Stored::DTYPE) * largest(truth, &vec![0.0; truth.len()]);
+pub(super) fn own<E: Storable>(unsplit: f64, truth: &[f64]) -> f64 {
+    let rounding = || unit(E::DTYPE) * largest(truth, &vec![0.0; truth.len()]);
     if unsplit > 0.0 { unsplit } else { rounding() }
 }
 
