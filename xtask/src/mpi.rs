@@ -78,7 +78,9 @@ fn has_libclang() -> bool {
     let system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu"].map(PathBuf::from);
     folders.chain(versions).chain(system).any(|folder| {
         let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-        names.into_iter().any(|name| name.to_string_lossy().starts_with("libclang"))
+        let of_c = |name: &str| name.starts_with("libclang.so") || name.starts_with("libclang-");
+        let is_one = |name: &str| of_c(name) && !name.starts_with("libclang-cpp") && name.contains(".so");
+        names.into_iter().any(|name| is_one(&name.to_string_lossy()))
     })
 }
 
