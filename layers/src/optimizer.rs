@@ -329,12 +329,13 @@ mod tests {
         }
     }
 
-    /// Shards of several pieces, of whole blocks (8 columns) or of whole rows (6), and a whole parameter.
+    /// Shards of several pieces, of whole blocks (8 columns) or of whole rows (6 or 1), and a whole parameter.
     /// Kills: a piece or a shard that begins inside a block or, where the blocks of a row are unequal, inside
     /// a row; blocks beside the elements of another piece.
     #[test]
     fn a_piece_has_whole_blocks() {
-        for (ranks, [rows, cols]) in [(2, [30_001, 6]), (2, [20_003, 8]), (1, [30_001, 6])] {
+        for (ranks, [rows, cols]) in [(2, [30_001, 6]), (2, [20_003, 8]), (2, [50_001, 1]), (1, [30_001, 6])]
+        {
             let run = |device: Cpu<f64>, mesh: Mesh<_>| {
                 let rests = ShardingStrategy { state: AtRest::Shard, ..ShardingStrategy::WHOLE };
                 let states = UpdateRule::<Cpu<f64>>::states(&Firsts);
@@ -364,7 +365,7 @@ mod tests {
                 Ok::<_, crate::Error>(seen)
             };
             let seen = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(run).unwrap();
-            assert_eq!(seen.iter().sum::<usize>(), rows * 2, "{seen:?}");
+            assert_eq!(seen.iter().sum::<usize>(), rows * cols.div_ceil(4), "{seen:?}");
         }
     }
 }

@@ -135,7 +135,7 @@ impl<D: Kernels> Param<D> {
         let together = (D::TOGETHER / each / grain).max(1).saturating_mul(grain);
         for start in (0..n).step_by(together) {
             let band = Band { dim, start, len: together.min(n - start) };
-            let at = UpdateRange { band, cols, rows: dim == 1 && grain > 1 && grain.is_multiple_of(cols) };
+            let at = UpdateRange { band, cols, rows: dim == 1 && grain.is_multiple_of(cols) };
             let gradient = at.of(gradient.view());
             if let Some(sum) = &mut sum {
                 device.wide().add_norm2(sum.view_mut(), gradient);
