@@ -29,13 +29,8 @@ use tensor::{F61, Scalar, Tensor, every_float, files};
 pub trait DumpDtype: Scalar {
     /// Its type in a file.
     type Stored: Storable;
-    /// Converts a value to its type in a file, divided by the loss scale with this logarithm.
-    fn stored(self, log2: u32) -> Self::Stored;
-}
-
-/// Divides by the loss scale with this logarithm.
-fn unscaled<S: Scalar>(x: S, log2: u32) -> S {
-    if log2 == 0 { x } else { x * loss_scale::<S>(log2).inv() }
+    /// Converts a value, multiplied by this number, to its type in a file.
+    fn stored(self, by: Self::Wide) -> Self::Stored;
 }
 
 /// Defines that files hold floats in their wide dtype.
@@ -43,8 +38,8 @@ macro_rules! stored {
     ($($variant:ident $number:ty, $about:literal;)*) => {
         $(impl DumpDtype for $number {
             type Stored = <$number as Scalar>::Wide;
-            fn stored(self, log2: u32) -> Self::Stored {
-                unscaled(self.widen(), log2)
+            fn stored(self, by: Self::Wide) -> Self::Stored {
+                self.widen() * by
             }
         })*
     };
@@ -53,8 +48,8 @@ every_float!(stored);
 
 impl DumpDtype for F61 {
     type Stored = u64;
-    fn stored(self, log2: u32) -> u64 {
-        unscaled(self, log2).canonical()
+    fn stored(self, by: F61) -> u64 {
+        (self * by).canonical()
     }
 }
 
@@ -223,24 +218,25 @@ fn write_all<E: DumpDtype<Wide: DumpDtype>>(
         let rows: Vec<_> = rows.keys().map(|(sequence, position)| [sequence, position]).collect();
         with_rows.insert("rows".into(), json!(rows).to_string());
     }
+    let unscaled = loss_scale::<E::Wide>(log2).inv();
     let rows = |(name, rows): (String, BTreeMap<_, Vec<E>>)| {
         let shape = vec![rows.len(), rows.values().next().map_or(0, Vec::len)];
-        let log2 = if name.starts_with("gradient of ") { log2 } else { 0 };
-        (name, shape, rows.into_values().flatten().map(|x| x.stored(log2)).collect())
+        let by = if name.starts_with("gradient of ") { unscaled } else { Scalar::ONE };
+        (name, shape, rows.into_values().flatten().map(|x| x.stored(by)).collect())
     };
     put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
     let (numbers, new) = after.map_or_else(Default::default, |after| (after.numbers, after.weights));
     if !gradients.is_empty() {
-        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients, log2))?;
+        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients, unscaled.widen()))?;
     }
     for (file, tensors) in [(WEIGHTS, weights), (NEW_WEIGHTS, new)] {
         if !tensors.is_empty() {
-            put(&dir.join(file), &notes, theirs(entries, &tensors, 0))?;
+            put(&dir.join(file), &notes, theirs(entries, &tensors, Scalar::ONE))?;
         }
     }
     if !numbers.is_empty() {
         let one = |(name, x): (String, Vec<E::Wide>)| {
-            (name, vec![x.len()], x.into_iter().map(|x| x.stored(0)).collect())
+            (name, vec![x.len()], x.into_iter().map(|x| x.stored(Scalar::ONE)).collect())
         };
         put(&dir.join(STEP), &notes, numbers.into_iter().map(one).collect())?;
     }
@@ -279,12 +275,12 @@ fn joined<E>(all: &mut Tensors<E>, other: Tensors<E>) {
 /// A tensor of a file: its name, shape and values.
 type DumpTensor<T> = (String, Vec<usize>, Vec<T>);
 
-/// The parameters, or gradients with a loss scale, under the file's names and in its orientation.
-fn theirs<E: DumpDtype>(entries: &[Entry], tensors: &Tensors<E>, log2: u32) -> Vec<DumpTensor<E::Stored>> {
+/// The parameters, multiplied by this number, under the file's names and in its orientation.
+fn theirs<E: DumpDtype>(entries: &[Entry], tensors: &Tensors<E>, by: E::Wide) -> Vec<DumpTensor<E::Stored>> {
     let of = |entry: &Entry| {
         let whole = tensors.iter().find(|(name, _)| *name == entry.param);
         let (_, whole) = whole.expect("a model has its parameters");
-        (entry.name.clone(), entry.shape(), entry.arrange(whole, |x| x.stored(log2)))
+        (entry.name.clone(), entry.shape(), entry.arrange(whole, |x| x.stored(by)))
     };
     entries.iter().map(of).collect()
 }

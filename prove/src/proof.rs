@@ -80,11 +80,9 @@ pub(crate) fn bounded(
     let world = &world(scheme.layout, network)?;
     let mut verdict = prove_in(world, subject, scheme, keys, &OracleTraces::default(), watch)?;
     // The first of several processes locates a difference, with all ranks as threads, if it has the memory.
-    let locates = network
-        .processes
-        .as_ref()
-        .is_none_or(|all| all.rank() == 0 && check(subject, scheme, &Network::default()).is_ok());
-    if let Some(seen) = verdict.first_difference.take_if(|_| locates) {
+    let has_memory = || check(subject, scheme, &Network::default()).is_ok();
+    let locates = || network.processes.as_ref().is_none_or(|all| all.rank() == 0 && has_memory());
+    if let Some(seen) = verdict.first_difference.take_if(|_| locates()) {
         watch("locating the difference");
         verdict.first_difference = Some(locate::locate(subject, scheme, keys)?.unwrap_or(seen));
     }

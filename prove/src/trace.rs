@@ -33,11 +33,11 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     for (what, number) in [("loss", &report.loss)].into_iter().chain(norm2) {
         see(format!("step {n}: {what}"), number.read().unwrap_or_default());
     }
-    let by = report.scale.map_or(D::Elem::ONE, |log2| loss_scale::<D::Elem>(log2).inv());
     for param in &params {
         let mut gradient = param.gather_gradient(mesh)?.unwrap_or_default();
-        for g in &mut gradient {
-            *g = *g * by;
+        if let Some(log2) = report.scale {
+            let by = loss_scale::<D::Elem>(log2).inv();
+            gradient = gradient.into_iter().map(|g| g * by).collect();
         }
         see(format!("step {n}: gradient of {}", param.name()), gradient);
     }

@@ -112,10 +112,10 @@ mod tests {
         assert_eq!(after(&[true; 200]).unwrap().0, LossScaling::MOST);
     }
 
-    /// One of two ranks with other parameters has a gradient that is not finite. Kills: a
-    /// rank that decides by its own gradients, a step that is counted or changes a value or a moment though
-    /// it is skipped, a gradient that stays for the next step, an update by the scaled gradient or by the
-    /// scale of the next step.
+    /// One of two ranks with other parameters has a gradient that is not finite. Kills: a rank that decides
+    /// by its own gradients, a step that is counted or changes a value or a moment though it is skipped, a
+    /// gradient that stays for the next step, an update by the scaled gradient or by the scale of the next
+    /// step.
     #[test]
     fn all_ranks_skip_a_step_whose_gradients_overflow_on_one() {
         for (axis, clip, worst) in [(Axis::Tp, None, f32::INFINITY), (Axis::Pp, Some(1e9), f32::NAN)] {
