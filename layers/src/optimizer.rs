@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Shards of several pieces, of whole blocks (8 columns) or of whole rows (6 or 1), and a whole parameter.
+    /// Shards of several pieces, of whole blocks (8 columns) or whole rows (6 or 1), and a whole parameter.
     /// Kills: a piece or a shard that begins inside a block or, where the blocks of a row are unequal, inside
     /// a row; blocks beside the elements of another piece.
     #[test]
