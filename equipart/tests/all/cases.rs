@@ -60,7 +60,9 @@ fn kept_cases_are_proven_again_and_others_refused() {
         let (verdict, case): (Value, Value) =
             (serde_json::from_str(line).unwrap(), serde_json::from_str(case).unwrap());
         assert_eq!((&verdict["equal"], &verdict["layout"]), (&true.into(), &case["layout"]));
-        assert_eq!((&verdict["keys"][0], verdict["bound_log2"].as_f64() < Some(-60.0)), (&case["key"], true));
+        // A code of a moment is one of 2^15, so two keys leave 2^-30.
+        let bound = if case["optimizer"].get("adamw-8bit").is_some() { -29.0 } else { -60.0 };
+        assert_eq!((&verdict["keys"][0], verdict["bound_log2"].as_f64() < Some(bound)), (&case["key"], true));
     }
     assert!(equipart(&["prove", "--case", KEPT], "").status.success());
     let refused = |args: &[&str], stdin: &str, says: &str| {
