@@ -110,7 +110,6 @@ fn run(seed: u64) -> (Fault, bool) {
     }
     let late = of_process && !delay(&run).is_zero();
     all.retain(|(reported, _)| !late || !reported.is_empty()); // it had reported its end to some
-    let merged = all.iter().map(|(_, calls)| calls).find(|calls| !calls.is_empty()).cloned();
     for (reported, calls) in &all {
         let first = &all[0];
         assert_eq!(
@@ -119,7 +118,7 @@ fn run(seed: u64) -> (Fault, bool) {
             run.fault, run.culprit, first.1
         );
         let reported = Some(&**reported).filter(|reported| !reported.is_empty());
-        run.check(reported, !of_process, merged.as_deref().unwrap_or_default());
+        run.check(reported, !of_process, calls);
     }
     let tellers = all.iter().filter(|(_, calls)| !calls.is_empty()).count();
     let told = all.iter().filter(|(reported, _)| !reported.is_empty()).count();

@@ -160,10 +160,7 @@ impl Run {
         let Self { seed, sizes: [dp, tp], fault, culprit, at } = self;
         let good = match reported {
             None => may_end && ![Fault::Error, Fault::Panic].contains(fault),
-            Some(reported) => {
-                let stands = [Fault::Delay, Fault::Stop].contains(fault);
-                named(*fault, reported, *culprit, self.is_alone()) || stands && begins_with(calls, *culprit)
-            }
+            Some(reported) => named(*fault, reported, *culprit, self.is_alone()),
         };
         let reported = reported.unwrap_or("nothing");
         let what =
@@ -214,15 +211,6 @@ fn named(fault: Fault, reported: &str, culprit: usize, alone: bool) -> bool {
             met || alone && in_a_call(reported, culprit)
         }
     }
-}
-
-/// True if the merged calls of all ranks begin with this rank's, because another waited for it.
-///
-/// A rank that gives up names whom the missing one waits for, if that was told by then. On a busy machine it
-/// may not have been; the merged calls know all waits.
-fn begins_with(calls: &str, rank: usize) -> bool {
-    let first = calls.lines().nth(1).and_then(|row| row.split_whitespace().next());
-    first == Some(&rank.to_string()) && calls.contains(&format!(" waited for rank {rank} in "))
 }
 
 /// True if a rank is told to be in a call that does not fit.
