@@ -158,6 +158,28 @@ fn a_ring_that_never_was_at_one_time_is_none() {
     assert_eq!(watch.ring(0), None);
 }
 
+/// Kills: a told wait that makes the same one of a stand-in, which gave up at the limit, begin anew; one that
+/// is not replaced by another wait, or by none.
+#[test]
+fn a_told_wait_does_not_take_the_place_of_the_same_one_given_up() {
+    let watch = watch(3);
+    let told = |on, call: &str| {
+        watch.told(1, Some((on, call.to_string())));
+        watch.waited(1)
+    };
+    watch.gave_up(1, 2, "receive".into());
+    assert_eq!(told(2, "receive"), Some((2, "receive".into())));
+    assert_eq!(told(2, "barrier"), None, "another wait counts later");
+    assert_eq!(told(2, "receive"), None, "a wait of before is forgotten");
+    watch.told(1, None);
+    watch.gave_up(1, 2, "receive".into());
+    assert_eq!(told(0, "receive"), None, "another rank is waited for");
+    watch.told(1, None);
+    watch.gave_up(1, 2, "receive".into());
+    watch.told(1, None);
+    assert_eq!(watch.waited(1), None);
+}
+
 #[test]
 fn only_the_first_failure_counts_and_an_echo_blames_its_cause() {
     let watch = watch(4);

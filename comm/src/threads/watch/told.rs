@@ -49,11 +49,16 @@ impl Watch {
         self.limit / 10
     }
     /// Records what a rank of another process has told. A wait counts when it stands for as long again: the
-    /// rank would have told by then that it goes on.
+    /// rank would have told by then that it goes on. A wait in which its stand-in has given up counts
+    /// already.
     pub(in crate::threads) fn told(&self, rank: usize, wait: Option<(usize, String)>) {
+        let mut waits = lock(&self.ranks[rank].waits);
+        let given_up = waits.as_ref().filter(|waits| waits.over).map(|waits| (waits.on, &waits.call));
+        if given_up.is_some_and(|(on, call)| wait.as_ref() == Some(&(on, call.clone()))) {
+            return;
+        }
         let (since, after) = (Instant::now(), self.told_after());
         let pending = Box::new(move || since.elapsed() >= after);
-        let waits = wait.map(|(on, call)| Waits { on, call, pending, over: false });
-        *lock(&self.ranks[rank].waits) = waits;
+        *waits = wait.map(|(on, call)| Waits { on, call, pending, over: false });
     }
 }
