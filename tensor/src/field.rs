@@ -76,8 +76,9 @@ impl<const BITS: u32> Field<BITS> {
     fn keyed(word: u64, tag: u64) -> Self {
         Self::new(mix(word ^ Key::hash(tag)) >> 3)
     }
-    /// Opaque function: a hash of (key, tag, value).
-    fn hash(self, tag: u64) -> Self {
+    /// Opaque function: a hash of (key, tag, value). The field's own functions have tags below 32.
+    #[must_use]
+    pub fn hashed(self, tag: u64) -> Self {
         debug_assert!(self.0 < Self::P, "an opaque function of the sentinel");
         Self::keyed(self.0, tag)
     }
@@ -135,7 +136,7 @@ operators! { [const BITS: u32] Field<BITS>,
 /// Defines opaque functions, each by its tag.
 macro_rules! opaque {
     ($($name:ident = $tag:literal),*) => { $(fn $name(self) -> Self {
-        self.hash($tag)
+        self.hashed($tag)
     })* };
 }
 
@@ -200,7 +201,7 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     opaque! { sigmoid = 1, normal_cdf = 9, normal_pdf = 10, step = 11, rsqrt = 2 }
     /// Opaque, but 0 at 0: weights that are always 0 stay 0.
     fn sign(self) -> Self {
-        if self == Self::ZERO { self } else { self.hash(12) }
+        if self == Self::ZERO { self } else { self.hashed(12) }
     }
     /// Hashes a word of 61 bits in every field; in a small one, two angles would otherwise be equal by
     /// chance.
@@ -210,10 +211,10 @@ impl<const BITS: u32> Scalar for Field<BITS> {
         (Self::keyed(at, 5), Self::keyed(at, 6))
     }
     fn clip_factor(norm2: Self, limit: f64) -> Self {
-        norm2.hash(limit.to_bits() ^ 4)
+        norm2.hashed(limit.to_bits() ^ 4)
     }
     fn adam_scale(v: Self, eps: f64) -> Self {
-        v.hash(eps.to_bits() ^ 7)
+        v.hashed(eps.to_bits() ^ 7)
     }
     fn sample(key: u64, _std: f64) -> Self {
         Self::keyed(key, 8)

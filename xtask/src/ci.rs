@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{TaskResult, cargo, code, mpi, ptx, readme, root, times};
+use crate::{TaskResult, cargo, code, mpi, ptx, python, readme, root, times};
 
 /// One command of the run. All but the tests are quiet, so that the tests' last lines stay in sight.
 struct CiStep {
@@ -49,6 +49,7 @@ pub(crate) fn run() -> TaskResult {
         skipped.push("ptx --check: nvcc is not installed".into());
     }
     skipped.extend(mpi::missing());
+    skipped.extend(python::missing());
     if !has_mdbook {
         skipped.push("mdbook build docs: mdbook is not installed (`cargo install mdbook`)".into());
     }
@@ -90,6 +91,9 @@ fn steps(with_book: bool) -> Result<Vec<CiStep>, String> {
         .extend(ptx::has_compiler().then(|| CiStep::new("cargo run --quiet --package xtask -- ptx --check")));
     steps.extend(
         mpi::missing().is_none().then(|| CiStep::new("cargo run --quiet --package xtask -- mpi --part")),
+    );
+    steps.extend(
+        python::missing().is_none().then(|| CiStep::new("cargo run --quiet --package xtask -- python")),
     );
     steps.extend(with_book.then(|| CiStep::new("mdbook build docs")));
     Ok(steps)

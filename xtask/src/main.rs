@@ -8,6 +8,7 @@ mod mpi;
 mod museum;
 mod mutants;
 mod ptx;
+mod python;
 mod readme;
 mod times;
 
@@ -40,6 +41,7 @@ Tasks:
                      times among processes, or N times and a tenth of N
   mpi                builds the program with MPI as the carrier, with each MPI that is installed, and runs all
                      layouts under its launcher, on two, three and four ranks (`ci`: the first MPI, and fewer)
+  python             builds the field of proofs for Python and runs the tests of python/, if PyTorch is installed
   stops [--only N]   stops processes while they train, and lets them go on, two hundred times or N times
   kills [--only N]   kills runs while they train and save, and lets them go on, a thousand times or N times
   sanitize           runs the checks of all CUDA kernels on the host under AddressSanitizer
@@ -67,14 +69,15 @@ fn main() -> ExitCode {
         ["mutants"] => mutants::run(),
         ["mpi"] => mpi::run(false),
         ["mpi", "--part"] => mpi::run(true),
+        ["python"] => python::run(),
         ["edit"] => times::edited_layer(),
         ["museum"] => museum::run(Selection::All),
         ["museum", "--changed"] => museum::run(Selection::Changed),
         ["museum", "--only", one] => museum::run(Selection::One(one)),
         ["-h" | "--help" | "help"]
         | [
-            "ci" | "edit" | "release" | "mutants" | "paths" | "frames" | "faults" | "mpi" | "stops" | "kills"
-            | "museum" | "sanitize" | "ptx" | "gpu",
+            "ci" | "edit" | "release" | "mutants" | "paths" | "frames" | "faults" | "mpi" | "python"
+            | "stops" | "kills" | "museum" | "sanitize" | "ptx" | "gpu",
             "-h" | "--help",
         ] => {
             print!("{HELP}");
@@ -86,7 +89,7 @@ fn main() -> ExitCode {
         [] => return refuse("No task is given"),
         ["museum", ..] => return refuse("The task `museum` takes only `--only N` or `--changed`"),
         ["ptx", ..] => return refuse("The task `ptx` takes only `--check`"),
-        [task @ ("ci" | "edit" | "mpi" | "mutants" | "release" | "sanitize"), ..] => {
+        [task @ ("ci" | "edit" | "mpi" | "mutants" | "python" | "release" | "sanitize"), ..] => {
             return refuse(&format!("The task `{task}` takes no arguments"));
         }
         [task, ref more @ ..] => match (long::ALL.iter().find(|long| long.task == task), more) {

@@ -47,6 +47,7 @@ const ARROWS: [Arrow; 17] = [
         &["reference"],
     ),
     ("outside", &["tensor", "kernels", "comm", "layers", "parallel"], &["reference", "prove"]),
+    ("equipart-python", &["tensor", "kernels"], &[]),
     ("docs", &[], ALL),
     ("xtask", &[], &[]),
 ];

@@ -1,0 +1,322 @@
+"""A tensor that says it holds floats and holds elements of the field of 2^61 - 1.
+
+Other people's modules and torch's autograd run on it unchanged. Sums and products are exact, so a split program and its
+unsplit one give the same elements, whatever the order of their sums. Functions that are no polynomials are keyed hashes,
+equal for equal arguments. An operator needs a rule (`equipart/torch/rules/`); torch's own decomposition into others does,
+too. An operator with neither is refused by name.
+"""
+
+import threading
+from math import prod
+
+import torch
+from torch._decomp import decomposition_table
+from torch.utils._pytree import tree_map
+
+from equipart import _field
+
+P = _field.P
+NEG_INF = -1  # no element: a mask's minus infinity, whose exponential is 0
+aten = torch.ops.aten
+RULES = {}
+SEEN = threading.local()  # `run`: the run that this thread is a part of
+
+
+class Refused(Exception):
+    """The program does what cannot be proven."""
+
+
+class FieldTensor(torch.Tensor):
+    """A tensor of elements, in `residues` as int64. `degree` bounds the degree of its elements as polynomials."""
+
+    @staticmethod
+    def __new__(cls, residues, dtype=torch.float32, degree=None):
+        size, strides, offset = residues.shape, residues.stride(), residues.storage_offset()
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, size, strides=strides, storage_offset=offset, dtype=dtype, device=residues.device
+        )
+        self.residues = residues
+        self.degree = degree or Degree()
+        return self
+
+    def __repr__(self):
+        return f"FieldTensor(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return dispatch(func, args, kwargs or {})
+
+
+class Degree:
+    """Bounds a tensor's elements, as polynomials in what was drawn, in keyed results and in inverses: their degree, the
+    largest power of an inverse in one, and the sum of the degrees of what is inverted in one. Views share it."""
+
+    def __init__(self, total=0.0, power=0.0, inverted=0.0):
+        self.total, self.power, self.inverted = total, power, inverted
+
+    def raised(self, *others):
+        """The bound of an element that is one of these tensors'."""
+        out = Degree(self.total, self.power, self.inverted)
+        for other in others:
+            out.grows(other)
+        return out
+
+    def plus(self, other):
+        """The bound of a sum."""
+        return Degree(max(self.total, other.total), max(self.power, other.power), self.inverted + other.inverted)
+
+    def times(self, other, terms=1):
+        """The bound of a sum of so many products."""
+        inverted = terms * (self.inverted + other.inverted)
+        return Degree(self.total + other.total, self.power + other.power, inverted)
+
+    def grows(self, other):
+        """Makes this a bound of the other's elements, too."""
+        self.total, self.power = max(self.total, other.total), max(self.power, other.power)
+        self.inverted = max(self.inverted, other.inverted)
+
+    def cleared(self):
+        """The degree without denominators. No more is inverted in an element than in the whole run."""
+        return self.total + self.power * min(self.inverted, run().inverted)
+
+
+def run():
+    """The run that this thread is a part of."""
+    found = getattr(SEEN, "run", None)
+    if found is None:
+        raise Refused("a tensor of the field is used after its proof has ended")
+    return found
+
+
+def rule(*names):
+    """Makes a function the rule of operators: of aten, or, with a dot in the name, of another namespace. It takes the
+    operator and the arguments, and returns tensors of the field. The operator in place follows from it."""
+
+    def put(function):
+        for name in names:
+            space, _, op = name.rpartition(".")
+            packet = getattr(getattr(torch.ops, space) if space else aten, op, None)
+            if packet is not None:
+                RULES[packet] = function
+        return function
+
+    return put
+
+
+def dispatch(func, args, kwargs):
+    """What an operator returns, by its rule."""
+    run().before(func, args)
+    out = ruled(func, args, kwargs)
+    run().after(func, args, out)
+    return out
+
+
+def ruled(func, args, kwargs):
+    packet = func.overloadpacket
+    if packet in RULES:
+        return RULES[packet](func, args, kwargs)
+    if func.namespace == "aten" and packet.__name__.endswith("_"):
+        functional = getattr(aten, packet.__name__[:-1], None)
+        if functional in RULES:
+            return put(args[0], RULES[functional](functional.default if hasattr(functional, "default") else func, args, kwargs))
+    if func in decomposition_table:
+        return decomposition_table[func](*args, **kwargs)
+    out = func.decompose(*args, **kwargs)
+    if out is NotImplemented:
+        raise Refused(
+            f"{func} has no rule; `@equipart.torch.rule({str(packet).removeprefix('aten.')!r})` over a function of the operator and its "
+            f"arguments adds one{run().place()}"
+        )
+    return out
+
+
+def put(to, value):
+    """Writes a value into a tensor, as operators in place do."""
+    if not isinstance(to, FieldTensor):
+        raise Refused(
+            f"a plain tensor of {to.dtype} is written into by one that is proven; begin with torch.zeros or with "
+            f"zeros_like{run().place()}"
+        )
+    value = field(value)
+    to.residues.copy_(value.residues)
+    to.degree.grows(value.degree)
+    return to
+
+
+def wrap(residues, degree=None, dtype=torch.float32):
+    """A tensor with these residues."""
+    if run().notes is not None:
+        run().notes.values.append(residues.clone())
+    return FieldTensor(residues, dtype, degree)
+
+
+def field(x):
+    """A number or a tensor of the program as a tensor of the field. A float is a fraction over a power of two."""
+    if isinstance(x, FieldTensor):
+        return x
+    if not isinstance(x, torch.Tensor):
+        x = torch.tensor(x, dtype=torch.int64 if isinstance(x, (bool, int)) else torch.float64)
+    if x.is_floating_point():
+        x = x.detach().to(torch.float64).contiguous()
+        out = torch.empty(x.shape, dtype=torch.int64)
+        checked(_field.constants, x.reshape(-1).numpy(), flat(out))
+        return wrap(out)
+    if x.is_complex():
+        raise Refused(f"complex numbers are not proven{run().place()}")
+    return wrap(x.to(torch.int64) % P)
+
+
+def flat(x):
+    """The memory of a contiguous tensor of words."""
+    return x.view(-1).numpy()
+
+
+def checked(function, *buffers):
+    """Calls a function of the field. What has no result is refused, with the line of the program."""
+    try:
+        function(*buffers)
+    except ArithmeticError as error:
+        raise Refused(f"{error}{run().place()}") from None
+
+
+def of(function, *operands):
+    """A new tensor of words from an element-wise function of these, which are broadcast."""
+    operands = [x.contiguous() for x in torch.broadcast_tensors(*operands)]
+    out = torch.empty_like(operands[0], memory_format=torch.contiguous_format)
+    checked(function, *(flat(x) for x in operands), flat(out))
+    return out
+
+
+def add(x, y):
+    """x + y."""
+    x, y = field(x), field(y)
+    out = of(_field.add, x.residues, y.residues)
+    run().sum_known(x.residues, y.residues, out, inverted=False)
+    return wrap(out, x.degree.plus(y.degree))
+
+
+def sub(x, y):
+    """x - y."""
+    x, y = field(x), field(y)
+    out = of(_field.subtract, x.residues, y.residues)
+    run().sum_known(x.residues, y.residues, out, inverted=True)
+    return wrap(out, x.degree.plus(y.degree))
+
+
+def mul(x, y):
+    """x·y."""
+    x, y = field(x), field(y)
+    return wrap(of(_field.multiply, x.residues, y.residues), x.degree.times(y.degree))
+
+
+def neg(x):
+    """-x."""
+    return sub(0, x)
+
+
+def inverse(x):
+    """1/x."""
+    x = field(x)
+    out = of(_field.inverse, x.residues)
+    degree = x.degree.cleared()
+    run().inverted += x.numel() * degree
+    return wrap(out, Degree(1.0, 1.0, degree) if degree else Degree())
+
+
+def total(x, dims=None, keep=False):
+    """Σ over these dimensions, or over all."""
+    x = field(x)
+    every = range(x.dim()) if dims is None or dims == [] or dims == () else dims
+    dims = sorted(d % max(x.dim(), 1) for d in every)
+    rest = [d for d in range(x.dim()) if d not in dims]
+    rows = x.residues.permute(rest + dims).contiguous()
+    out = torch.empty([x.shape[d] for d in rest], dtype=torch.int64)
+    checked(_field.sums, flat(rows), flat(out), prod(x.shape[d] for d in dims))
+    terms = x.numel() // max(out.numel(), 1)
+    if keep:
+        out = out.view([1 if d in dims else n for d, n in enumerate(x.shape)])
+    return wrap(out, x.degree.times(Degree(), terms))
+
+
+def matmul(x, y):
+    """The products of matrices [B, M, K] and [B, K, N]."""
+    x, y = field(x), field(y)
+    (batch, m, k), n = x.shape, y.shape[2]
+    out = torch.empty(batch, m, n, dtype=torch.int64)
+    checked(_field.product, flat(x.residues.contiguous()), flat(y.residues.contiguous()), flat(out), [batch, m, k, n])
+    return wrap(out, x.degree.times(y.degree, k))
+
+
+def accumulate(to, at, x):
+    """Adds elements to those of a tensor at these flat positions, which may repeat."""
+    x = field(x)
+    out = to.residues.contiguous().clone()
+    checked(_field.accumulate, flat(out), flat(at.contiguous()), flat(x.residues.contiguous()))
+    return wrap(out, to.degree.plus(x.degree.times(Degree(), x.numel())))
+
+
+def named(name, x):
+    """A function of x by its name: a keyed hash of each element."""
+    x = field(x)
+    degree = x.degree.cleared()
+    if run().steps:  # of an optimizer: each element is compared with its own, and enters no other
+        run().apart, degree = max(run().apart, degree), -1.0
+    return wrap(of(lambda x, out: run().functions.named(name, x, out, degree), x.residues), Degree(1.0))
+
+
+def squared(x):
+    """x². That of a root is known."""
+    x = field(x)
+    out = torch.empty(x.shape, dtype=torch.int64)
+    if x.numel() and run().functions.knows("square", flat(x.residues.contiguous()), flat(out)):
+        return wrap(out, x.degree.times(x.degree))
+    return mul(x, x)
+
+
+def rsqrt(x):
+    """1/√x."""
+    return named("rsqrt", x)
+
+
+def sqrt(x):
+    """√x, the inverse of 1/√x; its square is x."""
+    x = field(x)
+    out = inverse(rsqrt(x))
+    run().functions.learns("square", flat(out.residues), flat(x.residues.contiguous()))
+    return out
+
+
+def exp(x):
+    """e^x; 0 for a mask's minus infinity."""
+    x = field(x)
+    degree = x.degree.cleared()
+    known = []
+    out = of(lambda x, out: known.append(run().functions.exp(x, out, degree)), x.residues)
+    return wrap(out, Degree(1.0).raised(run().exponentials) if known[0] else Degree(1.0))
+
+
+def log(x):
+    """ln x, the inverse of exp."""
+    x = field(x)
+    degree = x.degree.cleared()
+    run().knows_exponentials = True
+    run().exponentials.grows(x.degree)
+    return wrap(of(lambda x, out: run().functions.log(x, out, degree), x.residues), Degree(1.0))
+
+
+def bare(x):
+    """The residues of a tensor of floats; anything else as it is."""
+    floats = isinstance(x, FieldTensor) or isinstance(x, torch.Tensor) and x.is_floating_point()
+    return field(x).residues if floats else x
+
+
+def moved(func, args, kwargs):
+    """What an operator returns that moves elements and computes nothing: the same on residues."""
+    every = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "pin_memory", "device")}
+    dtype = every[0].dtype
+    view = func.is_view
+    degree = every[0].degree if view else every[0].degree.raised(*(x.degree for x in every[1:]))
+    out = func(*tree_map(bare, args), **tree_map(bare, kwargs))
+    words = lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.int64
+    return tree_map(lambda x: wrap(x, degree, dtype) if words(x) else x, out)

@@ -1,0 +1,196 @@
+"""Where a split program goes wrong: the first tensor that differs, found backwards from a result that does.
+
+A tensor of the split program is right if the unsplit program computes all its elements somewhere, and is a partial sum if
+the sum over ranks is right. From a wrong result the search goes to the operator that wrote it, and from there to those
+that wrote its wrong operands, until all operands of an operator are right or partial.
+"""
+
+import threading
+from dataclasses import dataclass, field as default
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .field import P, FieldTensor
+from .running import line
+
+
+@dataclass
+class Note:
+    """An operator that ran, and what it wrote."""
+
+    rank: int
+    number: int  # of this rank
+    operator: str
+    module: str
+    line: str
+    backward: bool
+    operands: list  # the memories read, each with its elements
+    result: torch.Tensor
+    memory: int
+    collectives: list = default(default_factory=list)
+
+    def __str__(self):
+        backward = "the backward of " if self.backward else ""
+        module = f"in {self.module}, " if self.module else ""
+        return f"{backward}{module}{self.operator}{f' at {self.line}' if self.line else ''}"
+
+
+class Notes:
+    """Takes note of all operators of a run, of all its ranks."""
+
+    def __init__(self, run):
+        self.run, self.here = run, threading.local()
+        self.every, self.kept, self.values = [], [], []  # values: also those within operators
+        self.ranks, self.counts, self.collectives = 1, {}, {}
+        run.notes = self
+
+    def begins(self, rank, ranks, module):
+        """Begins a rank's notes. Its modules' names are known from here on."""
+        self.here.rank, self.here.stack, self.here.forward = rank, [], {}
+        self.here.names = {id(part): name for name, part in module.named_modules()}
+        self.ranks, self.counts[rank], self.collectives[rank] = ranks, 0, []
+
+    def ends(self):
+        """Ends a rank's notes: what follows compares its results."""
+        del self.here.rank
+
+    def enters(self, module, _):
+        if hasattr(self.here, "stack"):
+            self.here.stack.append(self.here.names.get(id(module), type(module).__name__))
+
+    def leaves(self, module, *_):
+        if getattr(self.here, "stack", None):
+            self.here.stack.pop()
+
+    def watching(self):
+        """The hooks by which modules are known; each has `remove`."""
+        hooks = torch.nn.modules.module
+        return [
+            hooks.register_module_forward_pre_hook(self.enters),
+            hooks.register_module_forward_hook(self.leaves, always_call=True),
+        ]
+
+    def meets(self, what, group):
+        """Takes note of a collective."""
+        if hasattr(self.here, "rank"):
+            self.collectives[self.here.rank].append(f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}")
+
+    def __call__(self, func, args, out):
+        here = self.here
+        if not hasattr(here, "rank") or func.is_view:
+            return
+        results = [x for x in tree_leaves(out) if isinstance(x, FieldTensor)]
+        operands = [x for x in tree_leaves(args) if isinstance(x, FieldTensor)]
+        module, place, backward = self.place()
+        for x in results:
+            self.counts[here.rank] += 1
+            self.kept.append(x.residues)  # its memory is not used again
+            self.every.append(
+                Note(
+                    here.rank,
+                    self.counts[here.rank],
+                    func.overloadpacket.__name__,
+                    module,
+                    place,
+                    backward,
+                    [(memory(y.residues), y.residues.clone()) for y in operands if y is not x],
+                    x.residues.clone(),
+                    memory(x.residues),
+                    self.collectives[here.rank][-1:],
+                )
+            )
+            self.kept.extend(y.residues for y in operands)
+
+    def place(self):
+        """The module and the line of the operator that runs; in backward those of the forward operator."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            module, place = (self.here.stack or [""])[-1], line()
+            self.here.forward[torch.autograd._get_sequence_nr() - 1] = module, place
+            return module, place, False
+        module, place = self.here.forward.get(node._sequence_nr(), ("", ""))
+        own = isinstance(node, torch.autograd.function.BackwardCFunction)
+        return module, line() if own else place, True
+
+
+def memory(x):
+    return x.untyped_storage().data_ptr()
+
+
+class Search:
+    """The search from a wrong result to the first tensor that differs."""
+
+    def __init__(self, unsplit, split):
+        self.split, self.written, self.same = split, {}, {}
+        for at, note in enumerate(split.every):
+            self.written.setdefault(note.memory, []).append(at)
+            self.same.setdefault((note.number, note.operator, note.result.shape), []).append(note)
+        values = [x.reshape(-1) for x in unsplit.values]
+        self.sorted = torch.cat(values + [torch.zeros(1, dtype=torch.int64)]).unique()
+
+    def right(self, x):
+        """True if the unsplit program computes all these elements."""
+        x = x.reshape(-1)
+        at = torch.searchsorted(self.sorted, x).clamp(max=len(self.sorted) - 1)
+        return bool((self.sorted[at] == x).all())
+
+    def partial(self, note):
+        """True if the sum over ranks is right."""
+        every = self.same[note.number, note.operator, note.result.shape]
+        if len(every) < self.split.ranks or self.split.ranks < 2:
+            return False
+        return self.right(torch.tensor([sum(x) % P for x in zip(*(n.result.reshape(-1).tolist() for n in every))]))
+
+    def writer(self, where, x, before):
+        """The note of what wrote these elements to a memory."""
+        for at in reversed(self.written.get(where, ())):
+            if at < before:
+                return at
+        return None
+
+    def first(self, results):
+        """The first note, in the order of the program, that has a wrong result and no wrong operand."""
+        seen, found = set(), []
+        todo = [at for where, x in results if (at := self.writer(where, x, len(self.split.every))) is not None]
+        while todo:
+            at = todo.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            note = self.split.every[at]
+            wrong, partial = [], []
+            for where, x in note.operands:
+                by = None if self.right(x) else self.writer(where, x, at)
+                if by is not None:
+                    (partial if self.partial(self.split.every[by]) else wrong).append(by)
+            todo += wrong
+            if not wrong and not (self.right(note.result) and not partial):
+                found.append((note.number, note.rank, note, [self.split.every[by] for by in partial]))
+        return min(found, key=lambda each: each[:2])[2:] if found else None
+
+    def guess(self, note, partial):
+        """What the tensor is instead, where that is plain."""
+        ranks = self.split.ranks
+        if partial:
+            return f"it takes a partial sum that nobody summed: {partial[0]}; the sum over ranks would be right"
+        if self.partial(note):
+            return "it is a partial sum that nobody summed: the sum over ranks would be right"
+        for name, factor in (("1/", pow(ranks, P - 2, P)), ("", ranks)):
+            scaled = torch.tensor([x * pow(factor, P - 2, P) % P for x in note.result.reshape(-1).tolist()])
+            if ranks > 1 and self.right(scaled):
+                what = "a mean in place of a sum" if name else "summed where every rank had the whole, or not divided"
+                return f"it is {name}{ranks} times what the unsplit program computes: {what}"
+        return ""
+
+
+def located(unsplit, split, results):
+    """Sentences about the first tensor that differs."""
+    search = Search(unsplit, split)
+    found = search.first(results)
+    if found is None:
+        return "\n  all its elements are ones that the unsplit program computes elsewhere: another rank's part, or another order"
+    note, partial = found
+    guess = search.guess(note, partial)
+    collectives = f"\n  the collective before it: {note.collectives[-1]}" if note.collectives else "\n  no collective before it"
+    return f"\n  the first tensor that differs, on rank {note.rank}: {note}" + (f"\n  {guess}" if guess else "") + collectives

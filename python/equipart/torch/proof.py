@@ -1,0 +1,293 @@
+"""The proof: both programs are run on the same elements, and what they compute is compared."""
+
+import inspect
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from equipart import _field
+
+from .compare import Different, check_outputs, compared, naming, part_like
+from .field import P, Degree, FieldTensor, Refused, field, flat, wrap
+from .locate import Notes, located, memory
+from .ranks import spawn
+from .running import Run
+
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.5, weight_decay=0.25, foreach=False),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.5, foreach=False),
+}
+
+
+@dataclass
+class Proof:
+    """What was proven."""
+
+    tensors: dict  # how many of each kind were compared
+    ranks: int
+    operators: set
+    collectives: int
+    keys: int
+    log2_error: float  # of the probability that a wrong program passes
+    assumptions: set
+
+    def __str__(self):
+        compared = ", ".join(f"{count} {kind}" for kind, count in self.tensors.items())
+        lines = [
+            f"proven: on {self.ranks} ranks the split program computes what the unsplit one computes",
+            f"  compared bit for bit: {compared}",
+            f"  {len(self.operators)} operators, {self.collectives} collectives; {self.keys} keys: a wrong program passes "
+            f"with a probability of at most 2^{self.log2_error:.0f}",
+        ]
+        return "\n".join(lines + [f"  assumed: {what}" for what in sorted(self.assumptions)])
+
+
+def prove(unsplit, split, ranks=2, *, inputs=(), loss=None, outputs="equal", optimizers=OPTIMIZERS, log2_error=-60, seed=None):
+    """Proves that a split program computes what the unsplit one computes, or raises.
+
+    `unsplit()` builds the module. `split(module)` takes one that was built so, and returns it split, or another module
+    that holds its parameters or parts of them; `split()` builds its own, with the same names. It runs on each rank, in a
+    process group of `ranks` ranks. `loss(module, *inputs)` is called for both, and returns a loss or tensors; without it
+    the module is called. It may call backward, and step an optimizer. Floats of `inputs` are drawn; integers stay.
+
+    `outputs` says how those of all ranks make up the unsplit ones: "equal" (or a part along one dimension), "mean" or
+    "sum" over ranks. `optimizers` are made by a function of the parameters; each makes a step, unless `loss` does.
+
+    Raises `Different` with the first tensor that differs, and `Refused` for what cannot be proven.
+    """
+    seed = random.getrandbits(63) if seed is None else seed
+    program = Program(unsplit, split, ranks, inputs, loss, outputs, optimizers)
+    error, keys = 0.0, 0
+    while error > log2_error:
+        proof, run = program.proven(seed + keys, 0)
+        if run.maxima:
+            maxima_only_shift(program, seed + keys, run)
+        error, keys = error + math.log2(run.bound), keys + 1
+        if run.bound > 2**-4:
+            raise Refused("the program is too large for a bound on the probability of error; make it smaller")
+    proof.keys, proof.log2_error = keys, error
+    return proof
+
+
+@dataclass
+class Results:
+    """What one rank has computed."""
+
+    outputs: list
+    parameters: dict  # by name, as they were drawn
+    gradients: dict
+    stepped: dict  # by optimizer and name
+    degree: float
+    sources: list  # the memories and elements of outputs and of gradients
+
+
+def maxima_only_shift(program, seed, run):
+    """Runs once more, with another number in place of maxima, which must change nothing."""
+    _, other = program.proven(seed, 1 + seed % (P - 1))
+    if [results for results in run.results] != other.results:
+        raise Refused(f"a maximum does more than shift an exponent{run.maxima}")
+
+
+class Program:
+    """Both programs, and what they are given."""
+
+    def __init__(self, unsplit, split, ranks, inputs, loss, outputs, optimizers):
+        if outputs not in ("equal", "mean", "sum"):
+            raise ValueError(f'outputs is {outputs!r}; wanted "equal", "mean" or "sum"')
+        if ranks < 1:
+            raise ValueError(f"ranks is {ranks}; wanted 1 or more")
+        self.unsplit, self.split, self.ranks, self.outputs = unsplit, split, ranks, outputs
+        self.inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        self.loss = loss or (lambda module, *inputs: module(*inputs))
+        self.optimizers = dict(optimizers)
+
+    def ran(self, seed, shift, watched=False):
+        """Runs both. Returns the run, what the unsplit program and each rank of the split one have computed, and the notes
+        of both, if they are watched."""
+        run = Run(seed % (1 << 64), shift)
+        self.seed, self.run, self.shapes, self.notes = seed, run, {}, None
+        results, notes = [], []
+        for ranks, build in ((1, self.built), (self.ranks, self.divided)):
+            if watched:
+                self.notes = Notes(run)
+                notes.append(self.notes)
+            hooks = self.notes.watching() if watched else []
+            try:
+                results.append(spawn(ranks, lambda rank: self.computed(rank, build, ranks)))
+            finally:
+                [hook.remove() for hook in hooks]
+        return run, *results, notes
+
+    def proven(self, seed, shift):
+        """Runs both and compares. Returns the proof and its run."""
+        run, (whole,), parts, _ = self.ran(seed, shift)
+        try:
+            tensors = compared(whole, parts, self.outputs)
+        except Different as error:
+            raise Different(f"{error}{self.located(seed, shift)}") from None
+        run.results = [x.tolist() for x in (*whole.outputs, *(x for x in whole.gradients.values() if x is not None))]
+        degree = max(results.degree for results in (whole, *parts))
+        run.bound = (run.functions.pairs() + 2 * (degree + run.apart)) / P
+        return Proof(tensors, self.ranks, run.operators, run.collectives, 1, 0.0, run.assumptions), run
+
+    def located(self, seed, shift):
+        """Sentences about the first tensor that differs: both programs run once more, and are watched."""
+        run, (whole,), parts, notes = self.ran(seed, shift, watched=True)
+        try:
+            check_outputs(whole, parts, self.outputs)
+            sources = [x for part in parts for x in part.sources[1]]
+        except Different:
+            sources = [x for part in parts for x in part.sources[0]]
+        return located(*notes, sources)
+
+    def drawn(self, at, shape, dtype):
+        """Uniform elements; the same for each rank."""
+        out = torch.empty(shape, dtype=torch.int64)
+        _field.draw((self.seed * 1_000_003 + at) % (1 << 64), flat(out))
+        return out
+
+    def built(self):
+        """The unsplit module, whose parameters are drawn."""
+        torch.manual_seed(self.seed % (1 << 63))
+        module = self.unsplit()
+        if not isinstance(module, nn.Module):
+            raise Refused(f"unsplit() returned {type(module).__name__}; wanted a torch.nn.Module")
+        put(module, lambda at, name, old: self.drawn(at, old.shape, old.dtype))
+        return module
+
+    def divided(self):
+        """A rank's part of the split module."""
+        takes = [p for p in inspect.signature(self.split).parameters.values() if p.default is p.empty and p.kind < 2]
+        module = self.split(self.built()) if takes else self.filled(self.split())
+        if not isinstance(module, nn.Module):
+            raise Refused(f"split returned {type(module).__name__}; wanted a torch.nn.Module")
+        return module
+
+    def filled(self, module):
+        """A module that split() has built, with the unsplit module's parameters by name: whole, or this rank's part."""
+        whole = dict(self.built().named_parameters(remove_duplicate=False))
+        rank, ranks = torch.distributed.get_rank(), self.ranks
+
+        def part(at, name, old):
+            if name not in whole:
+                raise Refused(f"the split's parameter {name} has no partner in the unsplit module, which has none of this name")
+            x = whole[name].residues
+            dims = [d for d in range(x.dim()) if x.dim() == old.dim() and x.shape[d] != old.shape[d]]
+            if old.shape == x.shape:
+                return x.clone()
+            if len(dims) == 1 and old.shape[dims[0]] * ranks == x.shape[dims[0]]:
+                return x.chunk(ranks, dims[0])[rank].contiguous()
+            raise Refused(
+                f"the split's parameter {name} has shape {list(old.shape)} on rank {rank}, the unsplit's {list(x.shape)}; "
+                f"wanted the same or 1/{ranks} of one dimension"
+            )
+
+        put(module, part)
+        return module
+
+    def computed(self, rank, build, ranks):
+        """What a rank computes."""
+        self.run.enter()
+        module = build()
+        names = dict(module.named_parameters())
+        plain = [name for name, p in names.items() if not isinstance(local(p), FieldTensor)]
+        if plain:
+            raise Refused(
+                f"parameters without a partner: {', '.join(plain)} of the split on rank {rank} "
+                "have values of their own; take them from the module that split is given"
+            )
+        parameters = {name: residues(p) for name, p in names.items()}
+        inputs = tree_map(Drawn(self), self.inputs)
+        if self.notes is not None:
+            self.notes.begins(rank, ranks, module)
+        given = self.loss(module, *inputs)
+        results = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+        if all(p.grad is None for p in names.values()):
+            self.backward(results)
+        gradients = {name: p.grad for name, p in names.items()}
+        degrees = [local(x).degree.cleared() for x in (*results, *gradients.values()) if isinstance(local(x), FieldTensor)]
+        sources = [[local(x) for x in every if isinstance(local(x), FieldTensor)] for every in (results, gradients.values())]
+        sources = [[(memory(x.residues), x.residues.clone()) for x in every] for every in sources]
+        if self.notes is not None:
+            self.notes.ends()
+        gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
+        outputs = [residues(x) for x in results]
+        return Results(outputs, parameters, gradients, self.stepped(names, parameters), max(degrees, default=1.0), sources)
+
+    def backward(self, results):
+        """Goes backward from the results that have a gradient: from a loss, or with drawn gradients of tensors."""
+        back = [x for x in results if x.requires_grad]
+        if not back:
+            return
+        drawn = [None if x.numel() == 1 else self.cotangent(at, x, naming(at, len(back))) for at, x in enumerate(back)]
+        torch.autograd.backward(back, drawn)
+
+    def cotangent(self, at, x, name):
+        """The drawn gradient of a result, or this rank's part of it."""
+        whole = self.shapes.setdefault(at, x.shape)
+        out = self.drawn(1_000 + at, whole, x.dtype)
+        if isinstance(x, DTensor):
+            whole = wrap(out, dtype=x.dtype)
+            return torch.distributed.tensor.distribute_tensor(whole, x.device_mesh, x.placements)
+        return wrap(part_like(out, x.shape, torch.distributed.get_rank(), name), dtype=x.dtype)
+
+    def stepped(self, names, before):
+        """The parameters after a step of each optimizer, or after those that the program has made itself."""
+        now = {name: residues(p) for name, p in names.items()}
+        if any(not torch.equal(now[name], before[name]) for name in names):
+            return {"its own optimizer": now}
+        out = {}
+        for name, optimizer in self.optimizers.items():
+            self.run.steps = True
+            made = optimizer([p for p in names.values() if p.grad is not None])
+            with torch.no_grad():
+                kept = {name: local(p).residues.clone() for name, p in names.items()}
+                made.step()
+                out[name] = {name: residues(p) for name, p in names.items()}
+                for name, p in names.items():
+                    local(p).residues.copy_(kept[name])
+            self.run.steps = False
+        return out
+
+
+class Drawn:
+    """Makes inputs: floats are drawn, the same for all ranks; anything else stays."""
+
+    def __init__(self, program):
+        self.program, self.at = program, 0
+
+    def __call__(self, x):
+        self.at += 1
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        out = wrap(self.program.drawn(2_000 + self.at, x.shape, x.dtype), Degree(1.0), x.dtype)
+        return out.requires_grad_(x.requires_grad)
+
+
+def put(module, make):
+    """Gives a module other parameters: `make(number, name, parameter)` returns the elements of one."""
+    new = {}
+    for at, (name, parameter) in enumerate(module.named_parameters()):
+        tensor = wrap(make(at, name, parameter), Degree(1.0), parameter.dtype)
+        new[parameter] = nn.Parameter(tensor, parameter.requires_grad)
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                part._parameters[name] = new[parameter]
+
+
+def local(x):
+    """A rank's own part of a tensor."""
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def residues(x):
+    """The elements of a tensor; of a distributed one, those of the whole."""
+    with torch.no_grad():
+        x = x.full_tensor() if isinstance(x, DTensor) else x
+        return field(x).residues.detach().clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,64 @@
+"""Scaled-dot-product attention: by products and a softmax, whatever way PyTorch would choose."""
+
+import math
+
+import torch
+
+from ..field import Refused, add, matmul, mul, rule, run, sub, total, wrap
+from .functions import softmax
+
+
+@rule("_fused_sdp_choice")
+def _(func, args, kwargs):
+    return 0  # of PyTorch's ways, the one by products and a softmax
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def _(func, args, kwargs):
+    attention = Attention(*args[:3], *args[3:], **kwargs)
+    out = times(attention.weights, attention.v)
+    return out, wrap(torch.zeros(out.shape[:3], dtype=torch.int64))  # backward computes the weights anew
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu_backward")
+def _(func, args, kwargs):
+    gradient, q, k, v = args[:4]
+    attention = Attention(q, k, v, *args[6:], **kwargs)
+    weights = attention.weights
+    d_weights = mul(times(gradient, turned(attention.v)), weights)
+    d_scores = mul(sub(d_weights, mul(weights, total(d_weights, [-1], True))), attention.scale)
+    d_k, d_v = times(turned(d_scores), q), times(turned(weights), gradient)
+    return times(d_scores, attention.k), attention.summed(d_k), attention.summed(d_v)
+
+
+class Attention:
+    """The factors of attention, with heads of keys and values repeated for those of queries that share them."""
+
+    def __init__(self, q, k, v, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+        if dropout_p:
+            raise Refused(f"attention drops out{run().place()}")
+        self.shares = q.shape[1] // k.shape[1]
+        self.k, self.v = (x.repeat_interleave(self.shares, 1) if self.shares > 1 else x for x in (k, v))
+        self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        scores = mul(times(q, turned(self.k)), self.scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -math.inf)
+            scores = add(scores, attn_mask)
+        self.weights = softmax(scores, -1)
+
+    def summed(self, gradient):
+        """The gradient of keys or values: the sum over the heads that share them."""
+        return total(gradient.unflatten(1, (-1, self.shares)), [2]) if self.shares > 1 else gradient
+
+
+def turned(x):
+    return x.transpose(-1, -2)
+
+
+def times(x, y):
+    """Products of matrices in batches of batches."""
+    out = matmul(x.reshape(-1, *x.shape[-2:]), y.reshape(-1, *y.shape[-2:]))
+    return wrap(out.residues.view(*x.shape[:-1], y.shape[-1]), out.degree)

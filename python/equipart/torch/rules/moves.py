@@ -1,0 +1,150 @@
+"""Operators that move elements, or write some of them, and compute nothing."""
+
+import torch
+
+from ..field import FieldTensor, P, Refused, accumulate, aten, field, moved, named, put, rule, run, wrap
+
+rule(*"""_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
+expand flatten flip gather index index_select lift_fresh masked_select movedim narrow new_zeros permute pixel_shuffle
+repeat repeat_interleave reshape roll select select_backward slice slice_backward split split_with_sizes squeeze stack
+t transpose tril triu unbind unfold unsafe_split unsafe_split_with_sizes unsqueeze view zero zeros_like
+take_along_dim diagonal_backward""".split())(moved)
+
+
+@rule("_to_copy", "to", "view_as")
+def _(func, args, kwargs):
+    dtype = kwargs.get("dtype") or args[0].dtype
+    if not dtype.is_floating_point:
+        raise Refused(f"floats become {dtype}{run().place()}")
+    return wrap(args[0].residues.clone(), args[0].degree.raised(), dtype)
+
+
+@rule("new_empty", "empty_like", "new_empty_strided")
+def _(func, args, kwargs):
+    x = args[0]
+    shape = x.shape if func.overloadpacket is aten.empty_like else args[1]
+    out = wrap(torch.zeros(tuple(shape), dtype=torch.int64), dtype=kwargs.get("dtype") or x.dtype)
+    out.like = x  # the tensor that dropout draws a mask for
+    return out
+
+
+@rule("ones_like", "full_like", "new_full", "new_ones")
+def _(func, args, kwargs):
+    ones = func.overloadpacket in (aten.ones_like, aten.new_ones)
+    shape = args[0].shape if "like" in str(func) else args[1]
+    return wrap(field(1.0 if ones else args[-1]).residues.expand(shape).clone(), dtype=kwargs.get("dtype") or args[0].dtype)
+
+
+@rule("constant_pad_nd")
+def _(func, args, kwargs):
+    value = int(field(args[2] if len(args) > 2 else kwargs.get("value", 0)).residues)
+    return wrap(func(args[0].residues, args[1], value), args[0].degree.raised())
+
+
+@rule("masked_fill")
+def _(func, args, kwargs):
+    return where(args[1], args[2], args[0])
+
+
+@rule("where")
+def _(func, args, kwargs):
+    return where(*args)
+
+
+def where(mask, x, y):
+    if isinstance(mask, FieldTensor):
+        raise Refused(f"a mask is computed from values{run().place()}")
+    x, y = field(x), field(y)
+    return wrap(torch.where(mask, x.residues, y.residues), x.degree.raised(y.degree))
+
+
+@rule("copy_", "copy")
+def _(func, args, kwargs):
+    x, y = args[:2]
+    if func.overloadpacket is aten.copy_:
+        return put(x, y)
+    return wrap(field(y).residues.expand(x.shape).clone(), field(y).degree.raised())
+
+
+@rule("fill", "fill_")
+def _(func, args, kwargs):
+    x, value = args
+    filled = wrap(field(value).residues.expand(x.shape).clone())
+    return put(x, filled) if func.overloadpacket is aten.fill_ else filled
+
+
+@rule("zero_")
+def _(func, args, kwargs):
+    return put(args[0], 0)
+
+
+@rule("set_", "set_data")
+def _(func, args, kwargs):
+    args[0].residues, args[0].degree = args[1].residues, args[1].degree
+    return args[0]
+
+
+def places(x):
+    """The flat position of each element of a tensor."""
+    return torch.arange(x.numel()).view(x.shape)
+
+
+@rule("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+def _(func, args, kwargs):
+    x, indices, values = args[:3]
+    adds = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    at = aten.index(places(x), indices)
+    return written(func, x, at, values, adds)
+
+
+@rule("scatter", "scatter_", "scatter_add", "scatter_add_")
+def _(func, args, kwargs):
+    x, dim, index, values = args[:4]
+    at = torch.take_along_dim(places(x), index, dim) if x.dim() else index
+    if isinstance(values, torch.Tensor) and values.dim():
+        values = values[tuple(slice(n) for n in index.shape)]
+    return written(func, x, at, values, "add" in func.overloadpacket.__name__)
+
+
+@rule("index_add", "index_add_")
+def _(func, args, kwargs):
+    x, dim, index, values = args[:4]
+    if kwargs.get("alpha", 1) != 1:
+        raise Refused(f"index_add with alpha{run().place()}")
+    return written(func, x, places(x).index_select(dim, index), values, True)
+
+
+def written(func, x, at, values, adds):
+    """x with values at these flat positions, or added there; in place, if the operator is."""
+    values = field(values)
+    values = wrap(values.residues.expand(at.shape), values.degree)
+    whole = field(x)
+    if adds:
+        out = accumulate(whole, at.reshape(-1), wrap(values.residues.reshape(-1), values.degree))
+    else:
+        out = wrap(whole.residues.clone(memory_format=torch.contiguous_format), whole.degree.raised(values.degree))
+        out.residues.view(-1)[at.reshape(-1)] = values.residues.reshape(-1)
+    return put(x, out) if func.overloadpacket.__name__.endswith("_") else out
+
+
+@rule("embedding_dense_backward")
+def _(func, args, kwargs):
+    gradient, ids, rows, padding = args[:4]
+    width = gradient.shape[-1]
+    kept = ids.reshape(-1) != padding
+    at = ids.reshape(-1)[kept][:, None] * width + torch.arange(width)
+    gradient = wrap(gradient.residues.reshape(-1, width)[kept].reshape(-1), gradient.degree)
+    return accumulate(wrap(torch.zeros(rows, width, dtype=torch.int64)), at.reshape(-1), gradient)
+
+
+@rule("bernoulli_")
+def _(func, args, kwargs):
+    """Dropout's mask: a keyed function of the element that is dropped or kept, so it is the same in every layout."""
+    x, keep = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    if not hasattr(x, "like"):
+        raise Refused(f"random numbers are drawn{run().place()}")
+    run().assumes("ranks draw the same dropout masks for the same elements")
+    draws = named("dropout", x.like).residues.to(torch.float64) / P
+    return put(x, wrap((draws < keep).to(torch.int64)))
+
+

@@ -1,0 +1,78 @@
+"""A run of a program in the field: its key, and what is counted and noted on the way."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from equipart import _field
+
+from .field import SEEN, Degree, exp, flat, inverse, mul, wrap
+
+OURS = str(Path(__file__).parent)
+TORCH = str(Path(torch.__file__).parent)
+
+
+class Run:
+    """What the ranks of the unsplit and of the split program have in common under one key."""
+
+    def __init__(self, key, shift=0):
+        self.functions = _field.Functions(key, shift)
+        self.shift, self.maxima = shift, ""  # and where the first maximum is taken
+        self.inverted, self.exponentials, self.knows_exponentials = 0.0, Degree(), False
+        self.operators, self.collectives, self.assumptions = set(), 0, set()
+        self.steps, self.apart = False, 0.0  # while an optimizer steps; the largest degree of a function's argument there
+        self.notes = None  # of a run that is watched: takes each operator
+
+    def enter(self):
+        """Makes this the thread's run."""
+        SEEN.run = self
+
+    def before(self, func, args):
+        self.operators.add(str(func.overloadpacket))
+
+    def after(self, func, args, out):
+        if self.notes is not None:
+            self.notes(func, args, out)
+
+    def meets(self, what, group):
+        self.collectives += 1
+        if self.notes is not None:
+            self.notes.meets(what, group)
+
+    def assumes(self, what):
+        self.assumptions.add(what)
+
+    def sum_known(self, x, y, out, inverted):
+        """Learns the exponential of a sum or difference, if that of an operand is known."""
+        if not self.knows_exponentials or not out.numel() or getattr(SEEN, "learns", False):
+            return
+        SEEN.learns = True
+        try:
+            known = lambda words: words.numel() and self.functions.knows("exp", *[flat(words.reshape(-1)[:1].clone())] * 2)
+            if not (known(x) or known(y)):
+                return
+            x, y = (wrap(words.expand(out.shape), self.exponentials) for words in (x, y))
+            e = mul(exp(x), inverse(exp(y)) if inverted else exp(y))
+            self.functions.learns("exp", flat(out), flat(e.residues))
+            self.exponentials.grows(e.degree)
+        finally:
+            SEEN.learns = False
+
+    def place(self):
+        """Where the program is, to end a sentence with."""
+        found = line()
+        return f", at {found}" if found else ""
+
+
+def line():
+    """The file and line of the program that is running: the innermost that is neither torch's nor of this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((OURS, TORCH, "<")) and Path(name).name != "threading.py":
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+

@@ -1,0 +1,137 @@
+"""What cannot be proven is refused by name, with the line."""
+
+import megatron
+import pytest
+import torch
+import torch.distributed as dist
+from models import Mlp
+from torch import nn
+
+from equipart.torch import Different, Refused, prove, rule
+
+X = torch.empty(4, 8)
+
+
+def refused(compute, split=lambda whole: whole, **options):
+    """What is said of a module that computes this from its layer's result."""
+
+    class Computes(Mlp):
+        def forward(self, x):
+            return compute(super().forward(x))
+
+    with pytest.raises((Refused, Different)) as error:
+        prove(Computes, split, inputs=X, **options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "compute, said",
+    [
+        (lambda y: y * y.sum().item(), "a value of the program decides what it does"),
+        (lambda y: y if y.sum() > 0 else -y, "values are compared"),
+        (lambda y: torch.where(y > 0, y, 0), "values are compared"),
+        (lambda y: y.int(), "floats become torch.int32"),
+        (lambda y: y.round(), "values are rounded"),
+        (lambda y: y + torch.rand_like(y), "random numbers are drawn"),
+        (lambda y: torch.maximum(y, y + 1), "the larger of two values is taken"),
+        (lambda y: y.max(-1).values, "a maximum does more than shift an exponent"),
+        (lambda y: y / 0, "a division by 0"),
+        (lambda y: y * float("nan"), "the constant NaN has no place in the field"),
+        (lambda y: torch.linalg.inv(y[:, :4]), "aten.linalg_inv_ex.default has no rule"),
+        (lambda y: torch.zeros(4, 8, dtype=torch.float64).add_(y), "a plain tensor of torch.float64 is written into"),
+        (lambda y: y**0.3, "the power 0.3"),
+        (lambda y: torch.fft.fft(y), "has no rule"),
+    ],
+)
+def test_it_is_named_with_its_line(compute, said):
+    sentence = refused(compute)
+    assert said in sentence
+    assert "test_refused.py:" in sentence, sentence
+
+
+def test_a_rule_is_added_in_five_lines():
+    with pytest.raises(Refused, match="has no rule"):
+        prove(Cube, lambda whole: whole, inputs=X)
+
+    @rule("special_erfcx")
+    def _(func, args, kwargs):
+        return args[0] * args[0] * args[0]
+
+    try:
+        prove(Cube, lambda whole: whole, inputs=X)
+    finally:
+        from equipart.torch.field import RULES
+
+        del RULES[torch.ops.aten.special_erfcx]
+
+
+class Cube(Mlp):
+    def forward(self, x):
+        return torch.special.erfcx(super().forward(x))
+
+
+def test_parameters_without_a_partner_are_named():
+    said = refused(lambda y: y, lambda whole: Mlp())
+    assert "parameters without a partner: up.weight, up.bias, down.weight, down.bias of the split on rank" in said
+
+    class Scaled(Mlp):
+        def __init__(self, whole):
+            super().__init__()
+            self.load_state_dict(whole.state_dict(), assign=True)
+            self.up.weight = nn.Parameter(whole.up.weight.detach() * 2)
+
+    assert "the parameter up.weight of the split on rank 0 has no partner" in refused(lambda y: y, Scaled)
+
+    class Less(nn.Module):
+        def __init__(self, whole):
+            super().__init__()
+            self.up = whole.up
+
+        def forward(self, x):
+            return self.up(x)[:, :8]
+
+    assert "the unsplit module's parameter down.weight has elements that no rank" in refused(lambda y: y, Less)
+
+
+def test_other_shapes_are_named():
+    class Cut(megatron.ParallelMlp):
+        def forward(self, x):
+            return super().forward(x)[:, :3]
+
+    assert "; wanted the same, or an equal part along one dimension" in refused(lambda y: y, Cut)
+
+
+def test_a_split_that_raises_says_so():
+    with pytest.raises(ZeroDivisionError):
+        prove(Mlp, lambda whole: 1 / 0, inputs=X)
+    with pytest.raises(Refused, match="split returned int; wanted a torch.nn.Module"):
+        prove(Mlp, lambda whole: 1, inputs=X)
+    with pytest.raises(Refused, match=r"unsplit\(\) returned int"):
+        prove(lambda: 1, lambda whole: whole, inputs=X)
+    with pytest.raises(ValueError, match="outputs is 'max'"):
+        prove(Mlp, lambda whole: whole, inputs=X, outputs="max")
+    with pytest.raises(ValueError, match="ranks is 0"):
+        prove(Mlp, lambda whole: whole, 0, inputs=X)
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda y: dist.all_reduce(y) if dist.get_rank() == 0 else None, "wait for others in vain: rank 0 for all_reduce"),
+        (
+            lambda y: dist.all_reduce(y) if dist.get_rank() == 0 else dist.broadcast(y, 0),
+            r"rank \d calls (all_reduce|broadcast) where rank \d calls (all_reduce|broadcast)",
+        ),
+        (lambda y: dist.recv(y, 1 - dist.get_rank()), "wait for others in vain: rank 0 for a message from rank 1; rank 1"),
+    ],
+)
+def test_ranks_that_wait_in_vain_are_named(call, said):
+    class Waits(Mlp):
+        def forward(self, x):
+            y = super().forward(x)
+            if dist.get_world_size() > 1:
+                call(y)
+            return y
+
+    with pytest.raises(Refused, match=said):
+        prove(Waits, lambda whole: whole, inputs=X)
