@@ -14,7 +14,7 @@ def compared(whole, parts, outputs):
 
     Raises `Different` with the first that differs.
     """
-    elements = Elements(whole)
+    elements = Elements(whole, len(parts))
     places = [{name: elements.at(name, rank, x) for name, x in part.parameters.items()} for rank, part in enumerate(parts)]
     elements.all_held(places)
     check_outputs(whole, parts, outputs)
@@ -57,13 +57,23 @@ def guess(wanted, every, rank):
     if any(y.shape != wanted.shape for y in every):
         return ""
     wanted, mine = wanted.reshape(-1).tolist(), x.reshape(-1).tolist()
+    for factor, times, what in scales(n):
+        if [y * factor % P for y in mine] == wanted:
+            return f": it is {times} the unsplit one, {what}"
     if n > 1 and sum_of(every) == wanted:
         return ": it is a partial sum, and the sum over ranks would be right"
-    if [y * n % P for y in wanted] == mine:
-        return f": it is {n} times what it should be, summed twice or not divided by {n}"
-    if [y * n % P for y in mine] == wanted:
-        return f": it is 1/{n} of what it should be, a mean in place of a sum"
     return ""
+
+
+def scales(ranks):
+    """Factors that make right what is wrong by the number of ranks, and what that says."""
+    if ranks < 2:
+        return ()
+    inverse = pow(ranks, P - 2, P)
+    return (
+        (inverse, f"{ranks} times", "summed where every rank had the whole, or not divided"),
+        (ranks, f"1/{ranks} of", "a mean in place of a sum"),
+    )
 
 
 def part_like(whole, shape, rank, what):
@@ -84,8 +94,8 @@ class Elements:
     """All elements of the unsplit program's parameters. Each was drawn, so a rank's parameters are found by their values,
     however they are cut, joined or ordered."""
 
-    def __init__(self, whole):
-        self.whole = whole
+    def __init__(self, whole, ranks):
+        self.whole, self.ranks = whole, ranks
         self.names = list(whole.parameters)
         values = torch.cat([x.reshape(-1) for x in whole.parameters.values()] or [torch.empty(0, dtype=torch.int64)])
         self.sorted, self.order = values.sort()
@@ -119,7 +129,8 @@ class Elements:
                 x = mine[name] if mine[name] is not None else torch.zeros_like(part.parameters[name])
                 kept = at >= 0
                 if not torch.equal(x.reshape(-1)[kept], wanted[at[kept]]):
-                    raise Different(f"{kind} {name} of rank {rank} differs from the unsplit one")
+                    said = guess(wanted[at[kept]], [x.reshape(-1)[kept]] * self.ranks, rank)
+                    raise Different(f"{kind} {name} of rank {rank} differs from the unsplit one{said}")
 
     def all_held(self, places):
         held = torch.zeros(len(self.sorted), dtype=torch.bool)

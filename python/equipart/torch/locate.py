@@ -11,6 +11,7 @@ from dataclasses import dataclass, field as default
 import torch
 from torch.utils._pytree import tree_leaves
 
+from .compare import scales
 from .field import P, FieldTensor
 from .running import line
 
@@ -31,9 +32,9 @@ class Note:
     collectives: list = default(default_factory=list)
 
     def __str__(self):
-        backward = "the backward of " if self.backward else ""
-        module = f"in {self.module}, " if self.module else ""
-        return f"{backward}{module}{self.operator}{f' at {self.line}' if self.line else ''}"
+        module = f" of {self.module}" if self.module else ""
+        backward = f" in the backward{module}" if self.backward else module and f" in{module[3:]}"
+        return f"{self.operator}{backward}{f', at {self.line}' if self.line else ''}"
 
 
 class Notes:
@@ -172,15 +173,14 @@ class Search:
     def guess(self, note, partial):
         """What the tensor is instead, where that is plain."""
         ranks = self.split.ranks
-        if partial:
-            return f"it takes a partial sum that nobody summed: {partial[0]}; the sum over ranks would be right"
-        if self.partial(note):
-            return "it is a partial sum that nobody summed: the sum over ranks would be right"
-        for name, factor in (("1/", pow(ranks, P - 2, P)), ("", ranks)):
-            scaled = torch.tensor([x * pow(factor, P - 2, P) % P for x in note.result.reshape(-1).tolist()])
-            if ranks > 1 and self.right(scaled):
-                what = "a mean in place of a sum" if name else "summed where every rank had the whole, or not divided"
-                return f"it is {name}{ranks} times what the unsplit program computes: {what}"
+        for it, of in [(f"it takes {other}, which is", other) for other in partial] or [("it is", note)]:
+            every = self.same[of.number, of.operator, of.result.shape]
+            alike = all(torch.equal(other.result, of.result) for other in every)
+            for factor, times, what in scales(ranks) if alike else ():
+                if self.right(torch.tensor([x * factor % P for x in of.result.reshape(-1).tolist()])):
+                    return f"{it} {times} what the unsplit program computes: {what}"
+            if partial or self.partial(note):
+                return f"{it} a partial sum that nobody summed: the sum over ranks would be right"
         return ""
 
 

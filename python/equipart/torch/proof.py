@@ -83,7 +83,7 @@ class Results:
     gradients: dict
     stepped: dict  # by optimizer and name
     degree: float
-    sources: list  # the memories and elements of outputs and of gradients
+    sources: list  # the memories and elements of outputs, of gradients and of parameters that have changed
 
 
 def maxima_only_shift(program, seed, run):
@@ -140,7 +140,7 @@ class Program:
         run, (whole,), parts, notes = self.ran(seed, shift, watched=True)
         try:
             check_outputs(whole, parts, self.outputs)
-            sources = [x for part in parts for x in part.sources[1]]
+            sources = [x for part in parts for x in part.sources[2] or part.sources[1]]
         except Different:
             sources = [x for part in parts for x in part.sources[0]]
         return located(*notes, sources)
@@ -211,7 +211,8 @@ class Program:
             self.backward(results)
         gradients = {name: p.grad for name, p in names.items()}
         degrees = [local(x).degree.cleared() for x in (*results, *gradients.values()) if isinstance(local(x), FieldTensor)]
-        sources = [[local(x) for x in every if isinstance(local(x), FieldTensor)] for every in (results, gradients.values())]
+        changed = [p for name, p in names.items() if not torch.equal(residues(p), parameters[name])]
+        sources = [[local(x) for x in every if isinstance(local(x), FieldTensor)] for every in (results, gradients.values(), changed)]
         sources = [[(memory(x.residues), x.residues.clone()) for x in every] for every in sources]
         if self.notes is not None:
             self.notes.ends()

@@ -4,7 +4,6 @@ A program calls `torch.distributed` as ever. Each rank is a thread with a world 
 on other ranks. Ranks that wait for each other, or call different collectives, are named at once: nothing hangs.
 """
 
-import functools
 import threading
 from collections import defaultdict, deque
 
@@ -18,7 +17,7 @@ from torch.testing._internal.distributed import multi_threaded_pg
 from .field import Refused, rule, run, wrap
 
 HERE = threading.local()  # `meeting` and `rank` of this thread
-OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN, "product": ReduceOp.PRODUCT}
+OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN}
 
 
 class Stopped(Exception):
@@ -179,14 +178,14 @@ def exchange(group, what, tensors):
 
 def joined(operation, parts):
     """The sum of tensors, or what else an operation makes of them."""
-    kinds = {ReduceOp.SUM: torch.add, ReduceOp.AVG: torch.add, ReduceOp.MAX: torch.maximum, ReduceOp.MIN: torch.minimum}
-    kinds[ReduceOp.PRODUCT] = torch.mul
-    kind = getattr(operation, "op", operation)
-    kind = next((function for known, function in kinds.items() if kind == known), None)
-    if kind is None:
-        raise Refused(f"a collective joins by {operation}{run().place()}")
-    out = functools.reduce(kind, parts)
-    return out / len(parts) if operation == ReduceOp.AVG else out
+    every = torch.stack(parts)
+    operation = getattr(operation, "op", operation)
+    if operation in (ReduceOp.SUM, ReduceOp.AVG):
+        out = every.sum(0, dtype=parts[0].dtype)
+        return out / len(parts) if operation == ReduceOp.AVG else out
+    if operation in (ReduceOp.MAX, ReduceOp.MIN):
+        return every.amax(0) if operation == ReduceOp.MAX else every.amin(0)
+    raise Refused(f"a collective joins by {operation}{run().place()}")
 
 
 @torch.no_grad()

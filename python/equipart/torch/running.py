@@ -71,7 +71,9 @@ def line():
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((OURS, TORCH, "<")) and Path(name).name != "threading.py":
-            return f"{name}:{frame.f_lineno}"
+            path = Path(name)
+            path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f"{path}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
