@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import loss_parallel
 
-from equipart.torch import prove
+from checks import prove
 
 
 @pytest.mark.parametrize("plan", [tensor_parallel, sequence_parallel])

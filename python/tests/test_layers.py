@@ -7,7 +7,7 @@ import torch.distributed as dist
 from models import IDS, TARGETS, Llama, Mlp, cross_entropy
 from torch import nn
 
-from equipart.torch import prove
+from checks import prove, with_all_keys
 
 X = torch.empty(4, 8)
 
@@ -15,7 +15,7 @@ X = torch.empty(4, 8)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("sequence", [False, True])
 def test_columns_and_rows(ranks, sequence):
-    proof = prove(Mlp, lambda whole: megatron.ParallelMlp(whole, sequence), ranks, inputs=X)
+    proof = with_all_keys(Mlp, lambda whole: megatron.ParallelMlp(whole, sequence), ranks, inputs=X)
     assert proof.tensors["gradients"] == 4
     assert proof.log2_error <= -60
     assert proof.collectives > 0

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from equipart.torch import Different, prove
+from checks import prove
+
+from equipart.torch import Different
 
 MUSEUM = Path(__file__).parent.parent / "museum"
 EXHIBITS = sorted(path for path in MUSEUM.glob("*.py") if path.stem != "collectives")
