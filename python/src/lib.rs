@@ -16,7 +16,7 @@ use tensor::{F61, Scalar, mix};
 mod _field {
     #[pymodule_export]
     use super::{
-        accumulate, add, constants, draw, functions::Functions, inverse, multiply, products::product,
+        accumulate, add, constants, draw, functions::Functions, inverse, multiply, products::product, rotary,
         subtract, sums,
     };
     #[pymodule_export]
@@ -108,6 +108,19 @@ fn draw(py: Python<'_>, seed: u64, out: Residues) -> PyResult<()> {
     let _key = tensor::Key(seed).enter();
     for (at, out) in write(py, &out)?.iter().enumerate() {
         out.set(word(F61::sample(mix(seed ^ mix(at as u64)) >> 3, 1.0)));
+    }
+    Ok(())
+}
+
+/// cos, sin = the keyed pairs that stand for the cosine and sine of each position, one for each two of `width`
+/// features: [positions, width / 2], by rows.
+#[pyfunction]
+fn rotary(py: Python<'_>, key: u64, width: usize, base: f64, cos: Residues, sin: Residues) -> PyResult<()> {
+    let _key = tensor::Key(key).enter();
+    let pairs = write(py, &cos)?.iter().zip(write(py, &sin)?);
+    for (at, (cos, sin)) in pairs.enumerate() {
+        let (x, y) = F61::rotary(at / (width / 2), at % (width / 2), width, &base.into());
+        (cos.set(word(x)), sin.set(word(y)));
     }
     Ok(())
 }
