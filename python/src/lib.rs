@@ -120,7 +120,8 @@ fn rotary(py: Python<'_>, key: u64, width: usize, base: f64, cos: Residues, sin:
     let pairs = write(py, &cos)?.iter().zip(write(py, &sin)?);
     for (at, (cos, sin)) in pairs.enumerate() {
         let (x, y) = F61::rotary(at / (width / 2), at % (width / 2), width, &base.into());
-        (cos.set(word(x)), sin.set(word(y)));
+        cos.set(word(x));
+        sin.set(word(y));
     }
     Ok(())
 }

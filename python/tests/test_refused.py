@@ -101,6 +101,10 @@ def test_other_shapes_are_named():
     assert "; wanted the same, or an equal part along one dimension" in refused(lambda y: y, Cut)
 
 
+def test_buckets_in_cpp_are_refused():
+    assert "DistributedDataParallel sums gradients" in refused(lambda y: y, nn.parallel.DistributedDataParallel)
+
+
 def test_a_split_that_raises_says_so():
     with pytest.raises(ZeroDivisionError):
         prove(Mlp, lambda whole: 1 / 0, inputs=X)
@@ -117,12 +121,18 @@ def test_a_split_that_raises_says_so():
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda y: dist.all_reduce(y) if dist.get_rank() == 0 else None, "wait for others in vain: rank 0 for all_reduce"),
+        (
+            lambda y: dist.all_reduce(y) if dist.get_rank() == 0 else None,
+            "wait for others in vain: rank 0 for all_reduce",
+        ),
         (
             lambda y: dist.all_reduce(y) if dist.get_rank() == 0 else dist.broadcast(y, 0),
             r"rank \d calls (all_reduce|broadcast) where rank \d calls (all_reduce|broadcast)",
         ),
-        (lambda y: dist.recv(y, 1 - dist.get_rank()), "wait for others in vain: rank 0 for a message from rank 1; rank 1"),
+        (
+            lambda y: dist.recv(y, 1 - dist.get_rank()),
+            "wait for others in vain: rank 0 for a message from rank 1; rank 1",
+        ),
     ],
 )
 def test_ranks_that_wait_in_vain_are_named(call, said):

@@ -105,7 +105,12 @@ def test_qwen3_needs_its_norms_of_heads_to_be_summed():
 
 
 def test_mixtral():
-    prove(mixtral, lambda model: plan(model, {f"self_attn.{name}": style for name, style in ATTENTION.items()}), inputs=IDS, loss=loss)
+    prove(
+        mixtral,
+        lambda model: plan(model, {f"self_attn.{name}": style for name, style in ATTENTION.items()}),
+        inputs=IDS,
+        loss=loss,
+    )
 
 
 def test_gpt2():
@@ -117,8 +122,14 @@ def test_gpt2():
         def __init__(self, whole):
             super().__init__()
             self.act = whole.act
-            self.up, self.up_bias = nn.Parameter(megatron.mine(whole.c_fc.weight, 1)), nn.Parameter(megatron.mine(whole.c_fc.bias))
-            self.down, self.down_bias = nn.Parameter(megatron.mine(whole.c_proj.weight)), nn.Parameter(whole.c_proj.bias)
+            self.up, self.up_bias = (
+                nn.Parameter(megatron.mine(whole.c_fc.weight, 1)),
+                nn.Parameter(megatron.mine(whole.c_fc.bias)),
+            )
+            self.down, self.down_bias = (
+                nn.Parameter(megatron.mine(whole.c_proj.weight)),
+                nn.Parameter(whole.c_proj.bias),
+            )
 
         def forward(self, x):
             y = self.act(megatron.Copy.apply(x) @ self.up + self.up_bias)

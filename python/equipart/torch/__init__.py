@@ -11,7 +11,7 @@ if tuple(int(part) for part in _torch.__version__.split("+")[0].split(".")[:2]) 
     raise ImportError(f"equipart.torch wants PyTorch {WANTED[0]}.{WANTED[1]} or newer; this is {_torch.__version__}")
 
 from .field import FieldTensor, Refused, rule  # noqa: E402
-from . import rules  # noqa: E402, F401
+from . import ranks, rules  # noqa: E402, F401
 from .compare import Different  # noqa: E402
 from .proof import Proof, prove  # noqa: E402
 

@@ -16,7 +16,9 @@ OPTIONS = set(inspect.signature(prove).parameters)
 
 def main(arguments=None):
     """Runs the command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m equipart.torch", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m equipart.torch", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("file", type=Path, help="a Python file with the functions `unsplit` and `split`")
     parser.add_argument("--ranks", type=int, help="number of ranks (default: the file's `ranks`, or 2)")
     parser.add_argument("--seed", type=int, help="number that the draws begin with (default: drawn)")

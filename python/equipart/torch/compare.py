@@ -15,19 +15,24 @@ def compared(whole, parts, outputs):
     Raises `Different` with the first that differs.
     """
     elements = Elements(whole, len(parts))
-    places = [{name: elements.at(name, rank, x) for name, x in part.parameters.items()} for rank, part in enumerate(parts)]
+    places = [
+        {name: elements.at(name, rank, x) for name, x in part.parameters.items()} for rank, part in enumerate(parts)
+    ]
     elements.all_held(places)
     check_outputs(whole, parts, outputs)
     for rank, part in enumerate(parts):
         elements.check(rank, part, places[rank])
-    counts = {"outputs": len(whole.outputs), "gradients": len(whole.gradients)}
+    kinds = {"output": whole.outputs, "gradient": whole.gradients}
+    counts = {kind + "s" * (len(every) != 1): len(every) for kind, every in kinds.items()}
     return counts | {f"parameters after a step of {name}": len(after) for name, after in whole.stepped.items()}
 
 
 def check_outputs(whole, parts, outputs):
     for rank, part in enumerate(parts):
         if len(part.outputs) != len(whole.outputs):
-            raise Different(f"rank {rank} returns {len(part.outputs)} tensors, the unsplit program {len(whole.outputs)}")
+            raise Different(
+                f"rank {rank} returns {len(part.outputs)} tensors, the unsplit program {len(whole.outputs)}"
+            )
     for at, wanted in enumerate(whole.outputs):
         every = [part.outputs[at] for part in parts]
         if outputs != "equal":
@@ -39,7 +44,9 @@ def check_outputs(whole, parts, outputs):
             name = naming(at, len(whole.outputs))
             if not torch.equal(x, part_like(wanted, x.shape, rank, name)):
                 what = f"of rank {rank}" if outputs == "equal" else f"as the {outputs} over ranks"
-                raise Different(f"{name} {what} differs from the unsplit one{guess(wanted, [p.outputs[at] for p in parts], rank)}")
+                raise Different(
+                    f"{name} {what} differs from the unsplit one{guess(wanted, [p.outputs[at] for p in parts], rank)}"
+                )
 
 
 def naming(at, count):
@@ -103,7 +110,10 @@ class Elements:
 
     def joined(self, tensors):
         """The elements of tensors by parameter, in one row; 0 for none."""
-        rows = [(torch.zeros_like(self.whole.parameters[n]) if tensors[n] is None else tensors[n]).reshape(-1) for n in self.names]
+        rows = [
+            (torch.zeros_like(self.whole.parameters[n]) if tensors[n] is None else tensors[n]).reshape(-1)
+            for n in self.names
+        ]
         return torch.cat(rows or [torch.empty(0, dtype=torch.int64)])
 
     def at(self, name, rank, x):
@@ -121,7 +131,9 @@ class Elements:
         kinds = {"the gradient of": (part.gradients, self.whole.gradients)}
         for name, after in part.stepped.items():
             if name not in self.whole.stepped:
-                raise Different(f"the parameters of rank {rank} have changed by {name}, those of the unsplit program have not")
+                raise Different(
+                    f"the parameters of rank {rank} have changed by {name}, those of the unsplit program have not"
+                )
             kinds[f"after a step of {name},"] = after, self.whole.stepped[name]
         for kind, (mine, wanted) in kinds.items():
             wanted = self.joined(wanted)

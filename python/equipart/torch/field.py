@@ -118,7 +118,9 @@ def ruled(func, args, kwargs):
     if func.namespace == "aten" and packet.__name__.endswith("_"):
         functional = getattr(aten, packet.__name__[:-1], None)
         if functional in RULES:
-            return put(args[0], RULES[functional](functional.default if hasattr(functional, "default") else func, args, kwargs))
+            return put(
+                args[0], RULES[functional](functional.default if hasattr(functional, "default") else func, args, kwargs)
+            )
     if func in decomposition_table:
         return decomposition_table[func](*args, **kwargs)
     out = func.decompose(*args, **kwargs)

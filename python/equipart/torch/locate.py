@@ -75,7 +75,9 @@ class Notes:
     def meets(self, what, group):
         """Takes note of a collective."""
         if hasattr(self.here, "rank"):
-            self.collectives[self.here.rank].append(f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}")
+            self.collectives[self.here.rank].append(
+                f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}"
+            )
 
     def __call__(self, func, args, out):
         here = self.here
@@ -192,5 +194,11 @@ def located(unsplit, split, results):
         return "\n  all its elements are ones that the unsplit program computes elsewhere: another rank's part, or another order"
     note, partial = found
     guess = search.guess(note, partial)
-    collectives = f"\n  the collective before it: {note.collectives[-1]}" if note.collectives else "\n  no collective before it"
-    return f"\n  the first tensor that differs, on rank {note.rank}: {note}" + (f"\n  {guess}" if guess else "") + collectives
+    collectives = (
+        f"\n  the collective before it: {note.collectives[-1]}" if note.collectives else "\n  no collective before it"
+    )
+    return (
+        f"\n  the first tensor that differs, on rank {note.rank}: {note}"
+        + (f"\n  {guess}" if guess else "")
+        + collectives
+    )

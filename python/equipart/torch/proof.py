@@ -15,7 +15,7 @@ from equipart import _field
 from .compare import Different, check_outputs, compared, naming, part_like
 from .field import P, Degree, FieldTensor, Refused, field, flat, wrap
 from .locate import Notes, located, memory
-from .ranks import spawn
+from .meeting import spawn
 from .running import Run
 
 OPTIMIZERS = {
@@ -47,7 +47,9 @@ class Proof:
         return "\n".join(lines + [f"  assumed: {what}" for what in sorted(self.assumptions)])
 
 
-def prove(unsplit, split, ranks=2, *, inputs=(), loss=None, outputs="equal", optimizers=OPTIMIZERS, log2_error=-60, seed=None):
+def prove(
+    unsplit, split, ranks=2, *, inputs=(), loss=None, outputs="equal", optimizers=OPTIMIZERS, log2_error=-60, seed=None
+):
     """Proves that a split program computes what the unsplit one computes, or raises.
 
     `unsplit()` builds the module. `split(module)` takes one that was built so, and returns it split, or another module
@@ -166,6 +168,11 @@ class Program:
         module = self.split(self.built()) if takes else self.filled(self.split())
         if not isinstance(module, nn.Module):
             raise Refused(f"split returned {type(module).__name__}; wanted a torch.nn.Module")
+        if any(isinstance(part, nn.parallel.DistributedDataParallel) for part in module.modules()):
+            raise Refused(
+                "DistributedDataParallel sums gradients in buckets of its own, in C++, which hold floats only; "
+                "sum them by all_reduce in loss to prove the rest"
+            )
         return module
 
     def filled(self, module):
@@ -175,7 +182,9 @@ class Program:
 
         def part(at, name, old):
             if name not in whole:
-                raise Refused(f"the split's parameter {name} has no partner in the unsplit module, which has none of this name")
+                raise Refused(
+                    f"the split's parameter {name} has no partner in the unsplit module, which has none of this name"
+                )
             x = whole[name].residues
             dims = [d for d in range(x.dim()) if x.dim() == old.dim() and x.shape[d] != old.shape[d]]
             if old.shape == x.shape:
@@ -210,15 +219,22 @@ class Program:
         if all(p.grad is None for p in names.values()):
             self.backward(results)
         gradients = {name: p.grad for name, p in names.items()}
-        degrees = [local(x).degree.cleared() for x in (*results, *gradients.values()) if isinstance(local(x), FieldTensor)]
+        degrees = [
+            local(x).degree.cleared() for x in (*results, *gradients.values()) if isinstance(local(x), FieldTensor)
+        ]
         changed = [p for name, p in names.items() if not torch.equal(residues(p), parameters[name])]
-        sources = [[local(x) for x in every if isinstance(local(x), FieldTensor)] for every in (results, gradients.values(), changed)]
+        sources = [
+            [local(x) for x in every if isinstance(local(x), FieldTensor)]
+            for every in (results, gradients.values(), changed)
+        ]
         sources = [[(memory(x.residues), x.residues.clone()) for x in every] for every in sources]
         if self.notes is not None:
             self.notes.ends()
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
-        return Results(outputs, parameters, gradients, self.stepped(names, parameters), max(degrees, default=1.0), sources)
+        return Results(
+            outputs, parameters, gradients, self.stepped(names, parameters), max(degrees, default=1.0), sources
+        )
 
     def backward(self, results):
         """Goes backward from the results that have a gradient: from a loss, or with drawn gradients of tensors."""

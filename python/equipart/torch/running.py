@@ -21,7 +21,10 @@ class Run:
         self.shift, self.maxima = shift, ""  # and where the first maximum is taken
         self.inverted, self.exponentials, self.knows_exponentials = 0.0, Degree(), False
         self.operators, self.collectives, self.assumptions = set(), 0, set()
-        self.steps, self.apart = False, 0.0  # while an optimizer steps; the largest degree of a function's argument there
+        self.steps, self.apart = (
+            False,
+            0.0,
+        )  # while an optimizer steps; the largest degree of a function's argument there
         self.notes = None  # of a run that is watched: takes each operator
 
     def enter(self):
@@ -49,7 +52,9 @@ class Run:
             return
         SEEN.learns = True
         try:
-            known = lambda words: words.numel() and self.functions.knows("exp", *[flat(words.reshape(-1)[:1].clone())] * 2)
+            known = lambda words: (
+                words.numel() and self.functions.knows("exp", *[flat(words.reshape(-1)[:1].clone())] * 2)
+            )
             if not (known(x) or known(y)):
                 return
             x, y = (wrap(words.expand(out.shape), self.exponentials) for words in (x, y))
@@ -76,5 +81,3 @@ def line():
             return f"{path}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-

@@ -100,7 +100,9 @@ def _(func, args, kwargs):
     mean = total(args[0], dims, True)
     count = args[0].numel() // mean.numel()
     mean = mul(mean, inverse(count))
-    var = mul(total(squared(sub(args[0], mean)), dims, True), inverse(count - (1 if correction is None else correction)))
+    var = mul(
+        total(squared(sub(args[0], mean)), dims, True), inverse(count - (1 if correction is None else correction))
+    )
     if not named.get("keepdim", False):
         shape = total(args[0], dims, False).shape
         var, mean = (wrap(x.residues.reshape(shape), x.degree) for x in (var, mean))

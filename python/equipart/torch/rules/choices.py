@@ -30,7 +30,9 @@ def _(func, args, kwargs):
 
 def larger(x, y):
     """The larger of maxima."""
-    maxima = lambda x: isinstance(x, FieldTensor) and bool(((x.residues == run().shift) | (x.residues == NEG_INF)).all())
+    maxima = lambda x: (
+        isinstance(x, FieldTensor) and bool(((x.residues == run().shift) | (x.residues == NEG_INF)).all())
+    )
     if not (maxima(x) and maxima(y)):
         raise Refused(f"the larger of two values is taken{run().place()}")
     return wrap(torch.full(torch.broadcast_shapes(x.shape, y.shape), run().shift, dtype=torch.int64))
@@ -60,5 +62,3 @@ def _(func, args, kwargs):
 @rule("is_same_size")
 def _(func, args, kwargs):
     return args[0].shape == args[1].shape
-
-

@@ -4,11 +4,13 @@ import torch
 
 from ..field import FieldTensor, P, Refused, accumulate, aten, field, moved, named, put, rule, run, wrap
 
-rule(*"""_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
+rule(
+    *"""_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
 expand flatten flip gather index index_select lift_fresh masked_select movedim narrow new_zeros permute pixel_shuffle
 repeat repeat_interleave reshape roll select select_backward slice slice_backward split split_with_sizes squeeze stack
 t transpose tril triu unbind unfold unsafe_split unsafe_split_with_sizes unsqueeze view zero zeros_like
-take_along_dim diagonal_backward""".split())(moved)
+take_along_dim diagonal_backward""".split()
+)(moved)
 
 
 @rule("_to_copy", "to", "view_as")
@@ -32,7 +34,9 @@ def _(func, args, kwargs):
 def _(func, args, kwargs):
     ones = func.overloadpacket in (aten.ones_like, aten.new_ones)
     shape = args[0].shape if "like" in str(func) else args[1]
-    return wrap(field(1.0 if ones else args[-1]).residues.expand(shape).clone(), dtype=kwargs.get("dtype") or args[0].dtype)
+    return wrap(
+        field(1.0 if ones else args[-1]).residues.expand(shape).clone(), dtype=kwargs.get("dtype") or args[0].dtype
+    )
 
 
 @rule("constant_pad_nd")
@@ -146,5 +150,3 @@ def _(func, args, kwargs):
     run().assumes("ranks draw the same dropout masks for the same elements")
     draws = named("dropout", x.like).residues.to(torch.float64) / P
     return put(x, wrap((draws < keep).to(torch.int64)))
-
-
