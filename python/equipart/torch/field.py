@@ -11,6 +11,7 @@ from math import prod
 
 import torch
 from torch._decomp import decomposition_table
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._pytree import tree_map
 
 from equipart import _field
@@ -44,6 +45,8 @@ class FieldTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, AsyncCollectiveTensor) for kind in types):
+            return NotImplemented  # it holds one of these, and unwraps it
         return dispatch(func, args, kwargs or {})
 
 

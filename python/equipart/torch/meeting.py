@@ -4,11 +4,14 @@ Each rank is a thread with a world of its own, so a program may do other things 
 other, or call different collectives, are named at once: nothing hangs.
 """
 
+import contextlib
 import threading
 from collections import defaultdict, deque
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import _redistribute as redistribute
 from torch.distributed.tensor.parallel import loss as parallel_loss
 from torch.testing._internal.distributed import multi_threaded_pg
 
@@ -91,10 +94,11 @@ class Meeting:
 
 
 class Shared:
-    """A state of the process, as `loss_parallel` sets one, that rank threads enter and leave each for itself."""
+    """Handlers of the process that rank threads set and reset, each for itself: those of `loss_parallel`."""
 
-    def __init__(self, set, reset):
-        self.set, self.reset, self.inside, self.lock = set, reset, 0, threading.Lock()
+    def __init__(self):
+        self.set, self.reset = parallel_loss._enable_custom_loss_ops, parallel_loss._disable_custom_loss_ops
+        self.inside, self.lock = 0, threading.Lock()
 
     def enter(self):
         with self.lock:
@@ -107,6 +111,24 @@ class Shared:
             self.inside -= 1
             if self.inside == 0:
                 self.reset()
+
+
+@contextlib.contextmanager
+def worlds_of_threads():
+    """Gives each thread a world of `torch.distributed`, and none what belongs to another."""
+    shared = Shared()
+    multi_threaded_pg._install_threaded_pg()
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    try:
+        with (
+            patch.object(parallel_loss, "_enable_custom_loss_ops", shared.enter),
+            patch.object(parallel_loss, "_disable_custom_loss_ops", shared.leave),
+            patch.object(redistribute, "_gen_transform_infos", redistribute._gen_transform_infos_non_cached),
+        ):
+            yield
+    finally:
+        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        multi_threaded_pg._uninstall_threaded_pg()
 
 
 def spawn(ranks, body):
@@ -129,19 +151,10 @@ def spawn(ranks, body):
             except Exception:
                 pass  # it was not begun
 
-    multi_threaded_pg._install_threaded_pg()
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
-    enable, disable = parallel_loss._enable_custom_loss_ops, parallel_loss._disable_custom_loss_ops
-    shared = Shared(enable, disable)
-    parallel_loss._enable_custom_loss_ops, parallel_loss._disable_custom_loss_ops = shared.enter, shared.leave
-    try:
+    with worlds_of_threads():
         threads = [threading.Thread(target=thread, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
         [started.start() for started in threads]
         [started.join() for started in threads]
-    finally:
-        parallel_loss._enable_custom_loss_ops, parallel_loss._disable_custom_loss_ops = enable, disable
-        torch._C._distributed_c10d._set_thread_isolation_mode(False)
-        multi_threaded_pg._uninstall_threaded_pg()
     if meeting.failure:
         raise meeting.failure
     return results
