@@ -46,6 +46,10 @@ mod the_ring {}
 mod what_a_hang_is {}
 
 #[cfg(doctest)]
+#[doc = include_str!("pytorch.md")]
+mod pytorch {}
+
+#[cfg(doctest)]
 #[doc = include_str!("profile.md")]
 mod profile {}
 

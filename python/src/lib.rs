@@ -112,8 +112,8 @@ fn draw(py: Python<'_>, seed: u64, out: Residues) -> PyResult<()> {
     Ok(())
 }
 
-/// cos, sin = the keyed pairs that stand for the cosine and sine of each position, one for each two of `width`
-/// features: [positions, width / 2], by rows.
+/// cos, sin = the keyed pairs that stand for the cosine and sine of each position, one for each two of
+/// `width` features: [positions, width / 2], by rows.
 #[pyfunction]
 fn rotary(py: Python<'_>, key: u64, width: usize, base: f64, cos: Residues, sin: Residues) -> PyResult<()> {
     let _key = tensor::Key(key).enter();

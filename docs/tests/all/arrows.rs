@@ -25,7 +25,7 @@ pub(crate) const ALL: &[&str] = &[
     "bench",
     "equipart",
 ];
-const ARROWS: [Arrow; 17] = [
+const ARROWS: [Arrow; 18] = [
     ("tensor", &[], &["reference"]),
     ("shape", &["tensor"], &[]),
     ("reference", &["tensor", "shape"], &[]),
