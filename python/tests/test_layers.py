@@ -9,6 +9,8 @@ from torch import nn
 
 from checks import prove, with_all_keys
 
+from equipart.torch import Different
+
 X = torch.empty(4, 8)
 
 
@@ -41,7 +43,17 @@ def test_a_split_vocabulary(ranks):
 
 
 def test_gradients_of_inputs():
-    prove(Mlp, megatron.ParallelMlp, inputs=X.clone().requires_grad_())
+    proof = prove(Mlp, megatron.ParallelMlp, inputs=X.clone().requires_grad_())
+    assert proof.tensors["gradients"] == 5
+
+    class NoSum(megatron.ParallelMlp):
+        def forward(self, x):
+            y = nn.functional.silu(nn.functional.linear(x, self.up, self.up_bias))
+            return megatron.Reduce.apply(nn.functional.linear(y, self.down)) + self.down_bias
+
+    prove(Mlp, NoSum, inputs=X)
+    with pytest.raises(Different, match="the gradient of input 0 of rank 0 differs .*: it is a partial sum"):
+        prove(Mlp, NoSum, inputs=X.clone().requires_grad_())
 
 
 def data_parallel(model, ids, targets):
@@ -112,3 +124,26 @@ def test_dropout_is_the_same_in_every_layout():
 
     proof = prove(Dropping, Parallel, inputs=X)
     assert any("dropout" in assumed for assumed in proof.assumptions)
+
+
+@pytest.mark.parametrize("change", ["recomputed", "compiled", "bf16", "autocast", "accumulated"])
+def test_a_program_that_is(change):
+    """A program that recomputes activations, is compiled, has another dtype, or writes into zeros of its own."""
+
+    def called(model, x):
+        if change == "recomputed":
+            return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+        if change == "compiled":
+            return torch.compile(model)(x)
+        if change == "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(x)
+        if change == "accumulated":
+            out = torch.zeros(4, 8)
+            out += model(x)
+            return out
+        return model(x)
+
+    dtype = torch.bfloat16 if change == "bf16" else torch.float32
+    build = lambda: Mlp().to(dtype)
+    prove(build, megatron.ParallelMlp, inputs=torch.empty(4, 8, dtype=dtype), loss=called)

@@ -22,7 +22,11 @@ def compared(whole, parts, outputs):
     check_outputs(whole, parts, outputs)
     for rank, part in enumerate(parts):
         elements.check(rank, part, places[rank])
-    kinds = {"output": whole.outputs, "gradient": whole.gradients}
+        for at, (x, wanted) in enumerate(zip(part.of_inputs, whole.of_inputs)):
+            if not torch.equal(x, wanted):
+                said = guess(wanted, [of.of_inputs[at] for of in parts], rank)
+                raise Different(f"the gradient of input {at} of rank {rank} differs from the unsplit one{said}")
+    kinds = {"output": whole.outputs, "gradient": [*whole.gradients, *whole.of_inputs]}
     counts = {kind + "s" * (len(every) != 1): len(every) for kind, every in kinds.items()}
     return counts | {f"parameters after a step of {name}": len(after) for name, after in whole.stepped.items()}
 

@@ -5,7 +5,9 @@ other, or call different collectives, are named at once: nothing hangs.
 """
 
 import contextlib
+import functools
 import threading
+import traceback
 from collections import defaultdict, deque
 from unittest.mock import patch
 
@@ -15,7 +17,9 @@ from torch.distributed.tensor import _redistribute as redistribute
 from torch.distributed.tensor.parallel import loss as parallel_loss
 from torch.testing._internal.distributed import multi_threaded_pg
 
-from .field import Refused, run
+from .compare import Different
+from .field import SEEN, Refused, field, run
+from .running import is_users
 
 HERE = threading.local()  # `meeting` and `rank` of this thread
 
@@ -93,6 +97,16 @@ class Meeting:
             self.changed.notify_all()
 
 
+def fault(error, rank, ranks):
+    """The refusal of a program that raises: says what and where."""
+    places = (f"{frame.filename}:{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__)))
+    place = next((place for place in places if is_users(place)), "")
+    program = "the unsplit program" if ranks == 1 else f"rank {rank} of the split program"
+    refusal = Refused(f"{program} raised {type(error).__name__}: {error}{f', at {place}' if place else ''}")
+    refusal.__cause__ = error
+    return refusal
+
+
 class Shared:
     """Handlers of the process that rank threads set and reset, each for itself: those of `loss_parallel`."""
 
@@ -113,6 +127,12 @@ class Shared:
                 self.reset()
 
 
+def zeros(plain, *args, **kwargs):
+    """`torch.zeros` of a program that computes: a sum may be written into it."""
+    out = plain(*args, **kwargs)
+    return field(out) if out.is_floating_point() and getattr(SEEN, "computes", False) else out
+
+
 @contextlib.contextmanager
 def worlds_of_threads():
     """Gives each thread a world of `torch.distributed`, and none what belongs to another."""
@@ -123,6 +143,8 @@ def worlds_of_threads():
         with (
             patch.object(parallel_loss, "_enable_custom_loss_ops", shared.enter),
             patch.object(parallel_loss, "_disable_custom_loss_ops", shared.leave),
+            patch.object(torch, "zeros", functools.partial(zeros, torch.zeros)),
+            torch.compiler.set_stance("force_eager"),
             patch.object(redistribute, "_gen_transform_infos", redistribute._gen_transform_infos_non_cached),
         ):
             yield
@@ -143,7 +165,7 @@ def spawn(ranks, body):
             dist.init_process_group("equipart", rank=rank, world_size=ranks, store=store)
             results[rank] = body(rank)
         except BaseException as raised:
-            error = raised
+            error = raised if isinstance(raised, (Refused, Different, Stopped)) else fault(raised, rank, ranks)
         finally:
             meeting.ends(error)
             try:

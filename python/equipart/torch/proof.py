@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from equipart import _field
 
 from .compare import Different, check_outputs, compared, naming, part_like
-from .field import P, Degree, FieldTensor, Refused, field, flat, wrap
+from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, wrap
 from .locate import Notes, located, memory
 from .meeting import spawn
 from .running import Run
@@ -83,6 +83,7 @@ class Results:
     outputs: list
     parameters: dict  # by name, as they were drawn
     gradients: dict
+    of_inputs: list  # the gradients of inputs that require one
     stepped: dict  # by optimizer and name
     degree: float
     sources: list  # the memories and elements of outputs, of gradients and of parameters that have changed
@@ -214,10 +215,13 @@ class Program:
         inputs = tree_map(Drawn(self), self.inputs)
         if self.notes is not None:
             self.notes.begins(rank, ranks, module)
+        SEEN.computes = True
         given = self.loss(module, *inputs)
         results = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
         if all(p.grad is None for p in names.values()):
             self.backward(results)
+        SEEN.computes = False
+        leaves = [x for x in tree_leaves(inputs) if isinstance(x, FieldTensor) and x.requires_grad]
         gradients = {name: p.grad for name, p in names.items()}
         degrees = [
             local(x).degree.cleared() for x in (*results, *gradients.values()) if isinstance(local(x), FieldTensor)
@@ -232,9 +236,9 @@ class Program:
             self.notes.ends()
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
-        return Results(
-            outputs, parameters, gradients, self.stepped(names, parameters), max(degrees, default=1.0), sources
-        )
+        of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
+        stepped, degree = self.stepped(names, parameters), max(degrees, default=1.0)
+        return Results(outputs, parameters, gradients, of_inputs, stepped, degree, sources)
 
     def backward(self, results):
         """Goes backward from the results that have a gradient: from a loss, or with drawn gradients of tensors."""

@@ -70,12 +70,17 @@ class Run:
         return f", at {found}" if found else ""
 
 
+def is_users(path):
+    """True for a file, or a line of one, that is neither torch's nor of this package."""
+    return not path.startswith((OURS, TORCH, "<")) and "threading.py" not in path
+
+
 def line():
     """The file and line of the program that is running: the innermost that is neither torch's nor of this package."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((OURS, TORCH, "<")) and Path(name).name != "threading.py":
+        if is_users(name):
             path = Path(name)
             path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             return f"{path}:{frame.f_lineno}"
