@@ -30,11 +30,13 @@ pub(crate) fn run() -> TaskResult {
     }
     let library = root().join("target/release").join(library_name());
     fs::copy(&library, root().join(LIBRARY)).map_err(|why| format!("{}: {why}", library.display()))?;
-    let started: Vec<_> =
-        [&["transformers", "equipart", "dtensor"][..], &["layers", "mistakes", "museum", "page", "refused"]]
-            .iter()
-            .map(|names| tests(names).spawn().map_err(|why| format!("python3 cannot start: {why}")))
-            .collect();
+    let started: Vec<_> = [
+        &["transformers", "equipart", "dtensor"][..],
+        &["field", "layers", "mistakes", "museum", "page", "refused"],
+    ]
+    .iter()
+    .map(|names| tests(names).spawn().map_err(|why| format!("python3 cannot start: {why}")))
+    .collect();
     let mut worst = ExitCode::SUCCESS;
     for tests in started {
         let status = tests?.wait().map_err(|why| format!("pytest: {why}"))?;

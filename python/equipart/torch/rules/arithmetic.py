@@ -160,16 +160,6 @@ def _(func, args, kwargs):
     return wrap(out.residues.view(rows.shape).movedim(0, dim).contiguous(), out.degree)
 
 
-@rule("addcmul")
-def _(func, args, kwargs):
-    return add(args[0], scaled(mul(args[1], args[2]), kwargs, "value"))
-
-
-@rule("addcdiv")
-def _(func, args, kwargs):
-    return add(args[0], scaled(mul(args[1], inverse(args[2])), kwargs, "value"))
-
-
 @rule("lerp")
 def _(func, args, kwargs):
     start, end, weight = args

@@ -49,13 +49,6 @@ def _(func, args, kwargs):
     return mul(args[0], named("sigmoid", args[0]))
 
 
-@rule("silu_backward")
-def _(func, args, kwargs):
-    gradient, x = args
-    gate = named("sigmoid", x)
-    return mul(gradient, mul(gate, add(1, mul(x, sub(1, gate)))))
-
-
 @rule("gelu")
 def _(func, args, kwargs):
     x = args[0]
@@ -99,40 +92,15 @@ def _(func, args, kwargs):
     return mul(gradient, step)
 
 
-@rule("sigmoid_backward")
-def _(func, args, kwargs):
-    gradient, y = args
-    return mul(gradient, mul(y, sub(1, y)))
-
-
-@rule("tanh_backward")
-def _(func, args, kwargs):
-    gradient, y = args
-    return mul(gradient, sub(1, mul(y, y)))
-
-
 @rule("_softmax", "_safe_softmax")
 def _(func, args, kwargs):
     return softmax(args[0], args[1])
-
-
-@rule("_softmax_backward_data")
-def _(func, args, kwargs):
-    gradient, y, dim = args[:3]
-    both = mul(gradient, y)
-    return sub(both, mul(y, total(both, [dim], True)))
 
 
 @rule("_log_softmax")
 def _(func, args, kwargs):
     x = sub(args[0], run().shift)
     return sub(x, log(total(exp(x), [args[1]], True)))
-
-
-@rule("_log_softmax_backward_data")
-def _(func, args, kwargs):
-    gradient, y, dim = args[:3]
-    return sub(gradient, mul(exp(y), total(gradient, [dim], True)))
 
 
 @rule("logsumexp")

@@ -1,0 +1,156 @@
+"""Tensors of the field: arithmetic as of integers, and what is known of functions."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from equipart.torch import Refused
+from equipart.torch.field import NEG_INF, P, Degree, FieldTensor, field, wrap
+from equipart.torch.running import Run
+
+
+@pytest.fixture(autouse=True)
+def run():
+    run = Run(7)
+    run.enter()
+    return run
+
+
+def drawn(*shape, degree=1.0, seed=0):
+    torch.manual_seed(seed)
+    return wrap(torch.randint(0, P, shape, dtype=torch.int64), Degree(degree))
+
+
+def ints(x):
+    return x.residues.reshape(-1).tolist()
+
+
+def test_arithmetic_is_that_of_integers():
+    x, y = drawn(3, 4), drawn(3, 4, seed=1)
+    for got, wanted in [
+        (x + y, lambda a, b: a + b),
+        (x - y, lambda a, b: a - b),
+        (x * y, lambda a, b: a * b),
+        (x / y, lambda a, b: a * pow(b, P - 2, P)),
+        (3 - x, lambda a, b: 3 - a),
+        (torch.lerp(x, y, 0.5), lambda a, b: (a + b) * pow(2, P - 2, P)),
+        (torch.addcmul(x, x, y, value=2), lambda a, b: a + 2 * a * b),
+        (torch.addcdiv(x, x, y, value=2), lambda a, b: a + 2 * a * pow(b, P - 2, P)),
+        (x**3, lambda a, b: a**3),
+        (x**-2, lambda a, b: pow(a * a, P - 2, P)),
+        (torch.square(x), lambda a, b: a * a),
+    ]:
+        assert isinstance(got, FieldTensor)
+        assert ints(got) == [wanted(a, b) % P for a, b in zip(ints(x), ints(y))]
+
+
+def test_sums_and_products_are_those_of_integers():
+    x, y = drawn(2, 3, 5), drawn(2, 5, 4, seed=1)
+    product = torch.bmm(x, y)
+    a, b = x.residues.tolist(), y.residues.tolist()
+    rows = range(3), range(4)
+    wanted = [sum(a[n][i][k] * b[n][k][j] for k in range(5)) % P for n in range(2) for i in rows[0] for j in rows[1]]
+    assert ints(product) == wanted
+    assert ints(x.sum((0, 2))) == [sum(a[n][i][k] for n in range(2) for k in range(5)) % P for i in range(3)]
+    assert ints(x.mean()) == [sum(ints(x)) * pow(30, P - 2, P) % P]
+    assert ints(x.cumsum(2)[0, 0]) == [sum(a[0][0][: k + 1]) % P for k in range(5)]
+    large = wrap(torch.full((130, 120), P - 1, dtype=torch.int64))
+    assert ints(large @ large.T)[:2] == [120, 120]
+
+
+def test_a_float_is_the_fraction_that_it_is():
+    for x in (0.1, -2.75, 1e-30, 3e20, 7):
+        fraction = Fraction(x)
+        assert ints(field(x)) == [fraction.numerator * pow(fraction.denominator, P - 2, P) % P]
+    assert ints(field(torch.tensor([True, False]))) == [1, 0]
+    assert ints(field(torch.tensor([-3]))) == [P - 3]
+
+
+def test_a_masks_minus_infinity():
+    x = drawn(2)
+    masked = x + torch.tensor([0.0, -torch.inf])
+    assert ints(masked) == [ints(x)[0], NEG_INF]
+    assert ints((masked * 0.5).exp())[1] == 0
+    assert ints(masked + torch.finfo(torch.float32).min) == [NEG_INF, NEG_INF]
+    assert ints(torch.softmax(masked, -1)) == [1, 0]
+    for wrong in (lambda: x - masked, lambda: masked * 0, lambda: masked.sum(), lambda: torch.sigmoid(masked)):
+        with pytest.raises(Refused, match="minus infinity"):
+            wrong()
+
+
+@pytest.mark.parametrize("shift", [0, 12345])
+def test_exponentials_of_logarithms_are_known(shift):
+    Run(7, shift).enter()
+    x = drawn(3, 4)
+    assert ints(x.exp().log()) == ints(x)
+    log, softmax = torch.log_softmax(x, -1), torch.softmax(x, -1)
+    assert ints(log.exp()) == ints(softmax)
+    assert ints(softmax.sum(-1)) == [1, 1, 1]
+    most = x.max(-1, keepdim=True).values
+    by_hand = (x - most) - (x - most).exp().sum(-1, keepdim=True).log()
+    assert ints(by_hand) == ints(log)
+    assert ints(by_hand.exp()) == ints(softmax)
+    assert ints(torch.logsumexp(x, -1)) == ints((x - most).exp().sum(-1).log() + most[:, 0])
+    assert ints((torch.zeros(3, 4) + x).exp()) == ints(x.exp())
+
+
+def test_functions_are_keyed_and_no_polynomials():
+    x, y = drawn(4), drawn(4, seed=1)
+    functions = [torch.exp, torch.sigmoid, torch.tanh, torch.rsqrt, torch.relu, torch.sin, torch.nn.functional.gelu, torch.abs]
+    results = [ints(function(x)) for function in functions]
+    assert len({tuple(result) for result in results}) == len(functions)
+    for function, result in zip(functions, results):
+        assert ints(function(x)) == result
+        assert ints(function(x + y)) != ints(function(x) + function(y))
+    Run(8).enter()
+    for function, result in zip(functions, results):
+        assert ints(function(x)) != result
+    assert ints(torch.sqrt(x) ** 2) == ints(x)
+    assert ints(1 / torch.sqrt(x)) == ints(torch.rsqrt(x))
+    assert ints(torch.linalg.vector_norm(x) ** 2) == ints((x * x).sum())
+
+
+def test_the_bound_counts_arguments_and_degrees(run):
+    x, y = drawn(3, 4, degree=2.0), drawn(4, 5, degree=3.0, seed=1)
+    assert (x @ y).degree.total == 5.0
+    assert (x + 1).degree.total == 2.0
+    assert (x * x * x).degree.total == 6.0
+    torch.sigmoid(x)
+    assert run.functions.pairs() == 12 * 12 * 2.0
+    torch.sigmoid(x)
+    assert run.functions.pairs() == 12 * 12 * 2.0, "the same arguments count once"
+    torch.sigmoid(x * x)
+    assert run.functions.pairs() == 24 * (12 * 2.0 + 12 * 4.0)
+    torch.rsqrt(y)
+    assert run.functions.pairs() == 24 * (12 * 2.0 + 12 * 4.0) + 20 * 20 * 3.0
+    quotient = 1 / x
+    assert (quotient.degree.total, quotient.degree.power, quotient.degree.inverted) == (1.0, 1.0, 2.0)
+    assert run.inverted == 12 * 2.0
+    assert quotient.degree.cleared() == 3.0
+    assert (quotient + 1 / (x * x)).degree.cleared() == 1.0 + 2.0 + 4.0
+    assert (quotient.sum()).degree.cleared() == 1.0 + 12 * 2.0
+    view = x[:1]
+    view += drawn(1, 4, degree=9.0)
+    assert x.degree.total == 9.0, "a view is written into"
+
+
+def test_moves_move():
+    x = drawn(3, 4)
+    assert ints(x.t()) == x.residues.t().reshape(-1).tolist()
+    index = torch.tensor([2, 0, 2])
+    assert ints(x[index]) == x.residues[index].reshape(-1).tolist()
+    sums = torch.zeros_like(x)
+    sums.index_add_(0, index, x)
+    wanted = [[(x.residues[1, j].item()) % P for j in range(4)], [0] * 4]
+    wanted.append([(x.residues[0, j].item() + x.residues[2, j].item()) % P for j in range(4)])
+    assert sums.residues.tolist() == wanted
+    scattered = torch.zeros_like(x).scatter_add_(1, torch.zeros(3, 4, dtype=torch.int64), x)
+    assert ints(scattered[:, 0]) == ints(x.sum(1))
+    put = torch.zeros_like(x).index_put((index, index), x[:, 0], accumulate=True)
+    assert ints(put[2, 2]) == [(ints(x)[0] + ints(x)[8]) % P]
+    assert ints(x.masked_fill(torch.eye(3, 4).bool(), 0.0).diagonal()) == [0, 0, 0]
+    values, at = x.topk(2)
+    assert ints(values) == torch.gather(x.residues, 1, at).reshape(-1).tolist()
+    assert ints(torch.where(torch.eye(3, 4).bool(), x, 1))[1] == 1
+    assert ints(torch.nn.functional.pad(x, (1, 0))[:, 0]) == [0, 0, 0]
