@@ -97,7 +97,16 @@ def test_exponentials_of_logarithms_are_known(shift):
 
 def test_functions_are_keyed_and_no_polynomials():
     x, y = drawn(4), drawn(4, seed=1)
-    functions = [torch.exp, torch.sigmoid, torch.tanh, torch.rsqrt, torch.relu, torch.sin, torch.nn.functional.gelu, torch.abs]
+    functions = [
+        torch.exp,
+        torch.sigmoid,
+        torch.tanh,
+        torch.rsqrt,
+        torch.relu,
+        torch.sin,
+        torch.nn.functional.gelu,
+        torch.abs,
+    ]
     results = [ints(function(x)) for function in functions]
     assert len({tuple(result) for result in results}) == len(functions)
     for function, result in zip(functions, results):

@@ -106,7 +106,9 @@ def test_buckets_in_cpp_are_refused():
 
 
 def test_a_split_that_raises_says_so():
-    with pytest.raises(Refused, match=r"rank \d of the split program raised ZeroDivisionError: .*, at .*test_refused.py"):
+    with pytest.raises(
+        Refused, match=r"rank \d of the split program raised ZeroDivisionError: .*, at .*test_refused.py"
+    ):
         prove(Mlp, lambda whole: 1 / 0, inputs=X)
     with pytest.raises(Refused, match=r"the unsplit program raised ZeroDivisionError"):
         prove(lambda: 1 / 0, lambda whole: whole, inputs=X)

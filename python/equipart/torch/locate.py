@@ -43,7 +43,7 @@ class Notes:
     def __init__(self, run):
         self.run, self.here = run, threading.local()
         self.every, self.kept, self.values = [], [], []  # values: also those within operators
-        self.ranks, self.counts, self.collectives = 1, {}, {}
+        self.ranks, self.counts, self.collectives, self.groups = 1, {}, {}, set()
         run.notes = self
 
     def begins(self, rank, ranks, module):
@@ -51,6 +51,7 @@ class Notes:
         self.here.rank, self.here.stack, self.here.forward = rank, [], {}
         self.here.names = {id(part): name for name, part in module.named_modules()}
         self.ranks, self.counts[rank], self.collectives[rank] = ranks, 0, []
+        self.groups |= {tuple(range(ranks))} if ranks > 1 else set()
 
     def ends(self):
         """Ends a rank's notes: what follows compares its results."""
@@ -75,6 +76,7 @@ class Notes:
     def meets(self, what, group):
         """Takes note of a collective."""
         if hasattr(self.here, "rank"):
+            self.groups.add(group)
             self.collectives[self.here.rank].append(
                 f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}"
             )
@@ -139,11 +141,14 @@ class Search:
         return bool((self.sorted[at] == x).all())
 
     def partial(self, note):
-        """True if the sum over ranks is right."""
-        every = self.same[note.number, note.operator, note.result.shape]
-        if len(every) < self.split.ranks or self.split.ranks < 2:
-            return False
-        return self.right(torch.tensor([sum(x) % P for x in zip(*(n.result.reshape(-1).tolist() for n in every))]))
+        """True if the sum over a group of ranks is right."""
+        every = {other.rank: other for other in self.same[note.number, note.operator, note.result.shape]}
+        for group in self.split.groups:
+            if note.rank in group and all(rank in every for rank in group):
+                rows = [every[rank].result.reshape(-1).tolist() for rank in group]
+                if self.right(torch.tensor([sum(elements) % P for elements in zip(*rows)])):
+                    return True
+        return False
 
     def writer(self, where, x, before):
         """The note of what wrote these elements to a memory."""

@@ -23,6 +23,8 @@ OPTIMIZERS = {
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.5, foreach=False),
 }
 
+KINDS = ["parameter", "input", "gradient"]
+
 
 @dataclass
 class Proof:
@@ -148,10 +150,10 @@ class Program:
             sources = [x for part in parts for x in part.sources[0]]
         return located(*notes, sources)
 
-    def drawn(self, at, shape, dtype):
-        """Uniform elements; the same for each rank."""
+    def drawn(self, kind, at, shape):
+        """Uniform elements for a parameter, an input or a gradient, by its number; the same for each rank."""
         out = torch.empty(shape, dtype=torch.int64)
-        _field.draw((self.seed * 1_000_003 + at) % (1 << 64), flat(out))
+        _field.draw((self.seed * 1_000_003 + 3 * at + KINDS.index(kind)) % (1 << 64), flat(out))
         return out
 
     def built(self):
@@ -160,7 +162,7 @@ class Program:
         module = self.unsplit()
         if not isinstance(module, nn.Module):
             raise Refused(f"unsplit() returned {type(module).__name__}; wanted a torch.nn.Module")
-        put(module, lambda at, name, old: self.drawn(at, old.shape, old.dtype))
+        put(module, lambda at, name, old: self.drawn("parameter", at, old.shape))
         return module
 
     def divided(self):
@@ -179,23 +181,14 @@ class Program:
     def filled(self, module):
         """A module that split() has built, with the unsplit module's parameters by name: whole, or this rank's part."""
         whole = dict(self.built().named_parameters(remove_duplicate=False))
-        rank, ranks = torch.distributed.get_rank(), self.ranks
 
         def part(at, name, old):
             if name not in whole:
                 raise Refused(
                     f"the split's parameter {name} has no partner in the unsplit module, which has none of this name"
                 )
-            x = whole[name].residues
-            dims = [d for d in range(x.dim()) if x.dim() == old.dim() and x.shape[d] != old.shape[d]]
-            if old.shape == x.shape:
-                return x.clone()
-            if len(dims) == 1 and old.shape[dims[0]] * ranks == x.shape[dims[0]]:
-                return x.chunk(ranks, dims[0])[rank].contiguous()
-            raise Refused(
-                f"the split's parameter {name} has shape {list(old.shape)} on rank {rank}, the unsplit's {list(x.shape)}; "
-                f"wanted the same or 1/{ranks} of one dimension"
-            )
+            rank, what = torch.distributed.get_rank(), f"the split's parameter {name}"
+            return part_like(whole[name].residues, old.shape, rank, what).clone(memory_format=torch.contiguous_format)
 
         put(module, part)
         return module
@@ -226,7 +219,8 @@ class Program:
         degrees = [
             local(x).degree.cleared() for x in (*results, *gradients.values()) if isinstance(local(x), FieldTensor)
         ]
-        changed = [p for name, p in names.items() if not torch.equal(residues(p), parameters[name])]
+        now = {name: residues(p) for name, p in names.items()}
+        changed = [p for name, p in names.items() if not torch.equal(now[name], parameters[name])]
         sources = [
             [local(x) for x in every if isinstance(local(x), FieldTensor)]
             for every in (results, gradients.values(), changed)
@@ -237,7 +231,8 @@ class Program:
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
-        stepped, degree = self.stepped(names, parameters), max(degrees, default=1.0)
+        stepped = {"its own optimizer": now} if changed else self.stepped(names)
+        degree = max(degrees, default=1.0)
         return Results(outputs, parameters, gradients, of_inputs, stepped, degree, sources)
 
     def backward(self, results):
@@ -251,17 +246,14 @@ class Program:
     def cotangent(self, at, x, name):
         """The drawn gradient of a result, or this rank's part of it."""
         whole = self.shapes.setdefault(at, x.shape)
-        out = self.drawn(1_000 + at, whole, x.dtype)
+        out = self.drawn("gradient", at, whole)
         if isinstance(x, DTensor):
             whole = wrap(out, dtype=x.dtype)
             return torch.distributed.tensor.distribute_tensor(whole, x.device_mesh, x.placements)
         return wrap(part_like(out, x.shape, torch.distributed.get_rank(), name), dtype=x.dtype)
 
-    def stepped(self, names, before):
-        """The parameters after a step of each optimizer, or after those that the program has made itself."""
-        now = {name: residues(p) for name, p in names.items()}
-        if any(not torch.equal(now[name], before[name]) for name in names):
-            return {"its own optimizer": now}
+    def stepped(self, names):
+        """The parameters after a step of each optimizer."""
         out = {}
         for name, optimizer in self.optimizers.items():
             self.run.steps = True
@@ -286,7 +278,7 @@ class Drawn:
         self.at += 1
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
-        out = wrap(self.program.drawn(2_000 + self.at, x.shape, x.dtype), Degree(1.0), x.dtype)
+        out = wrap(self.program.drawn("input", self.at, x.shape), Degree(1.0), x.dtype)
         return out.requires_grad_(x.requires_grad)
 
 

@@ -58,7 +58,7 @@ class Ranks(dist.ProcessGroup):
 
     def exchange(self, what, tensors):
         """Gives tensors to all ranks of the group and returns those of all, in their order."""
-        run().meets(what, self.members())
+        run().meets(what, self.members(), self.rank() == 0)
         return HERE.meeting.exchange(self.members(), what, [x.detach().clone() for x in tensors])
 
     def mine(self, every):

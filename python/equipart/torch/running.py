@@ -38,8 +38,9 @@ class Run:
         if self.notes is not None:
             self.notes(func, args, out)
 
-    def meets(self, what, group):
-        self.collectives += 1
+    def meets(self, what, group, first):
+        """Takes note of a collective, which counts once, for the first rank of its group."""
+        self.collectives += first and getattr(SEEN, "computes", False)
         if self.notes is not None:
             self.notes.meets(what, group)
 
