@@ -41,6 +41,7 @@ def refused(compute, split=lambda whole: whole, **options):
         (lambda y: torch.ones(4, 8).add_(y), "a plain tensor of torch.float32 is written into"),
         (lambda y: y**0.3, "the power 0.3"),
         (lambda y: torch.fft.fft(y), "has no rule"),
+        (lambda y: y * torch.tensor(2**61), "an integer overflows the field"),
     ],
 )
 def test_it_is_named_with_its_line(compute, said):
@@ -149,3 +150,12 @@ def test_ranks_that_wait_in_vain_are_named(call, said):
 
     with pytest.raises(Refused, match=said):
         prove(Waits, lambda whole: whole, inputs=X)
+
+
+def test_an_old_pytorch_is_refused(monkeypatch):
+    import equipart.torch
+
+    source = open(equipart.torch.__file__).read()
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+    with pytest.raises(ImportError, match="wants PyTorch 2.10 or newer; this is 2.9.1"):
+        exec(source, {"__name__": "equipart.torch"})

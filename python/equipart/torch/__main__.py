@@ -24,8 +24,7 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, help="number that the draws begin with (default: drawn)")
     asked = parser.parse_args(arguments)
     try:
-        sys.path.insert(0, str(asked.file.parent))
-        program = {name: value for name, value in runpy.run_path(str(asked.file)).items() if name in OPTIONS}
+        program = {name: value for name, value in defined(asked.file).items() if name in OPTIONS}
         missing = [name for name in ("unsplit", "split") if not callable(program.get(name))]
         if missing:
             raise Refused(f"{asked.file} defines no function {' and no function '.join(missing)}")
@@ -35,9 +34,20 @@ def main(arguments=None):
     except Different as error:
         print(f"different: {error}")
         return 1
-    except (Refused, ValueError, OSError) as error:
+    except (Refused, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def defined(path):
+    """What a file defines."""
+    sys.path.insert(0, str(path.parent))
+    try:
+        return runpy.run_path(str(path))
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from None
+    except Exception as error:
+        raise Refused(f"{path} raised {type(error).__name__}: {error}") from error
 
 
 if __name__ == "__main__":

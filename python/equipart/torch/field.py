@@ -168,7 +168,10 @@ def field(x):
         return wrap(out)
     if x.is_complex():
         raise Refused(f"complex numbers are not proven{run().place()}")
-    return wrap(x.to(torch.int64) % P)
+    x = x.to(torch.int64)
+    if x.numel() and not -P < int(x.min()) <= int(x.max()) < P:
+        raise Refused(f"an integer overflows the field: it is 2^61 or more{run().place()}")
+    return wrap(x % P)
 
 
 def flat(x):

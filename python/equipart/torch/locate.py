@@ -85,8 +85,10 @@ class Notes:
         here = self.here
         if not hasattr(here, "rank") or func.is_view:
             return
-        results = [x for x in tree_leaves(out) if isinstance(x, FieldTensor)]
         operands = [x for x in tree_leaves(args) if isinstance(x, FieldTensor)]
+        results = [x for x in tree_leaves(out) if isinstance(x, FieldTensor)]
+        if not func._schema.is_mutable:
+            results = [x for x in results if all(x is not operand for operand in operands)]
         module, place, backward = self.place()
         for x in results:
             self.counts[here.rank] += 1

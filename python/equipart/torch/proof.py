@@ -200,8 +200,9 @@ class Program:
         names = dict(module.named_parameters())
         plain = [name for name, p in names.items() if not isinstance(local(p), FieldTensor)]
         if plain:
+            more = f" and {len(plain) - 4} more" if len(plain) > 4 else ""
             raise Refused(
-                f"parameters without a partner: {', '.join(plain)} of the split on rank {rank} "
+                f"parameters without a partner: {', '.join(plain[:4])}{more} of the split on rank {rank} "
                 "have values of their own; take them from the module that split is given"
             )
         parameters = {name: residues(p) for name, p in names.items()}
