@@ -34,6 +34,7 @@ class Meeting:
     def __init__(self, ranks):
         self.changed = threading.Condition()
         self.given = defaultdict(dict)  # by group and the number of the call in it: what each rank gave
+        self.taken = defaultdict(int)  # how many have taken it
         self.calls = defaultdict(int)  # by group and rank
         self.mail = defaultdict(deque)
         self.waiting, self.running, self.failure = {}, ranks, None
@@ -51,6 +52,9 @@ class Meeting:
             here[rank] = what, mine
             self.changed.notify_all()
             self.wait(lambda: len(here) == len(group), f"{what} among ranks {list(group)}")
+            self.taken[group, number] += 1
+            if self.taken[group, number] == len(group):
+                del self.given[group, number], self.taken[group, number]
             return [here[member][1] for member in group]
 
     def send(self, to, tag, tensor):

@@ -58,6 +58,8 @@ class Ranks(dist.ProcessGroup):
 
     def exchange(self, what, tensors):
         """Gives tensors to all ranks of the group and returns those of all, in their order."""
+        if what in ("all_reduce", "broadcast", "reduce_scatter"):
+            what += f" of {', '.join(str(list(x.shape)) for x in tensors)}"
         run().meets(what, self.members(), self.rank() == 0)
         return HERE.meeting.exchange(self.members(), what, [x.detach().clone() for x in tensors])
 
