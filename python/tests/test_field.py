@@ -163,3 +163,30 @@ def test_moves_move():
     assert ints(values) == torch.gather(x.residues, 1, at).reshape(-1).tolist()
     assert ints(torch.where(torch.eye(3, 4).bool(), x, 1))[1] == 1
     assert ints(torch.nn.functional.pad(x, (1, 0))[:, 0]) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("shares, causal", [(1, False), (1, True), (2, True)])
+def test_attention_is_that_of_products_and_a_softmax(shares, causal):
+    """The operator that PyTorch chooses on the host, forward and backward, and the same written out."""
+    q = drawn(2, 4, 3, 5).requires_grad_()
+    k, v = (drawn(2, 4 // shares, 3, 5, seed=seed).requires_grad_() for seed in (1, 2))
+    out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=0.5)
+    gradient = drawn(2, 4, 3, 5, seed=3)
+    got = [out, *torch.autograd.grad(out, (q, k, v), gradient)]
+    keys, values = (x.repeat_interleave(shares, 1) for x in (k, v))
+    scores = q @ keys.transpose(-1, -2) * 0.5
+    if causal:
+        scores = scores.masked_fill(~torch.ones(3, 3).tril().bool(), -torch.inf)
+    out = torch.softmax(scores, -1) @ values
+    for mine, written in zip(got, [out, *torch.autograd.grad(out, (q, k, v), gradient)]):
+        assert torch.equal(mine.residues, written.residues)
+
+
+def test_an_embedding_of_padding_learns_nothing():
+    table = drawn(4, 3).requires_grad_()
+    rows = torch.nn.functional.embedding(torch.tensor([1, 0, 1, 2]), table, padding_idx=0)
+    gradient = drawn(4, 3, seed=1)
+    (got,) = torch.autograd.grad(rows, table, gradient)
+    row = lambda at: gradient.residues[at].tolist()
+    wanted = [[0] * 3, [(a + b) % P for a, b in zip(row(0), row(2))], row(3), [0] * 3]
+    assert got.residues.tolist() == wanted

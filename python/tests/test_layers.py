@@ -70,6 +70,19 @@ def test_data_parallelism_by_hand():
     prove(Llama, lambda whole: whole, inputs=(IDS, TARGETS), loss=data_parallel, outputs="mean")
 
 
+def test_an_average_over_ranks():
+    def averaged(model, x):
+        y = model(x)
+        dist.all_reduce(y, op=dist.ReduceOp.AVG)
+        largest = torch.tensor(float(dist.get_rank()))
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        assert largest == dist.get_world_size() - 1
+        return y
+
+    with torch.no_grad():
+        prove(Mlp, lambda whole: whole, 3, inputs=X, loss=averaged)
+
+
 def test_a_program_that_clips_and_steps_by_itself():
     def train(model, ids, targets):
         loss = data_parallel(model, ids, targets)

@@ -255,10 +255,10 @@ class Program:
 
     def stepped(self, names):
         """The parameters after a step of each optimizer."""
-        out = {}
-        for name, optimizer in self.optimizers.items():
+        out, learning = {}, [p for p in names.values() if p.grad is not None]
+        for name, optimizer in self.optimizers.items() if learning else ():
             self.run.steps = True
-            made = optimizer([p for p in names.values() if p.grad is not None])
+            made = optimizer(learning)
             with torch.no_grad():
                 kept = {name: local(p).residues.clone() for name, p in names.items()}
                 made.step()
