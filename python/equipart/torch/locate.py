@@ -104,7 +104,7 @@ class Notes:
                     [(memory(y.residues), y.residues.clone()) for y in operands if y is not x],
                     x.residues.clone(),
                     memory(x.residues),
-                    self.collectives[here.rank][-1:],
+                    self.collectives[here.rank][:],
                 )
             )
             self.kept.extend(y.residues for y in operands)
@@ -202,7 +202,9 @@ def located(unsplit, split, results):
     note, partial = found
     guess = search.guess(note, partial)
     collectives = (
-        f"\n  the collective before it: {note.collectives[-1]}" if note.collectives else "\n  no collective before it"
+        f"\n  {len(note.collectives)} collectives before it, the last: {note.collectives[-1]}"
+        if note.collectives
+        else "\n  no collective before it"
     )
     return (
         f"\n  the first tensor that differs, on rank {note.rank}: {note}"
