@@ -202,7 +202,7 @@ def located(unsplit, split, results):
     note, partial = found
     guess = search.guess(note, partial)
     collectives = (
-        f"\n  {len(note.collectives)} collectives before it, the last: {note.collectives[-1]}"
+        f"\n  collectives before it: {len(note.collectives)}, the last: {note.collectives[-1]}"
         if note.collectives
         else "\n  no collective before it"
     )
