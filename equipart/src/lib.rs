@@ -4,5 +4,4 @@
 //! [drawings](draw). Every run is priced first, and refused if it does not fit in the free memory.
 pub mod cli;
 pub mod commands;
-pub mod device;
 pub mod draw;

@@ -25,7 +25,7 @@ pub(crate) const ALL: &[&str] = &[
     "bench",
     "equipart",
 ];
-const ARROWS: [Arrow; 18] = [
+const ARROWS: [Arrow; 19] = [
     ("tensor", &[], &["reference"]),
     ("shape", &["tensor"], &[]),
     ("reference", &["tensor", "shape"], &[]),
@@ -41,9 +41,13 @@ const ARROWS: [Arrow; 18] = [
     // models: for its files
     ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]),
     ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "plan", "prove"], &[]),
+    ("run", &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "bench"], &[]),
     (
         "equipart",
-        &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench"],
+        &[
+            "tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench",
+            "run",
+        ],
         &["reference"],
     ),
     ("outside", &["tensor", "kernels", "comm", "layers", "parallel"], &["reference", "prove"]),

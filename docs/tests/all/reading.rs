@@ -142,7 +142,7 @@ fn a_strategy_is_read_with_twenty_types() {
 /// Files that a batch passes through from the command to a strategy.
 const WAY: [&str; 11] = [
     "equipart/src/commands/train.rs",
-    "equipart/src/commands/train/run.rs",
+    "run/src/train/run.rs",
     "parallel/src/session.rs",
     "parallel/src/trainer.rs",
     "parallel/src/trainer/dealt.rs",

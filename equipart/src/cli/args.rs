@@ -8,17 +8,14 @@ pub(crate) use ranks::{
     OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, size, table,
 };
 
-use crate::device::DeviceName;
 use clap::Args;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use layers::{OPTIMIZERS, OptimizerKind};
 use parallel::dtype::DtypeName;
+use run::device::DeviceName;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::{PathBuf, is_separator};
-
-/// Default number of tokens of a sequence.
-pub(crate) const SEQ: usize = 256;
 
 /// Parser of dtype names.
 pub(crate) fn dtype() -> impl TypedValueParser<Value = DtypeName> {
@@ -28,6 +25,11 @@ pub(crate) fn dtype() -> impl TypedValueParser<Value = DtypeName> {
 /// Parser of optimizers' names; constants have their usual values.
 pub(crate) fn optimizer() -> impl TypedValueParser<Value = OptimizerKind> {
     named(OPTIMIZERS.iter().map(|info| (info.name, info.about, OptimizerKind::usual(info))))
+}
+
+/// Parser of devices' names.
+pub(crate) fn device() -> impl TypedValueParser<Value = DeviceName> {
+    named(DeviceName::ALL)
 }
 
 /// The help of `--device`.
@@ -40,7 +42,7 @@ pub(crate) struct DtypeArgs {
     /// Dtype of the run: f32, bf16 or f16 with sums in f32, or f64
     #[arg(long = "dtype", alias = "number", default_value_t, value_name = "DTYPE", value_parser = dtype())]
     pub(crate) name: DtypeName,
-    #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = DEVICE)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device(), help = DEVICE)]
     pub(crate) device: DeviceName,
 }
 

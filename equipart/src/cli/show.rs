@@ -1,8 +1,6 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{self, line, note};
 use crate::commands::compare::{LayoutRow, Workload};
-use crate::commands::train::epochs::EpochLine;
-use crate::commands::train::run::Finished;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use comm::readable;
 use layers::LayerCounts;
@@ -12,6 +10,8 @@ use models::tokenizer::Tokenizer;
 use parallel::dtype::DtypeName;
 use parallel::measure::PeakBytes;
 use parallel::{Result, measure};
+use run::train::Finished;
+use run::train::epochs::EpochLine;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere.
 use super::out;
 use super::show::speed;
-use crate::commands::train::run::StepLine;
 use comm::readable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use run::train::StepLine;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tensor::Key;

@@ -5,12 +5,12 @@ use super::profile::{self, ProfileArgs};
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{args, out, processes, show};
-use crate::device::{DeviceName, first_card};
 use bench::{self, BenchPlan, Cores, Figure, Hardware, PeerFigure, Peers, Probe};
 use clap::Args;
 use cuda::measure::{self, MeasureSize};
 use cuda::{Card, CardEngine, Cuda, Gpu};
 use parallel::{Error, Network, Result};
+use run::device::{DeviceName, first_card};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensor::Bf16;
@@ -38,7 +38,7 @@ pub(crate) struct BenchArgs {
     /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
-    #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = args::device(), help = args::DEVICE)]
     device: DeviceName,
     /// Measure small sizes instead of those in the names, to test that all figures run
     #[arg(long)]
@@ -65,7 +65,7 @@ impl Run for BenchArgs {
             DeviceName::Cuda => bench::chosen::<BenchCards>(&a.only, ranks),
         }?;
         let layouts: Vec<_> = ranks.iter().flat_map(|_| chosen.iter().map(|of| of.layout())).collect();
-        let engine = a.device.open(ranks.unwrap_or(1))?;
+        let engine = a.device.open(ranks.unwrap_or(1), &out::note)?;
         let mut network = a.processes.join(Network::default(), (&layouts, engine), None, &[])?;
         network.processes = network.processes.filter(|_| ranks.is_some()); // one process has all the ranks
         let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers, network };

@@ -19,8 +19,6 @@ use super::Run;
 use crate::cli::pictures::refuse;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, any_ids, learner, out, pictures, show};
-use crate::commands::train::settings::sequences;
-use crate::device::in_device;
 use layers::{GradientScaling, LossScaling, OptimizerKind, SGD, counted};
 use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
@@ -31,6 +29,8 @@ use parallel::pipeline::Pipeline;
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
 use prove::cases::never_ran;
 use prove::{OracleTraces, Subject, prove_in};
+use run::in_device;
+use run::train::settings::sequences;
 use tensor::{Bf16, Cpu, Device, Key, Real, Scalar};
 use timed::row;
 
@@ -91,7 +91,7 @@ impl Run for CompareArgs {
         };
         let (ways, experiment) = partitioning::asked(&a, &model.design)?;
         let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
-        let engine = a.number.device.open(most)?;
+        let engine = a.number.device.open(most, &out::note)?;
         let watch = ProgressWatch::spinner();
         let mut layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
         if most > 1 {

@@ -6,8 +6,6 @@ use crate::cli::pictures::{PicturesArgs, digits, only_text};
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{corpus, learner, out, processes, show};
-use crate::commands::train::settings::sequences;
-use crate::device::in_device;
 use clap::Args;
 use comm::Axis;
 use kernels::MetaOf;
@@ -17,6 +15,8 @@ use parallel::dtype::RunDevice;
 use parallel::{
     Batch, BuildContext, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session,
 };
+use run::in_device;
+use run::train::settings::{SEQ, sequences};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -147,7 +147,7 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
     if let Some(file) = &a.batch {
         return ids::read(file, vocabulary, positions);
     }
-    let (tokenizer, seq) = (model.tokenizer()?, a.seq.unwrap_or(args::SEQ.min(positions)));
+    let (tokenizer, seq) = (model.tokenizer()?, a.seq.unwrap_or(SEQ.min(positions)));
     if seq == 0 || seq > positions {
         bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
     }
@@ -184,7 +184,7 @@ impl Run for EvalArgs {
         let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
         args::note_inference(&layout);
         let watching = |done, of| watch.part("evaluated", done, of);
-        let engine = a.number.device.open(layout.ranks())?;
+        let engine = a.number.device.open(layout.ranks(), &out::note)?;
         let network = Network { timeout: a.timeout, ..Network::default() };
         let network = a.processes.join(network, (&[layout], engine), a.on_ranks.split.as_ref(), &[])?;
         let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;

@@ -5,7 +5,6 @@ use crate::cli::processes::ProcessesArgs;
 use crate::cli::requests::RequestsArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{model, out, processes, show};
-use crate::device::in_device;
 use clap::Args;
 use layers::Design;
 use models::generate::{Prompts, generate};
@@ -15,6 +14,7 @@ use models::{Model, names};
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance};
 use parallel::{Layout, Network, Result, bail};
+use run::in_device;
 use std::path::PathBuf;
 use tensor::quoted::counted;
 
@@ -115,7 +115,7 @@ impl Run for GenerateArgs {
         let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
         model.config.eos = generation.eos;
         let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
-        let (engine, dumps) = (a.number.device.open(layout.ranks())?, ("dump", a.dump.is_some()));
+        let (engine, dumps) = (a.number.device.open(layout.ranks(), &out::note)?, ("dump", a.dump.is_some()));
         let network = a.processes.join(network, (&[layout], engine), a.on_ranks.split.as_ref(), &[dumps])?;
         in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
     }

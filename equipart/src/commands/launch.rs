@@ -3,15 +3,15 @@ mod local;
 
 use super::Run;
 use super::train::TrainArgs;
-use super::train::state::State;
 use crate::cli::out;
-use crate::commands::train::settings::at_least_1;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comm::Secret;
 use layers::counted;
 pub(crate) use local::program;
 use local::{FirstEnd, LocalRanks, RunEnd};
 use parallel::{Error, Layout, Result, bail};
+use run::train::settings::at_least_1;
+use run::train::state::State;
 use signal_hook::low_level::signal_name;
 use std::net::TcpListener;
 use std::ops::Range;

@@ -2,9 +2,9 @@
 use super::Run;
 use crate::cli::{out, show};
 use crate::commands::train::log::{LOG, picture};
-use crate::commands::train::run::StepLine;
 use clap::Args;
 use parallel::{Error, Result, bail};
+use run::train::StepLine;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use tensor::files;

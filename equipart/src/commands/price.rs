@@ -7,14 +7,12 @@ pub(crate) mod seconds;
 
 use self::methods::Method;
 use super::Run;
-use crate::cli::args::{DtypeArgs, RanksArgs, SEQ, TableArgs, microbatches, offloads_on, optimizer};
+use crate::cli::args::{DtypeArgs, RanksArgs, TableArgs, microbatches, offloads_on, optimizer};
 use crate::cli::constants::ConstantArgs;
-use crate::cli::out::line;
+use crate::cli::out::{self, line};
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::{config, show};
 use crate::commands::train::dropout::DropoutRate;
-use crate::commands::train::settings::Settings;
-use crate::device::in_device;
 use clap::Args;
 use comm::Ledger;
 use kernels::{Kernels, Meta, MetaOf};
@@ -26,6 +24,8 @@ use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::price::{STEPS, peak_of_all};
 use parallel::{Batch, BuildContext, Layout, Result, Trainer, budget, layout, measure, session};
 use plan::Machine;
+use run::in_device;
+use run::train::settings::{SEQ, Settings};
 use seconds::{MACHINE, MachineTime};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -309,7 +309,7 @@ fn largest_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layo
     let (ranks, numbers) = ([layout.ranks(); 2], [settings.most_sequences(), settings.microbatches]);
     let mut search = Search { layout, room: None, unknown: Unknown::BatchSize, numbers, peak: &peak };
     if layout.memory_limit().is_none() {
-        settings.device.open(layout.ranks())?;
+        settings.device.open(layout.ranks(), &out::note)?;
         search.room = budget::room::<D::Place>(ranks);
         let least = settings.microbatches * layout.tokens().data_ranks();
         let all = peak(layout, [least, settings.microbatches])?.all;

@@ -3,12 +3,13 @@ use crate::cli::args::NetworkArgs;
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
-use crate::device::{DeviceName, in_device};
 use bench::profile::{self, LayerTime, ProfileLine, RankProfile, Totals};
 use bench::{self, Exposed};
 use clap::Args;
 use parallel::dtype::{DtypeName, RunDevice};
 use parallel::{Error, Layout, Network, Result, layout};
+use run::device::DeviceName;
+use run::in_device;
 
 /// Legend of the tables.
 const LEGEND: &str = "\
@@ -48,7 +49,7 @@ pub(crate) fn run(
     size: (usize, bool),
     json: bool,
 ) -> Result<bool> {
-    let engine = device.open(a.layout.ranks())?;
+    let engine = device.open(a.layout.ranks(), &out::note)?;
     let network = processes.join(a.network.network(None)?, (&[a.layout], engine), None, &[])?;
     let of_core = || network.on_rank_0(|| Ok(bench::peak_gflops(network.here(&a.layout))));
     let peak = (device == DeviceName::Cpu).then(of_core).transpose()?;

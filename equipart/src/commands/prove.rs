@@ -3,13 +3,12 @@
 pub(crate) mod cases;
 
 use super::Run;
-use crate::cli::args::{RanksArgs, TableArgs, dtype, note};
+use crate::cli::args::{RanksArgs, TableArgs, device, dtype, note};
 use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, processes, show};
 use crate::commands::gpu_check::{TableLine, kernels};
-use crate::device::{DeviceName, first_card, in_device};
 use cases::CasesArgs;
 use clap::Args;
 use layers::Shape;
@@ -18,6 +17,8 @@ use parallel::dtype::DtypeName;
 use parallel::{Layout, Network, Result, bail, budget, dump};
 use prove::cases::{certify_panel, image, never_ran};
 use prove::{Exact, KEYS, Keys, Subject, Verdict, certify, exact};
+use run::device::{DeviceName, first_card};
+use run::in_device;
 use std::path::PathBuf;
 use tensor::{Key, mix};
 
@@ -33,7 +34,7 @@ pub(crate) struct ProveArgs {
     pub(crate) number: Option<DtypeName>,
     /// Device of the proof: cpu, in the field; or cuda: linear layers and collectives of the layout on whole
     /// numbers, which a card adds exactly, and every kernel compared with the host's
-    #[arg(long, default_value_t, value_name = "DEVICE", value_enum)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
     pub(crate) device: DeviceName,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
@@ -191,7 +192,7 @@ fn on_device(a: &ProveArgs, json: bool) -> Result<bool> {
         ("case", a.cases.case.is_some()),
     ];
     refuse(&of_a_model, "proofs in the field; --device cuda")?;
-    a.device.open(layout.ranks())?;
+    a.device.open(layout.ranks(), &out::note)?;
     let (card, watch, mut lines) = (first_card()?, ProgressWatch::spinner(), Vec::new());
     for number in a.number.map_or(vec![DtypeName::Bf16, DtypeName::F32], |number| vec![number]) {
         let both = in_device!((a.device, number), D => exact::<D>(&layout, &|what| watch.say(what)))?;

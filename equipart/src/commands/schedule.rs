@@ -2,9 +2,8 @@
 mod partition;
 
 use super::Run;
-use crate::cli::args::{self, DtypeArgs, ModelName, SEQ};
+use crate::cli::args::{self, DtypeArgs, ModelName};
 use crate::cli::{config, out, show};
-use crate::device::{DeviceName, in_device};
 use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -16,6 +15,9 @@ use parallel::step::table::{self, Table};
 use parallel::step::{PassKind, Plan, check};
 use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, Scheme, Sequence, bail, pipeline};
 use partition::PartitionArgs;
+use run::device::DeviceName;
+use run::in_device;
+use run::train::settings::SEQ;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -4,9 +4,6 @@ mod timed;
 
 use super::Run;
 use super::train::TrainArgs;
-use super::train::data::TrainData;
-use super::train::run::{StepLine, TrainRun};
-use super::train::state;
 use crate::cli::args::ModelName;
 use crate::cli::out::line;
 use crate::cli::pictures::PicturesArgs;
@@ -18,6 +15,9 @@ use comm::{Axis, Link};
 use models::TrainableModel;
 use parallel::{Error, Layout, Network, Result, bail, budget};
 use plan::sparse::{SparseLayer, zero_weights};
+use run::train::data::TrainData;
+use run::train::state;
+use run::train::{StepLine, TrainCallbacks, TrainRun};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -262,7 +262,7 @@ fn judged(run: &TrainRun, dir: &Path) -> Result<(f64, TrainableModel)> {
         *last = done.accuracy.or(*last);
         Ok(())
     };
-    let finished = run.train(&step, &|_, _| ())?;
+    let finished = run.train(&TrainCallbacks::of_steps(&step))?;
     let accuracy = accuracy.into_inner().expect("no rank is left").map(|right| 100.0 * right);
     let Some(value) = finished.held_out_bits_per_byte.or(accuracy) else {
         bail!("there is no held-out text, or it is too short; give a longer one with --data");

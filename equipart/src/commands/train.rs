@@ -1,36 +1,29 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
 mod auto;
-mod check;
-mod copies;
-pub mod data;
 pub(crate) mod dropout;
-pub mod epochs;
-pub mod evaluations;
+pub(crate) mod evaluations;
 pub(crate) mod flags;
 pub(crate) mod log;
 mod loss_scale;
 mod planned;
-pub mod run;
-pub mod schedule;
-pub mod settings;
-pub mod state;
-pub mod stragglers;
+pub(crate) mod saving;
+mod stragglers;
 
-use self::auto::Amount;
-use self::check::NO_CHECKPOINTS;
-use self::data::TrainData;
 pub(crate) use self::flags::TrainArgs;
 use self::log::TrainLog;
-use self::run::{StepLine, TrainRun};
-use self::settings::Settings;
-use self::state::State;
 use super::Run;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{args, out, show};
+use crate::cli::{out, show};
 use crate::commands::profile;
-use crate::device::DeviceName;
 use parallel::dtype::DtypeName;
 use parallel::{Network, Result, bail, dump};
+use run::device::DeviceName;
+use run::train::data::TrainData;
+use run::train::settings::Settings;
+use run::train::state::State;
+use run::train::stragglers::stragglers;
+use run::train::{NO_CHECKPOINTS, TrainCallbacks, epochs, state};
+use run::train::{StepLine, TrainRun};
 use std::sync::Mutex;
 
 impl Run for TrainArgs {
@@ -40,8 +33,7 @@ impl Run for TrainArgs {
         let mut a = self;
         a.schedule_layout()?;
         let mut unknown = a.unknown()?;
-        let microbatches = args::microbatches(&a.layout(), a.microbatches.and_then(Amount::number))?;
-        a.microbatches = microbatches.map(Amount::Number).or(a.microbatches);
+        a.take_microbatches()?;
         if a.number == Some(DtypeName::F64) && (a.out.is_some() || a.resume.is_some()) {
             bail!("--dtype f64 {NO_CHECKPOINTS}");
         }
@@ -79,15 +71,14 @@ impl Run for TrainArgs {
             resume,
         };
         run.fit_microbatches().iter().for_each(|note| out::note(note));
-        let engine = run.settings.device.open(run.layout.ranks())?;
+        let engine = run.settings.device.open(run.layout.ranks(), &out::note)?;
         run.check()?;
         let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
         run.network =
             a.processes.join(run.network, (&[run.layout], engine), a.on_ranks.split.as_ref(), &only)?;
         let largest = unknown.map(|unknown| run.largest(unknown)).transpose()?;
         if let (Some(unknown), Some(found)) = (unknown, &largest) {
-            let [batch_size, microbatches] = [found.batch_size, found.microbatches].map(Amount::Number);
-            (a.batch_size, a.microbatches) = (Some(batch_size), Some(microbatches));
+            a.take(found);
             run.settings = a.settings_for(&learnt)?;
             run.checkpoint_every =
                 a.saving.checkpoint_every.unwrap_or_else(|| every(run.settings.batch_size));
@@ -139,7 +130,8 @@ impl Run for TrainArgs {
                 watch.part("held-out text: evaluated", done, of);
             }
         };
-        let finished = a.network.keep_trace(&run.network, run.train(&step, &evaluated))?;
+        let calls = TrainCallbacks { step: &step, evaluated: &evaluated, note: &out::note };
+        let finished = a.network.keep_trace(&run.network, run.train(&calls))?;
         watch.done();
         if let (Some(file), true) = (&a.plot, reported) {
             let name = out.as_deref().map_or("this run".into(), |dir| dir.display().to_string());
@@ -158,7 +150,7 @@ impl Run for TrainArgs {
         }
         show::loads(json, &finished.experts);
         if a.stragglers {
-            stragglers::tell(&stragglers::stragglers(&finished.waits, run.layout.ranks()), json);
+            self::stragglers::tell(&stragglers(&finished.waits, run.layout.ranks()), json);
         }
         if a.profile {
             // the dtype of the measured peak
@@ -169,3 +161,6 @@ impl Run for TrainArgs {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

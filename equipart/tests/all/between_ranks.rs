@@ -2,7 +2,7 @@
 use crate::child::{equipart, refused};
 use crate::processes::{displayed, small};
 use comm::RankWaits;
-use equipart::commands::train::stragglers::stragglers;
+use run::train::stragglers::stragglers;
 use serde_json::Value;
 
 const STEPS: [&str; 6] = ["--steps", "3", "--optimizer", "adamw", "--lr", "0.01"];

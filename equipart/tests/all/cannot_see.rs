@@ -2,7 +2,6 @@
 //! leave dead, ties, rounding that grows with the ranks. Sums that floats take exactly, too: there every
 //! order must give the same bits.
 use comm::{Axis, Mesh, World};
-use equipart::commands::train::settings::sequences;
 use kernels::{Heads, Kernels};
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
@@ -16,6 +15,7 @@ use models::text::Corpus;
 use parallel::Stages;
 use parallel::{Batch, Layout, Trainer};
 use prove::{OracleTraces, Subject, prove};
+use run::train::settings::sequences;
 use tensor::{Category, Cpu, Device, Key, Real, Rope, Scalar, Scaling, Tensor, TokenIds};
 
 fn layout(text: &str) -> Layout {

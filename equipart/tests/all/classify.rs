@@ -2,17 +2,17 @@
 //! itself by; `prove` says equal.
 use crate::child::equipart;
 use crate::classify_refused::refused;
-use equipart::commands::train::data::TrainData;
-use equipart::commands::train::epochs::EpochLine;
-use equipart::commands::train::evaluations::Evaluations;
-use equipart::commands::train::run::{StepLine, TrainRun};
-use equipart::commands::train::settings::Settings;
-use equipart::commands::train::state::Saves;
 use layers::{ADAMW, Draw, OptimizerKind, RandomValues, SGD, ValueSource};
 use models::TrainableModel;
 use models::digits::{Digits, Set, order};
 use parallel::{Layout, Network};
 use reference::{Classifier, Updates, Weights};
+use run::train::data::TrainData;
+use run::train::epochs::EpochLine;
+use run::train::evaluations::Evaluations;
+use run::train::settings::Settings;
+use run::train::state::Saves;
+use run::train::{StepLine, TrainCallbacks, TrainRun};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,7 +79,7 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         lines.lock().unwrap().extend(line.epoch.clone());
         Ok(())
     };
-    run.train(&reported, &|_, _| ()).unwrap();
+    run.train(&TrainCallbacks::of_steps(&reported)).unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");
     lines.into_inner().unwrap()
 }

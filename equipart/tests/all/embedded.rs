@@ -3,12 +3,12 @@
 use crate::child::equipart;
 use crate::order3::order3;
 use equipart::commands::eval::{Evaluation, evaluate};
-use equipart::commands::train::data::held_out;
-use equipart::commands::train::settings::sequences;
 use layers::SGD;
 use models::text::{Corpus, windows};
 use models::{Model, embedded};
 use parallel::{Layout, Network, Trainer};
+use run::train::data::held_out;
+use run::train::settings::sequences;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tensor::Cpu;

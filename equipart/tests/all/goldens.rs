@@ -1,17 +1,17 @@
 //! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids
 //! from transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every
 //! layout.
-use equipart::commands::train::data::TrainData;
-use equipart::commands::train::evaluations::Evaluations;
-use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::schedule::LrSchedule;
-use equipart::commands::train::settings::Settings;
-use equipart::commands::train::state::Saves;
 use layers::SGD;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
 use parallel::{Layout, Network, Sequence, dump};
+use run::train::data::TrainData;
+use run::train::evaluations::Evaluations;
+use run::train::schedule::LrSchedule;
+use run::train::settings::Settings;
+use run::train::state::Saves;
+use run::train::{TrainCallbacks, TrainRun};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -109,13 +109,10 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         dump: Some(dir.to_path_buf()),
     };
     let loss = Mutex::new(0.0);
-    run.train(
-        &|line| {
-            *loss.lock().unwrap() = line.loss;
-            Ok(())
-        },
-        &|_, _| (),
-    )
+    run.train(&TrainCallbacks::of_steps(&|line| {
+        *loss.lock().unwrap() = line.loss;
+        Ok(())
+    }))
     .unwrap();
     loss.into_inner().unwrap()
 }

@@ -2,7 +2,7 @@
 //! times.
 use crate::child::{Watched, binary, output};
 use crate::endings::small;
-use equipart::commands::train::state::State;
+use run::train::state::State;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -2,8 +2,6 @@
 //! their pairs, and the operating system reports the same.
 use crate::child::{equipart, output, refused};
 use equipart::commands::price::{Price, price, program};
-use equipart::commands::train::schedule::LrSchedule;
-use equipart::commands::train::settings::Settings;
 use kernels::Heads;
 use layers::RandomValues;
 use layers::{Positions, SGD, Shape};
@@ -14,6 +12,8 @@ use parallel::Layout;
 use parallel::price::peak_of_all;
 use parallel::session;
 use prove::{OracleTraces, Subject, prove};
+use run::train::schedule::LrSchedule;
+use run::train::settings::Settings;
 use serde_json::Value;
 use std::path::Path;
 use tensor::{Category, Cpu, Device, Key};

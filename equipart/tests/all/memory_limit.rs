@@ -1,13 +1,13 @@
 //! `--memory-limit`: what a rank would hold beyond it is refused beforehand, with what asked for it.
 use crate::child::{SHORT, equipart, refused};
 use equipart::commands::price::program;
-use equipart::commands::train::settings::Settings;
 use kernels::Heads;
 use layers::Shape;
 use layers::{RandomValues, SGD};
 use parallel::BuildContext;
 use parallel::Layout;
 use parallel::session;
+use run::train::settings::Settings;
 use tensor::{Category, Cpu};
 
 /// The words of a refusal: the category and bytes held, the smallest limit that works.

@@ -3,10 +3,10 @@
 use crate::child::{equipart, refused};
 use crate::memory::settings;
 use equipart::commands::price::program;
-use equipart::commands::train::settings::Settings;
 use layers::{Builder, Experts, LayerCounts, RandomValues, Shape};
 use models::Config;
 use parallel::{Batch, BuildContext, Layout, Sequence, price, session};
+use run::train::settings::Settings;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,16 +5,16 @@ mod slow_link;
 
 use crate::child::equipart;
 use equipart::commands::price::price;
-use equipart::commands::train::data::TrainData;
-use equipart::commands::train::evaluations::Evaluations;
-use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{Settings, hash};
-use equipart::commands::train::state::Saves;
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::{Layout, Network};
+use run::train::data::TrainData;
+use run::train::evaluations::Evaluations;
+use run::train::settings::{Settings, hash};
+use run::train::state::Saves;
+use run::train::{TrainCallbacks, TrainRun};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -315,13 +315,10 @@ fn slow_links_take_their_time_and_change_nothing() {
         };
         let losses = Mutex::new(Vec::new());
         let finished = run
-            .train(
-                &|line| {
-                    losses.lock().unwrap().push(line.loss.to_bits());
-                    Ok(())
-                },
-                &|_, _| (),
-            )
+            .train(&TrainCallbacks::of_steps(&|line| {
+                losses.lock().unwrap().push(line.loss.to_bits());
+                Ok(())
+            }))
             .unwrap();
         (losses.into_inner().unwrap(), finished.held_out_bits_per_byte.map(f64::to_bits))
     };

@@ -4,14 +4,14 @@ use crate::child::equipart;
 use bench::profile::{self, RankProfile, WorkKind};
 use comm::{Event, TimeUse, Trace, TraceRun as Traced};
 use equipart::commands::price::price;
-use equipart::commands::train::data::TrainData;
-use equipart::commands::train::evaluations::Evaluations;
-use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{Settings, hash};
-use equipart::commands::train::state::Saves;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::{Layout, Network};
+use run::train::data::TrainData;
+use run::train::evaluations::Evaluations;
+use run::train::settings::{Settings, hash};
+use run::train::state::Saves;
+use run::train::{TrainCallbacks, TrainRun};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         evaluations: Evaluations::default(),
         dump: None,
     };
-    run.train(&|_| Ok(()), &|_, _| ()).unwrap();
+    run.train(&TrainCallbacks::of_steps(&|_| Ok(()))).unwrap();
     (network.trace.as_ref().unwrap().runs().remove(0), flops)
 }
 

@@ -4,10 +4,6 @@ mod partition;
 mod schedules;
 
 use equipart::commands::price::{Cost, price, program};
-use equipart::commands::train::data::TrainData;
-use equipart::commands::train::run::TrainRun;
-use equipart::commands::train::settings::{Settings, hash};
-use equipart::commands::train::state::{self, Saves, State};
 use kernels::Heads;
 use layers::{ADAMW, Experts, OptimizerKind, RandomValues, SGD, Scoring, Shape};
 use models::config::Architecture;
@@ -16,6 +12,10 @@ use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::{BuildContext, Layout, Network, session};
+use run::train::data::TrainData;
+use run::train::settings::{Settings, hash};
+use run::train::state::{self, Saves, State};
+use run::train::{TrainCallbacks, TrainRun};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -116,13 +116,10 @@ fn train_as(
         dump: None,
     };
     let losses = Mutex::new(Vec::new());
-    run.train(
-        &|line| {
-            losses.lock().unwrap().push(line.loss);
-            Ok(())
-        },
-        &|_, _| (),
-    )
+    run.train(&TrainCallbacks::of_steps(&|line| {
+        losses.lock().unwrap().push(line.loss);
+        Ok(())
+    }))
     .unwrap();
     losses.into_inner().unwrap()
 }

@@ -2,9 +2,9 @@
 //! implies.
 use crate::child::{equipart, refused};
 use equipart::commands::price::price;
-use equipart::commands::train::settings::Settings;
 use models::Model;
 use parallel::Layout;
+use run::train::settings::Settings;
 use serde_json::Value;
 
 /// Both outputs of a command that succeeds.

@@ -1,6 +1,5 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
 use crate::child::{equipart, refused};
-use equipart::commands::train::data::held_out;
 use layers::SGD;
 use models::config::Config;
 use models::generate::all_logits;
@@ -8,6 +7,7 @@ use models::text::{Corpus, windows};
 use models::tokenizer::{self, Tokenizer};
 use models::{Model, embedded};
 use parallel::{Layout, Network, Trainer};
+use run::train::data::held_out;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

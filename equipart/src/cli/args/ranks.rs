@@ -1,12 +1,12 @@
 //! Flags of each rank: memory limit, number of blocks, schedule.
 use crate::cli::out;
-use crate::device::DeviceName;
 use clap::Args;
 use comm::Axis;
 use layers::{Choice, Design};
 use parallel::split::BlockSplit;
 use parallel::step::table::Table;
 use parallel::{Error, Layout, Result, bail, deal};
+use run::device::DeviceName;
 use std::path::{Path, PathBuf};
 use tensor::files;
 use tensor::quoted::displayed;

@@ -7,13 +7,13 @@ use crate::cli::out::line;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
 use crate::commands::train::TrainArgs;
-use crate::commands::train::data::TrainData;
-use crate::commands::train::epochs::EpochLine;
-use crate::commands::train::run::{StepLine, TrainRun};
-use crate::commands::train::settings::Settings;
 use crate::draw::curves::{self, Quantity};
 use comm::{Axis, readable};
 use parallel::Result;
+use run::train::data::TrainData;
+use run::train::epochs::EpochLine;
+use run::train::settings::Settings;
+use run::train::{StepLine, TrainCallbacks, TrainRun};
 use serde::Serialize;
 use std::sync::Mutex;
 
@@ -108,7 +108,7 @@ pub(super) fn run(work: &Comparison, a: &CompareArgs, epochs: usize, json: bool)
             }
             Ok(())
         };
-        let trained = way.timed(&work.network, |_| run.train(&step, &|_, _| ()).map(drop));
+        let trained = way.timed(&work.network, |_| run.train(&TrainCallbacks::of_steps(&step)).map(drop));
         a.network.keep_trace(&work.network, trained)?;
         let (epochs, peak_bytes) = told.into_inner().expect("no rank is left");
         let names = [name, run.layout.to_string()];

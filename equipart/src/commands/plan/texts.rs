@@ -3,13 +3,13 @@ use super::{GoalName, PlanArgs, idle, indivisible, proof, too_large};
 use crate::cli::out::line;
 use crate::cli::show;
 use crate::commands::price::seconds::{spent, used};
-use crate::commands::train::settings::at_least_1;
 use comm::readable;
 use layers::{Design, counted};
 use models::Config;
 use parallel::{Result, bail, with_dtype};
 use plan::clock::time;
 use plan::generation::{FoundTexts, GenerationJob, GenerationSearch, TextsGoal, WeighedTexts};
+use run::train::settings::at_least_1;
 use serde_json::{Value, json};
 
 /// Returns what is generated.

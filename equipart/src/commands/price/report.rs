@@ -1,9 +1,9 @@
 //! Prices for people: a summary, a row for each kind of rank, and the traffic of all ranks.
 use super::{Price, RankTraffic};
 use crate::cli::{out::line, show};
-use crate::commands::train::settings::Settings;
 use comm::readable;
 use layers::counted;
+use run::train::settings::Settings;
 use std::collections::BTreeMap;
 use tensor::Category;
 

@@ -1,14 +1,9 @@
 //! `--batch-size auto` and `--microbatches auto`: the largest batch that memory holds.
-use super::data::TrainData;
 use super::flags::TrainArgs;
-use super::run::TrainRun;
-use super::settings::Settings;
-use crate::device::in_device;
-use parallel::dtype::RunDevice;
-use parallel::price::largest::{LargestBatch, Search, Unknown};
-use parallel::{Layout, Result, bail, budget};
+use crate::cli::args;
+use parallel::price::largest::{LargestBatch, Unknown};
+use parallel::{Result, bail};
 use std::str::FromStr;
-use tensor::Cpu;
 
 /// A number, or auto: the number that memory decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +39,21 @@ pub(super) fn flag(unknown: Unknown) -> &'static str {
 }
 
 impl TrainArgs {
+    /// Takes the number of microbatches from the layout's table, if it has one.
+    ///
+    /// # Errors
+    /// If the flag gives another one.
+    pub(crate) fn take_microbatches(&mut self) -> Result<()> {
+        let given = self.microbatches.and_then(Amount::number);
+        let number = args::microbatches(&self.layout(), given)?;
+        self.microbatches = number.map(Amount::Number).or(self.microbatches);
+        Ok(())
+    }
+    /// Takes the sizes of a step that memory has decided.
+    pub(crate) fn take(&mut self, found: &LargestBatch) {
+        let [batch_size, microbatches] = [found.batch_size, found.microbatches].map(Amount::Number);
+        (self.batch_size, self.microbatches) = (Some(batch_size), Some(microbatches));
+    }
     /// Returns the number of a step that memory decides, if a flag is auto.
     ///
     /// # Errors
@@ -59,34 +69,5 @@ impl TrainArgs {
             ([_, true], _) => Ok(Some(Unknown::Microbatches)),
             _ => Ok(None),
         }
-    }
-}
-
-impl TrainRun<'_> {
-    /// Returns a report on the largest batch that memory holds, the same on all ranks: each process takes
-    /// part, with its own free memory.
-    ///
-    /// # Errors
-    /// If not even the smallest batch is within the memory limit: the smallest limit that works.
-    pub(crate) fn largest(&self, unknown: Unknown) -> Result<LargestBatch> {
-        in_device!((self.settings.device, self.settings.number), D => self.largest_in::<D>(unknown))
-    }
-    fn largest_in<D: RunDevice>(&self, unknown: Unknown) -> Result<LargestBatch> {
-        let (layout, &Settings { batch_size, microbatches, .. }) = (&self.layout, &self.settings);
-        let peak = |layout: &Layout, [batch_size, microbatches]: [usize; 2]| {
-            self.peak::<D>(layout, &Settings { batch_size, microbatches, ..self.settings.clone() })
-        };
-        let sequences = match (unknown, self.source) {
-            (Unknown::Microbatches, _) => batch_size,
-            (Unknown::BatchSize, TrainData::Digits(digits)) => digits.train.len(),
-            (Unknown::BatchSize, _) => self.settings.most_sequences(),
-        };
-        let room = budget::room::<D::Place>([self.network.here(layout), layout.ranks()]);
-        let numbers = [sequences, microbatches];
-        let search = Search { layout, room, unknown, numbers, peak: &peak };
-        let mine = search.find()?;
-        let world = self.network.untraced().world(layout, "the largest batch")?;
-        let all = world.run(|_: Cpu<f32>, mesh| self.network.of_all(&mesh, mine))?;
-        search.report(unknown.of_all(all.concat()).unwrap_or(mine), &self.model.design)
     }
 }

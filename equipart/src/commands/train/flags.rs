@@ -1,20 +1,15 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, SEQ, TableArgs};
+use super::evaluations::EvaluationArgs;
+use super::saving::SaveArgs;
+use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, TableArgs};
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::{config, corpus, model, noted, out, pictures};
 use crate::commands::train::auto::Amount;
-use crate::commands::train::data::{DataFiles, TrainData};
 use crate::commands::train::dropout::DropoutRate;
-use crate::commands::train::epochs;
-use crate::commands::train::evaluations::EvaluationArgs;
 use crate::commands::train::loss_scale::LossScaleArgs;
 use crate::commands::train::planned::LayoutFlag;
-use crate::commands::train::schedule::LrSchedule;
-use crate::commands::train::settings::{Settings, at_least_1};
-use crate::commands::train::state::{SaveArgs, State};
-use crate::device::DeviceName;
 use clap::{Args, Command, FromArgMatches};
 use layers::{ADAMW, OptimizerKind, SGD, counted};
 use models::digits::Digits;
@@ -24,6 +19,12 @@ use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
 use parallel::{Error, Result, Sequence, bail, layout};
+use run::device::DeviceName;
+use run::train::data::{DataFiles, TrainData};
+use run::train::epochs;
+use run::train::schedule::LrSchedule;
+use run::train::settings::{SEQ, Settings, at_least_1};
+use run::train::state::State;
 use std::path::PathBuf;
 
 /// Train on text, or on given ids, with checkpoints
@@ -51,7 +52,7 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     pub(crate) warmup: Option<usize>,
     /// Course of the learning rate after the warm-up [default: cosine; with --batch, constant]
-    #[arg(long, value_name = "SCHEDULE")]
+    #[arg(long, value_name = "SCHEDULE", value_parser = args::named(LrSchedule::ALL))]
     pub(crate) lr_schedule: Option<LrSchedule>,
     /// Learning rate of the last step [default: a tenth of --lr; with --model mlp, 0.3 of it]
     #[arg(long, value_name = "RATE")]
@@ -82,7 +83,7 @@ pub(crate) struct TrainArgs {
     /// `diff`, which keeps no checkpoints [default: f32]
     #[arg(long = "dtype", alias = "number", value_name = "DTYPE", value_parser = args::dtype())]
     pub(crate) number: Option<DtypeName>,
-    #[arg(long, default_value_t, value_name = "DEVICE", value_enum, help = args::DEVICE)]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = args::device(), help = args::DEVICE)]
     pub(crate) device: DeviceName,
     #[arg(long, default_value_t, help = grammar())]
     pub(crate) layout: LayoutFlag,
@@ -200,7 +201,7 @@ impl TrainArgs {
             let fresh = || self.pictures.fresh(Some(&digits), self.seed.unwrap_or(0));
             return Ok((begun.unwrap_or_else(fresh), TrainData::Digits(digits)));
         }
-        let seq = resume.map(|s| s.settings.seq).or(self.seq).unwrap_or(args::SEQ);
+        let seq = resume.map(|s| s.settings.seq).or(self.seq).unwrap_or(SEQ);
         let model = match (begun, &self.model, &self.config) {
             (Some(TrainableModel { text: Some(begun), .. }), ..) => noted(begun),
             (_, Some(_), _) => model(self.model.as_ref())?,

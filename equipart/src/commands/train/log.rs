@@ -1,7 +1,7 @@
 //! Log of a run: `log.jsonl` in the folder of its checkpoints, one [`StepLine`] a line. Rank 0 writes it.
-use super::run::StepLine;
 use crate::draw::curves::{self, Quantity};
 use parallel::{Error, Result};
+use run::train::StepLine;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::ops::Range;

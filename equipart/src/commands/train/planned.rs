@@ -1,10 +1,7 @@
 //! `--layout auto`: the planner's layout for a number of ranks, with a run's step: the same sequences in the
 //! same microbatches, so the same training. The planner tries no schedule with stale weights.
 use super::auto::Amount;
-use super::data::TrainData;
 use super::flags::TrainArgs;
-use super::settings::Settings;
-use super::state::State;
 use crate::cli::out;
 use crate::cli::processes;
 use crate::cli::searching::SearchNotes;
@@ -16,6 +13,9 @@ use plan::Machine;
 use plan::search::{Goal, LayoutSearch};
 use plan::step::TrainingJob;
 use plan::watch::SearchEvent;
+use run::train::data::TrainData;
+use run::train::settings::Settings;
+use run::train::state::State;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Runs that are saved and go on: under every schedule of a pipeline, and to another end than they were begun
 //! with.
 use super::{SHAPE, corpus, files, model, settings, train_as};
-use equipart::commands::train::settings::Settings;
 use layers::{ADAMW, Shape};
 use models::{Config, Model};
 use parallel::Layout;
+use run::train::settings::Settings;
 use tensor::safetensors::File;
 
 /// Trains the same model under a schedule and unsplit; where ranks have several chunks, with a stop between.

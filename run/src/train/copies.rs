@@ -1,8 +1,7 @@
 //! Checks during a run that ranks which hold the same elements of a parameter hold the same values.
 //!
 //! Every checkpoint is saved after a check, so the last checkpoint is one that passed it.
-use super::run::TrainRun;
-use crate::cli::out;
+use super::TrainRun;
 use comm::Mesh;
 use parallel::copies::Copies;
 use parallel::dtype::RunDevice;
@@ -16,10 +15,10 @@ impl TrainRun<'_> {
         &self,
         (trainer, mesh): (&mut Trainer<D>, &Mesh<D::Place>),
         (step, now): (usize, bool),
-        known: &mut Option<Copies>,
+        (known, note): (&mut Option<Copies>, &dyn Fn(&str)),
     ) -> Result<Option<String>> {
-        #[cfg(test)]
-        tests::plant(trainer, mesh, (self.settings.seed, step));
+        #[cfg(feature = "faults")]
+        planted::plant(trainer, mesh, (self.settings.seed, step));
         if !self.check_every.is_some_and(|every| now || step.is_multiple_of(every)) {
             return Ok(None);
         }
@@ -28,7 +27,7 @@ impl TrainRun<'_> {
         let is_first = known.is_none();
         let copies = if let Some(copies) = known.take() { copies } else { Copies::of(&params, mesh)? };
         if is_first && copies.is_empty() && mesh.rank() == 0 {
-            out::note(&format!(
+            note(&format!(
                 "note: --check-every has nothing to compare: under {} no two ranks hold the same elements",
                 self.layout
             ));
@@ -38,5 +37,5 @@ impl TrainRun<'_> {
     }
 }
 
-#[cfg(test)]
-mod tests;
+#[cfg(feature = "faults")]
+mod planted;

@@ -4,7 +4,7 @@ use super::epochs::{self, Epoch, EpochLine};
 use super::evaluations::Evaluations;
 use super::settings::Settings;
 use super::state::{self, Saver, Saves, State};
-use crate::device::in_device;
+use crate::in_device;
 use bench::profile;
 use comm::RankWaits;
 use kernels::loss_scale;
@@ -98,13 +98,27 @@ pub struct Finished {
     differ: Option<String>,
 }
 
-/// Callbacks: one receives every step and may end the run by an error, the other receives the number of
-/// evaluated parts of the held-out text and of all parts.
-type Watches<'a> = (&'a (dyn Fn(&StepLine) -> Result<()> + Sync), &'a (dyn Fn(usize, usize) + Sync));
+/// Callbacks of a run, on rank 0.
+#[derive(Clone, Copy)]
+pub struct TrainCallbacks<'a> {
+    /// Receives every step, and may end the run by an error.
+    pub step: &'a (dyn Fn(&StepLine) -> Result<()> + Sync),
+    /// Receives the number of evaluated parts of the held-out text, and of all parts.
+    pub evaluated: &'a (dyn Fn(usize, usize) + Sync),
+    /// Receives sentences about the run.
+    pub note: &'a (dyn Fn(&str) + Sync),
+}
+
+impl<'a> TrainCallbacks<'a> {
+    /// Makes callbacks of which only `step` does something.
+    pub fn of_steps(step: &'a (dyn Fn(&StepLine) -> Result<()> + Sync)) -> Self {
+        Self { step, evaluated: &|_, _| (), note: &|_| () }
+    }
+}
 
 impl<'a> TrainRun<'a> {
     /// A run under a layout that keeps no folder, and evaluates at its end only.
-    pub(crate) fn of(
+    pub fn of(
         (model, source): (TrainableModel, &'a TrainData),
         settings: Settings,
         layout: Layout,
@@ -130,20 +144,15 @@ impl<'a> TrainRun<'a> {
 
 impl TrainRun<'_> {
     /// Trains in the settings' dtype, from the initial weights of an f32 run: in f64 the result is the truth
-    /// of the f32 run. On rank 0, `step` receives every step, and `evaluated` the number of evaluated parts
-    /// of the held-out text and of all parts.
+    /// of the f32 run.
     ///
     /// # Errors
-    /// If the settings, the layout and the model do not fit, a rank or `step` fails, or a checkpoint cannot
-    /// be written.
-    pub fn train(
-        &self,
-        step: &(dyn Fn(&StepLine) -> Result<()> + Sync),
-        evaluated: &(dyn Fn(usize, usize) + Sync),
-    ) -> Result<Finished> {
-        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>((step, evaluated)))
+    /// If the settings, the layout and the model do not fit, a rank or the callback of steps fails, or a
+    /// checkpoint cannot be written.
+    pub fn train(&self, calls: &TrainCallbacks) -> Result<Finished> {
+        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(calls))
     }
-    fn train_in<D: RunDevice>(&self, watches: Watches) -> Result<Finished> {
+    fn train_in<D: RunDevice>(&self, calls: &TrainCallbacks) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
         let (design, optimizer) = (self.settings.design(&self.model), self.settings.optimizer());
@@ -154,7 +163,7 @@ impl TrainRun<'_> {
                 state.restore(&mut trainer)?;
             }
             self.network.agrees(at.mesh)?;
-            let work = || self.on_rank(&at, &mut trainer, watches);
+            let work = || self.on_rank(&at, &mut trainer, calls);
             let (done, _) = measure::work(&at, Phase::Step, work)?;
             Ok(done)
         })?;
@@ -176,7 +185,7 @@ impl TrainRun<'_> {
         &self,
         at: &BuildContext<D>,
         trainer: &mut Trainer<D>,
-        (watch, evaluated): Watches,
+        calls: &TrainCallbacks,
     ) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
         let (rate, done) = (self.settings.learning_rate(), self.resume.as_ref().map_or(0, State::steps));
@@ -243,7 +252,7 @@ impl TrainRun<'_> {
                     self.evaluate(trainer, (&mut line, epoch.as_ref()), &mut evaluations)?;
                 }
                 if mesh.rank() == 0 {
-                    watch(&line)?;
+                    (calls.step)(&line)?;
                 }
                 clock = if running.is_empty() { Instant::now() } else { end };
             }
@@ -252,7 +261,9 @@ impl TrainRun<'_> {
             }
             let is_last = line.step == until || evaluations.end();
             let is_due = is_last || saver.is_some() && line.step.is_multiple_of(self.checkpoint_every);
-            if let Some(why) = self.compare((&mut *trainer, mesh), (line.step, is_due), &mut copies)? {
+            if let Some(why) =
+                self.compare((&mut *trainer, mesh), (line.step, is_due), (&mut copies, calls.note))?
+            {
                 let last =
                     if saved { "continue from the last checkpoint with --resume" } else { "start again" };
                 return Ok((
@@ -273,7 +284,7 @@ impl TrainRun<'_> {
         let experts = self.network.of_all(mesh, experts)?.into_iter().collect();
         let reported = |done, of| {
             if mesh.rank() == 0 {
-                evaluated(done, of);
+                (calls.evaluated)(done, of);
             }
         };
         let held_out = match line.held_out_bits_per_byte {

@@ -37,7 +37,7 @@ pub struct EpochLine {
 impl EpochLine {
     /// Adds the seconds in which an earlier run showed the first of the epoch's `pictures`.
     #[must_use]
-    pub(crate) fn after(self, before: f64, pictures: usize) -> Self {
+    pub fn after(self, before: f64, pictures: usize) -> Self {
         let seconds = self.seconds + before;
         Self { seconds, examples_per_second: pictures as f64 / seconds, ..self }
     }
@@ -53,7 +53,7 @@ impl fmt::Display for EpochLine {
 }
 
 /// A running epoch.
-pub(crate) struct Epoch {
+pub struct Epoch {
     order: Vec<usize>,
     number: usize,
     losses: EpochLosses,
@@ -63,7 +63,7 @@ pub(crate) struct Epoch {
 }
 
 /// Number of steps of an epoch.
-pub(crate) fn steps(digits: &Digits, batch_size: usize) -> usize {
+pub fn steps(digits: &Digits, batch_size: usize) -> usize {
     digits.train.len().div_ceil(batch_size.max(1))
 }
 

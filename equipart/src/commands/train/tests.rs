@@ -1,17 +1,13 @@
 //! Runs of the command in processes of this test's program, in which one element of one rank changes.
 use crate::cli::tell;
 use crate::commands::Arguments;
-use crate::commands::train::state::State;
 use clap::Parser;
-use comm::Mesh;
-use kernels::Kernels;
-use parallel::Trainer;
+use run::train::state::State;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio, exit};
-use tensor::{Category, Scalar, Tensor};
 
-/// Seed of the runs in which an element changes.
+/// Seed of the runs in which an element changes, and its tensor: `run::train` plants the change.
 const PLANTED: &str = "7031977";
 const TENSOR: &str = "blocks.1.norm2";
 /// Variable with the arguments of a run, one a line.
@@ -19,19 +15,6 @@ const ARGUMENTS: &str = "EQUIPART_TEST_ARGUMENTS";
 const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
     "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 256, "max_position_embeddings": 32,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu"}"#;
-
-/// Changes one element on rank 1 after step 3 of a planted run.
-pub(super) fn plant<D: Kernels>(trainer: &mut Trainer<D>, mesh: &Mesh<D::Place>, (seed, step): (u64, usize)) {
-    if (seed.to_string().as_str(), step, mesh.rank()) != (PLANTED, 3, 1) {
-        return;
-    }
-    let mut params = trainer.model().params();
-    let param = params.iter_mut().find(|param| **param.name() == *TENSOR).expect("a parameter of the model");
-    let (value, device) = (param.version(), param.device().clone());
-    let (values, [rows, cols]) = (value.read().expect("the host has values"), value.shape());
-    let other = |i: usize| if i == 5 { values[i] + D::Elem::ONE } else { values[i] };
-    param.exchange(&mut Tensor::from_fn(&device, Category::Weights, rows, cols, other));
-}
 
 /// Runs the arguments as the binary does, in a process of its own, or in one for each of these ranks.
 fn ran(test: &str, arguments: &[&str], ranks: Option<usize>) -> Vec<Output> {
@@ -66,7 +49,7 @@ fn a_difference_ends_a_run_at_the_next_check_with_one_sentence() {
             |_| 0,
         ));
     }
-    let name = "commands::train::copies::tests::a_difference_ends_a_run_at_the_next_check_with_one_sentence";
+    let name = "commands::train::tests::a_difference_ends_a_run_at_the_next_check_with_one_sentence";
     let dir = tempfile::tempdir().unwrap();
     let [config, batch] = ["config.json", "ids.json"].map(|name| dir.path().join(name).display().to_string());
     std::fs::write(&config, CONFIG).unwrap();

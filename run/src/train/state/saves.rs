@@ -5,11 +5,9 @@
 //! DIR/checkpoint-100/                                      an older one, a whole folder; its files are links
 //! ```
 use super::{CURRENT, FORMAT, MODEL, files_of, optimizer_name, step_of};
-use crate::cli::args::size;
-use crate::commands::train::data::DataFiles;
-use crate::commands::train::evaluations::Evaluations;
-use crate::commands::train::settings::{Settings, at_least_1};
-use clap::Args;
+use crate::train::data::DataFiles;
+use crate::train::evaluations::Evaluations;
+use crate::train::settings::Settings;
 use comm::{Mesh, SharedPlace};
 use layers::VALUE;
 use models::{TrainableModel, tokenizer};
@@ -26,54 +24,6 @@ use tensor::{files, mix};
 
 const OLDER: &str = "checkpoint-";
 const TOKEN: &str = ".model.token.tmp";
-
-/// Flags of saving.
-#[derive(Args, Debug)]
-pub(crate) struct SaveArgs {
-    /// Steps between checkpoints; the last step has one in any case [default: 100; pictures: an epoch]
-    #[arg(long)]
-    pub(crate) checkpoint_every: Option<usize>,
-    /// Number of checkpoints to keep: the newest in the folder itself, older ones in its folders checkpoint-N
-    /// [default: the newest, and older folders are left as they are]
-    #[arg(long, value_name = "N")]
-    keep: Option<usize>,
-    /// Write checkpoints between two steps, or during the next ones, from a copy that counts against
-    /// --memory-limit
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    save: SaveWhen,
-    /// Largest size of a checkpoint's file, such as 5GB; a larger model is written as shards with an index
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
-    max_shard_size: usize,
-}
-
-/// Time at which a checkpoint is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum SaveWhen {
-    /// Between two steps.
-    #[default]
-    Sync,
-    /// During the next steps.
-    Async,
-}
-
-impl SaveArgs {
-    /// Returns the options of a run with or without a folder.
-    ///
-    /// # Errors
-    /// If a number is 0, or there is nothing to save, but a flag about it.
-    pub(crate) fn of(&self, out: Option<&Path>, data: DataFiles) -> Result<Saves> {
-        let Self { checkpoint_every, keep, save, max_shard_size: limit } = *self;
-        let background = save == SaveWhen::Async;
-        let [every, kept] = [checkpoint_every, keep].map(|given| given.unwrap_or(1));
-        at_least_1(&[("checkpoint-every", every), ("keep", kept), ("max-shard-size", limit)])?;
-        let given = [("checkpoint-every", checkpoint_every.is_some()), ("keep", keep.is_some())];
-        let given = given.into_iter().chain([("save async", background)]).find(|(_, given)| *given);
-        if let (None, Some((flag, _))) = (out, given) {
-            bail!("--{flag} needs --out; without it nothing is saved");
-        }
-        Ok(Saves { keep, background, limit, data })
-    }
-}
 
 /// Options of saving a run's checkpoints.
 #[derive(Clone, Debug)]

@@ -1,6 +1,5 @@
 //! Settings of a training run; a resumed run keeps them.
 use super::schedule::{LearningRate, LrSchedule};
-use crate::cli::args::SEQ;
 use crate::device::DeviceName;
 use layers::{ADAMW, Design, GradientScaling, LossScaling, Objective, OptimizerKind, Rates, Shape, counted};
 use models::text::{Corpus, TokenPair};
@@ -67,6 +66,9 @@ pub struct Settings {
     #[serde(skip)]
     pub device: DeviceName,
 }
+
+/// Usual number of tokens of a sequence.
+pub const SEQ: usize = 256;
 
 impl Default for Settings {
     /// The usual settings of a run on a text.
@@ -189,7 +191,10 @@ fn tenth() -> f64 {
 }
 
 /// Validates that these flags are at least 1.
-pub(crate) fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
+///
+/// # Errors
+/// The first that is 0.
+pub fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
     match flags.iter().find(|(_, n)| *n == 0) {
         Some((flag, _)) => Err(Error::new(format!("--{flag} is 0; it must be at least 1"))),
         None => Ok(()),

@@ -1,11 +1,11 @@
 //! Checks of a run before anything is built.
+use super::TrainRun;
 use super::data::{TrainData, held_out_batch};
 use super::epochs;
 use super::evaluations::Evaluations;
-use super::run::TrainRun;
 use super::settings::{Settings, at_least_1};
 use super::state::State;
-use crate::device::in_device;
+use crate::in_device;
 use bench::profile;
 use comm::Axis;
 use kernels::Kernels;
@@ -16,7 +16,7 @@ use parallel::{Layout, Result, bail, budget, price};
 use tensor::Scalar;
 
 /// Reason why f64 has no checkpoints; printed after the dtype.
-pub(crate) const NO_CHECKPOINTS: &str = "keeps no checkpoints, as they hold f32; leave out --out and --resume \
+pub const NO_CHECKPOINTS: &str = "keeps no checkpoints, as they hold f32; leave out --out and --resume \
      (--model begins with the weights of a checkpoint)";
 
 impl TrainRun<'_> {
@@ -68,7 +68,7 @@ impl TrainRun<'_> {
     }
     /// Lowers the number of microbatches of a resumed run, if its layout cannot deal those that it began
     /// with, to the next that it can. The batch of a step stays. Returns a note on it.
-    pub(super) fn fit_microbatches(&mut self) -> Option<String> {
+    pub fn fit_microbatches(&mut self) -> Option<String> {
         let begun = self.settings.microbatches;
         let fixed = self.layout.table().is_some() || self.layout.pipeline().schedule.updates_each();
         let deals = |microbatches: &usize| {

@@ -36,7 +36,7 @@ pub enum TrainData {
 
 impl TrainData {
     /// Hash that identifies the data.
-    pub(crate) fn hash(&self) -> u64 {
+    pub fn hash(&self) -> u64 {
         match self {
             TrainData::Text(corpus) => settings::hash(corpus),
             TrainData::Ids(sequences) => ids::hash(sequences),
@@ -47,13 +47,16 @@ impl TrainData {
     ///
     /// # Errors
     /// As [`Settings::check`].
-    pub(super) fn check(&self, settings: &Settings, positions: usize) -> Result<()> {
+    pub fn check(&self, settings: &Settings, positions: usize) -> Result<()> {
         let Self::Ids(all) = self else { return settings.check(positions) };
         let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
         settings.check_for(positions, longest, all.iter().map(|s| s.ids.len() as u128).sum())
     }
     /// Returns the batch of a step; it does not depend on the layout.
-    pub(super) fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
+    ///
+    /// # Errors
+    /// If there are fewer sequences than microbatches.
+    pub fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
         match self {
             TrainData::Digits(digits) => epochs::batch(digits, settings, step, epoch),
             TrainData::Text(corpus) => settings.batch(corpus, step),

@@ -1,37 +1,39 @@
 //! Devices: the host or a GPU. The one place where a device is chosen.
-use crate::cli::{out, processes};
-use clap::ValueEnum;
+use comm::Processes;
 use cuda::{Card, CardEngine};
 use parallel::{Error, Result};
 use serde::Serialize;
 use std::sync::Arc;
 
 /// The device a program computes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceName {
     /// The host.
     #[default]
-    #[value(help = "the cores of this machine")]
     Cpu,
     /// GPUs: one a rank, or the first for all.
-    #[value(help = "its GPUs: one a rank, with NCCL, or the first for all ranks")]
     Cuda,
 }
 
 impl DeviceName {
-    /// Checks that the device exists and can run `ranks` ranks; prints a note on how several ranks use it.
+    /// Every device, by name and with a description.
+    pub const ALL: [(&'static str, &'static str, Self); 2] = [
+        ("cpu", "the cores of this machine", Self::Cpu),
+        ("cuda", "its GPUs: one a rank, with NCCL, or the first for all ranks", Self::Cuda),
+    ];
+    /// Checks that the device exists and can run `ranks` ranks; `note` receives how several ranks use it.
     /// Returns the engine that joins the ranks, if they are on GPUs.
     ///
     /// # Errors
     /// If something is missing.
-    pub fn open(self, ranks: usize) -> Result<Option<CardEngine>> {
+    pub fn open(self, ranks: usize, note: &dyn Fn(&str)) -> Result<Option<CardEngine>> {
         if self == Self::Cpu {
             return Ok(None);
         }
         first_card()?;
         let (engine, why) = CardEngine::of(ranks).map_err(refused)?;
-        why.inspect(|why| out::note(&format!("note: {why}")));
+        why.inspect(|why| note(&format!("note: {why}")));
         Ok(Some(engine))
     }
 }
@@ -40,9 +42,16 @@ impl DeviceName {
 ///
 /// # Errors
 /// If there is none.
-pub(crate) fn first_card() -> Result<Arc<Card>> {
-    let first = processes::launch()?.map_or(Ok(0), |launch| cuda::take(launch.local, launch.here));
+pub fn first_card() -> Result<Arc<Card>> {
+    let launch = Processes::launch().map_err(Error::new)?;
+    let first = launch.map_or(Ok(0), |launch| cuda::take(launch.local, launch.here));
     first.and_then(Card::open).map_err(refused)
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::ALL[*self as usize].0)
+    }
 }
 
 fn refused(why: impl std::fmt::Display) -> Error {
@@ -51,6 +60,7 @@ fn refused(why: impl std::fmt::Display) -> Error {
 
 /// `in_device!((device, number), D => work)`: evaluates `work`, a result, with `D` as the device type of this
 /// name and dtype.
+#[macro_export]
 macro_rules! in_device {
     (($device:expr, $number:expr), $d:ident => $work:expr) => {
         match ($device, $number) {
@@ -70,4 +80,3 @@ macro_rules! in_device {
         }
     };
 }
-pub(crate) use in_device;

@@ -21,21 +21,32 @@ use std::f64::consts::PI;
 use std::fmt;
 
 /// Course of the learning rate after its warm-up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LrSchedule {
-    /// The peak in all steps
+    /// The peak in all steps.
     Constant,
-    /// Linear decay
+    /// Linear decay.
     Linear,
-    /// Decay on half a cosine
+    /// Decay on half a cosine.
     #[default]
     Cosine,
-    /// The peak, then decay by a square root in the last fifth of the steps (warm-up, stable, decay)
+    /// The peak, then decay by a square root in the last fifth of the steps (warm-up, stable, decay).
     Wsd,
 }
 
 impl LrSchedule {
+    /// Every schedule, by name and with a description.
+    pub const ALL: [(&'static str, &'static str, Self); 4] = [
+        ("constant", "The peak in all steps", Self::Constant),
+        ("linear", "Linear decay", Self::Linear),
+        ("cosine", "Decay on half a cosine", Self::Cosine),
+        (
+            "wsd",
+            "The peak, then decay by a square root in the last fifth of the steps (warm-up, stable, decay)",
+            Self::Wsd,
+        ),
+    ];
     /// Reads the name of a schedule. Older files have a boolean in its place: true if the rate is constant.
     pub(super) fn stored<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
         match Value::deserialize(from)? {
@@ -47,7 +58,7 @@ impl LrSchedule {
 
 impl fmt::Display for LrSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(["constant", "linear", "cosine", "wsd"][*self as usize])
+        f.write_str(Self::ALL[*self as usize].0)
     }
 }
 

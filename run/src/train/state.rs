@@ -5,8 +5,8 @@
 //! folder holds one whole checkpoint at every moment.
 mod saves;
 
+pub(crate) use saves::Saver;
 pub use saves::Saves;
-pub(crate) use saves::{SaveArgs, Saver};
 
 use super::data::DataFiles;
 use super::evaluations::Evaluations;

@@ -1,0 +1,15 @@
+//! Training on text, on given ids or on pictures, with checkpoints.
+mod check;
+mod copies;
+pub mod data;
+pub mod epochs;
+pub mod evaluations;
+mod largest;
+mod run;
+pub mod schedule;
+pub mod settings;
+pub mod state;
+pub mod stragglers;
+
+pub use check::NO_CHECKPOINTS;
+pub use run::{Finished, StepLine, TrainCallbacks, TrainRun};
