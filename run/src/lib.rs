@@ -1,4 +1,5 @@
 //! Runs as a library: what a command does, without flags and without output. A run is told its model, layout,
 //! data and settings, checks them, and calls back with what happens.
 pub mod device;
+pub mod event;
 pub mod train;

@@ -5,6 +5,7 @@ pub mod data;
 pub mod epochs;
 pub mod evaluations;
 mod largest;
+mod records;
 mod run;
 pub mod schedule;
 pub mod settings;
@@ -12,4 +13,5 @@ pub mod state;
 pub mod stragglers;
 
 pub use check::NO_CHECKPOINTS;
-pub use run::{Finished, StepLine, TrainCallbacks, TrainRun};
+pub use records::of_steps;
+pub use run::{Finished, StepLine, TrainRun};

@@ -151,18 +151,9 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
     }
 }
 
-/// A number of tokens or pictures a second: `17.0k`.
-pub(crate) fn speed(per_second: f64) -> String {
-    match per_second {
-        x if x < 1e4 => format!("{x:.0}"),
-        x if x < 1e6 => format!("{:.1}k", x / 1e3),
-        x => format!("{:.1}M", x / 1e6),
-    }
-}
-
 /// Tokens or pictures a second, and the spread of the runs: `17.0k ±3 %`.
 fn speed_of(row: &LayoutRow) -> String {
-    let speed = speed(row.rate.number());
+    let speed = run::event::speed(row.rate.number());
     row.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
 }
 

@@ -1,9 +1,7 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere.
 use super::out;
-use super::show::speed;
-use comm::readable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use run::train::StepLine;
+use run::event::RunRecord;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tensor::Key;
@@ -57,28 +55,15 @@ impl ProgressWatch {
             out::note(what);
         }
     }
-    /// Shows one training step.
-    pub(crate) fn step(&self, line: &StepLine, quiet: bool) {
-        let memory = line.peak_bytes.iter().max().copied().unwrap_or(0) as u128;
-        let memory = readable(memory);
-        let held_out = line.held_out_bits_per_byte.map(|bits| format!(", held out {bits:.3}"));
-        let (held_out, speed) = (held_out.unwrap_or_default(), speed(line.tokens_per_second));
-        let scale = line.loss_scale.map(|scale| format!(", loss scale {scale}")).unwrap_or_default();
-        let skipped = if line.skipped { " (skipped, as gradients overflow)" } else { "" };
-        let says = format!(
-            "loss {:.4}{held_out}, lr {:.1e}{scale}{skipped}, {speed} token/s, {memory}",
-            line.loss, line.lr
-        );
-        self.bar.set_position(line.step as u64);
-        let (text, evaluated) =
-            (format!("step {}: {says}", line.step), line.held_out_bits_per_byte.is_some());
-        if !self.terminal
-            && !quiet
-            && (line.step.is_multiple_of(10) || line.step == 1 || evaluated || line.skipped)
-        {
+    /// Shows one step.
+    pub(crate) fn step(&self, step: u64, record: &dyn RunRecord, quiet: bool) {
+        let (says, notable) = (record.words(), record.is_notable());
+        self.bar.set_position(step);
+        let text = format!("step {step}: {says}");
+        if !self.terminal && !quiet && (step.is_multiple_of(10) || step == 1 || notable) {
             out::note(&text);
         }
-        if evaluated {
+        if notable {
             self.bar.println(text); // above the bar on a terminal, else nowhere
         }
         self.bar.set_message(says);
@@ -115,6 +100,7 @@ impl ProgressWatch {
 mod tests {
     use super::*;
     use indicatif::TermLike;
+    use run::train::StepLine;
     use std::io::Result;
     use std::sync::{Arc, Mutex};
 
@@ -170,7 +156,7 @@ mod tests {
             peak_bytes,
             ..StepLine::default()
         };
-        watch.step(&line, false);
+        watch.step(1234, &line, false);
         watch.bar.tick();
         watch.bar.disable_steady_tick();
         let text = paper.0.lock().unwrap().clone();

@@ -1,9 +1,11 @@
 //! `plot`: tables and curves of the logs of training runs.
 use super::Run;
 use crate::cli::{out, show};
-use crate::commands::train::log::{LOG, picture};
+use crate::views::log::LOG;
+use crate::views::plot::{Points, picture};
 use clap::Args;
 use parallel::{Error, Result, bail};
+use run::event::speed;
 use run::train::StepLine;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -61,7 +63,7 @@ impl RunSummary {
             self.steps.to_string(),
             format!("{:.4}", self.last_loss),
             held_out.or_else(right).unwrap_or_else(|| "-".into()),
-            show::speed(self.tokens_per_second),
+            speed(self.tokens_per_second),
         ]
     }
 }
@@ -88,7 +90,8 @@ impl Run for PlotArgs {
         let runs: Vec<_> = self.runs.iter().map(|run| read(run)).collect::<Result<_>>()?;
         let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
         if let Some(file) = &self.svg {
-            files::replace_file(file, picture(&runs).as_bytes())?;
+            let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
+            files::replace_file(file, picture(&points).as_bytes())?;
         }
         show::all(json, &rows, || {
             let head = ["run", "steps", "last loss", "best held-out", "token/s"];

@@ -17,7 +17,7 @@ use parallel::{Error, Layout, Network, Result, bail, budget};
 use plan::sparse::{SparseLayer, zero_weights};
 use run::train::data::TrainData;
 use run::train::state;
-use run::train::{StepLine, TrainCallbacks, TrainRun};
+use run::train::{StepLine, TrainRun, of_steps};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -262,7 +262,7 @@ fn judged(run: &TrainRun, dir: &Path) -> Result<(f64, TrainableModel)> {
         *last = done.accuracy.or(*last);
         Ok(())
     };
-    let finished = run.train(&TrainCallbacks::of_steps(&step))?;
+    let finished = run.train(&of_steps(step))?;
     let accuracy = accuracy.into_inner().expect("no rank is left").map(|right| 100.0 * right);
     let Some(value) = finished.held_out_bits_per_byte.or(accuracy) else {
         bail!("there is no held-out text, or it is too short; give a longer one with --data");
@@ -281,11 +281,15 @@ fn picture(times: &[TimeRow], quality: &[QualityRow], title: &'static str) -> St
     let names = ["sparse, measured", "sparse, predicted", "dense"].map(String::from);
     let quantities = [
         Quantity {
-            title: "time of a layer, ms",
+            title: "time of a layer, ms".into(),
             from_0: true,
             runs: vec![over(|row| row.measured_seconds), over(|row| row.predicted_seconds)],
         },
-        Quantity { title, from_0: false, runs: vec![of(|row| row.sparse), vec![], of(|row| row.dense)] },
+        Quantity {
+            title: title.into(),
+            from_0: false,
+            runs: vec![of(|row| row.sparse), vec![], of(|row| row.dense)],
+        },
     ];
     curves::draw("features left out of messages", (&names, "% left out"), &quantities, &[])
 }

@@ -7,10 +7,10 @@ pub(crate) mod log;
 mod loss_scale;
 mod planned;
 pub(crate) mod saving;
+mod shown;
 mod stragglers;
 
 pub(crate) use self::flags::TrainArgs;
-use self::log::TrainLog;
 use super::Run;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
@@ -18,13 +18,14 @@ use crate::commands::profile;
 use parallel::dtype::DtypeName;
 use parallel::{Network, Result, bail, dump};
 use run::device::DeviceName;
+use run::event::RunEvent;
 use run::train::data::TrainData;
+use run::train::epochs;
 use run::train::settings::Settings;
 use run::train::state::State;
 use run::train::stragglers::stragglers;
-use run::train::{NO_CHECKPOINTS, TrainCallbacks, epochs, state};
-use run::train::{StepLine, TrainRun};
-use std::sync::Mutex;
+use run::train::{NO_CHECKPOINTS, TrainRun, state};
+use std::sync::Arc;
 
 impl Run for TrainArgs {
     const BY_PROCESSES: bool = true;
@@ -39,7 +40,7 @@ impl Run for TrainArgs {
         }
         let resume = a.resume.as_deref().map(State::read).transpose()?;
         let (model, learnt) = a.begin_with(resume.as_ref())?;
-        let (watch, epochs) = (ProgressWatch::bar(0), Mutex::new(Vec::new()));
+        let watch = Arc::new(ProgressWatch::bar(0));
         let settings = match &resume {
             Some(state) => a.again(state, &learnt)?,
             None => a.settings_for(&learnt)?,
@@ -69,6 +70,8 @@ impl Run for TrainArgs {
             stop_after: a.stop_after,
             dump: a.dump.clone(),
             resume,
+            epoch_before: None,
+            priced: None,
         };
         run.fit_microbatches().iter().for_each(|note| out::note(note));
         let engine = run.settings.device.open(run.layout.ranks(), &out::note)?;
@@ -93,55 +96,19 @@ impl Run for TrainArgs {
         let reported = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
         let _lock = out.as_deref().filter(|_| reported).map(lock).transpose()?;
         let from = a.resume.as_deref().zip(run.resume.as_ref().map(State::steps)).filter(|_| reported);
-        let log = Mutex::new(TrainLog::begin(out.as_deref().filter(|_| reported), from)?);
         watch.of(run.settings.steps);
-        let priced = largest.map_or(usize::MAX, |found| found.peak_bytes);
-        // the first epoch of a resumed run may have begun before
-        let begun = pictures.zip(run.resume.as_ref().map(State::steps)).map(|(digits, done)| {
-            let steps = epochs::steps(digits, run.settings.batch_size);
-            let seconds = log.lock().expect("nobody else has it yet");
-            let seconds = seconds.seconds(&(done - done % steps..done), run.settings.batch_size);
-            (done / steps + 1, seconds, digits.train.len())
-        });
-        let whole = |epoch: epochs::EpochLine| match begun {
-            Some((number, before, pictures)) if number == epoch.epoch => epoch.after(before, pictures),
-            _ => epoch,
-        };
-        let step = |line: &StepLine| {
-            let ends = |epoch| StepLine { epoch: Some(whole(epoch)), ..line.clone() };
-            let of_epoch = line.epoch.clone().map(ends); // other steps are not copied
-            let line = of_epoch.as_ref().unwrap_or(line);
-            // the second step is the first that holds everything
-            for held in line.peak_bytes.iter().filter(|held| line.step == 2 && **held > priced) {
-                out::note(&format!("note: a rank holds {held} bytes, more than its price, {priced}"));
-            }
-            watch.step(line, json || pictures.is_some());
-            match &line.epoch {
-                Some(epoch) if json => show::json(epoch),
-                Some(epoch) => watch.say(&epoch.to_string()),
-                None if json && pictures.is_none() => show::json(line),
-                None => {}
-            }
-            epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
-            log.lock().expect("nothing panics under this lock").add(line)
-        };
-        let evaluated = |done, of| {
-            if !json {
-                watch.part("held-out text: evaluated", done, of);
-            }
-        };
-        let calls = TrainCallbacks { step: &step, evaluated: &evaluated, note: &out::note };
-        let finished = a.network.keep_trace(&run.network, run.train(&calls))?;
+        run.priced = largest.map(|found| found.peak_bytes);
+        let (views, epoch_before) = a.views(&run, &watch, json, (reported, from))?;
+        run.epoch_before = epoch_before;
+        let finished = run.train(&|event: &RunEvent| views.see(event));
+        let finished = a.network.keep_trace(&run.network, finished)?;
         watch.done();
-        if let (Some(file), true) = (&a.plot, reported) {
-            let name = out.as_deref().map_or("this run".into(), |dir| dir.display().to_string());
-            log.into_inner().expect("no rank is left").draw(name, file)?;
-        }
+        views.end()?;
         if let Some(why) = finished.evaluations.ended(&learnt) {
             out::note(&format!("note: the run ends after step {}: {why}", finished.steps));
         }
         if let (Some(digits), false) = (pictures, json) {
-            show::learnt(&epochs.lock().expect("no rank is left"), digits.test.len(), out.as_deref());
+            show::learnt(&finished.epochs, digits.test.len(), out.as_deref());
         } else if !json {
             show::finished(&finished, out.as_deref());
         }

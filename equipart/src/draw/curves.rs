@@ -6,7 +6,7 @@ use super::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
 #[derive(Clone, Debug)]
 pub struct Quantity {
     /// Title with the unit.
-    pub title: &'static str,
+    pub title: String,
     /// True if its axis begins at 0.
     pub from_0: bool,
     /// For each run: steps or epochs in order, each with the value.
@@ -129,7 +129,11 @@ mod tests {
     fn a_panel_has_a_curve_for_each_run() {
         let line = |steps: usize| (1..=steps).map(|step| (step, 3.0 - 0.002 * step as f64)).collect();
         let rate = |steps: usize| (1..=steps).map(|step| (step, 0.3)).collect();
-        let quantity = |title, from_0, runs: [Vec<_>; 2]| Quantity { title, from_0, runs: runs.to_vec() };
+        let quantity = |title: &str, from_0, runs: [Vec<_>; 2]| Quantity {
+            title: title.into(),
+            from_0,
+            runs: runs.to_vec(),
+        };
         let quantities = [
             quantity("loss, nats", false, [line(1000), line(3)]),
             quantity("held-out text", false, [vec![], vec![(3, 1.5)]]),

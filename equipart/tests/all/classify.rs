@@ -12,7 +12,7 @@ use run::train::epochs::EpochLine;
 use run::train::evaluations::Evaluations;
 use run::train::settings::Settings;
 use run::train::state::Saves;
-use run::train::{StepLine, TrainCallbacks, TrainRun};
+use run::train::{StepLine, TrainRun, of_steps};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,13 +73,15 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,
+        epoch_before: None,
+        priced: None,
     };
     let reported = |line: &StepLine| {
         steps.fetch_add(1, Ordering::Relaxed);
         lines.lock().unwrap().extend(line.epoch.clone());
         Ok(())
     };
-    run.train(&TrainCallbacks::of_steps(&reported)).unwrap();
+    run.train(&of_steps(reported)).unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");
     lines.into_inner().unwrap()
 }

@@ -11,7 +11,7 @@ use run::train::evaluations::Evaluations;
 use run::train::schedule::LrSchedule;
 use run::train::settings::Settings;
 use run::train::state::Saves;
-use run::train::{TrainCallbacks, TrainRun};
+use run::train::{TrainRun, of_steps};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -107,9 +107,11 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: Some(dir.to_path_buf()),
+        epoch_before: None,
+        priced: None,
     };
     let loss = Mutex::new(0.0);
-    run.train(&TrainCallbacks::of_steps(&|line| {
+    run.train(&of_steps(|line| {
         *loss.lock().unwrap() = line.loss;
         Ok(())
     }))

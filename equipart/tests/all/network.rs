@@ -14,7 +14,7 @@ use run::train::data::TrainData;
 use run::train::evaluations::Evaluations;
 use run::train::settings::{Settings, hash};
 use run::train::state::Saves;
-use run::train::{TrainCallbacks, TrainRun};
+use run::train::{TrainRun, of_steps};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -312,10 +312,12 @@ fn slow_links_take_their_time_and_change_nothing() {
             stop_after,
             evaluations: Evaluations::default(),
             dump,
+            epoch_before: None,
+            priced: None,
         };
         let losses = Mutex::new(Vec::new());
         let finished = run
-            .train(&TrainCallbacks::of_steps(&|line| {
+            .train(&of_steps(|line| {
                 losses.lock().unwrap().push(line.loss.to_bits());
                 Ok(())
             }))

@@ -11,7 +11,7 @@ use run::train::data::TrainData;
 use run::train::evaluations::Evaluations;
 use run::train::settings::{Settings, hash};
 use run::train::state::Saves;
-use run::train::{TrainCallbacks, TrainRun};
+use run::train::{TrainRun, of_steps};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -57,8 +57,10 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,
+        epoch_before: None,
+        priced: None,
     };
-    run.train(&TrainCallbacks::of_steps(&|_| Ok(()))).unwrap();
+    run.train(&of_steps(|_| Ok(()))).unwrap();
     (network.trace.as_ref().unwrap().runs().remove(0), flops)
 }
 

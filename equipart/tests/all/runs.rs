@@ -15,7 +15,7 @@ use parallel::{BuildContext, Layout, Network, session};
 use run::train::data::TrainData;
 use run::train::settings::{Settings, hash};
 use run::train::state::{self, Saves, State};
-use run::train::{TrainCallbacks, TrainRun};
+use run::train::{TrainRun, of_steps};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -114,9 +114,11 @@ fn train_as(
         check_every: None,
         stop_after,
         dump: None,
+        epoch_before: None,
+        priced: None,
     };
     let losses = Mutex::new(Vec::new());
-    run.train(&TrainCallbacks::of_steps(&|line| {
+    run.train(&of_steps(|line| {
         losses.lock().unwrap().push(line.loss);
         Ok(())
     }))

@@ -151,6 +151,45 @@ fn epochs_that_do_not_improve_end_a_run() {
     );
 }
 
+/// Kills: a column without its value, a step that is left out or told twice, another number than JSON's; a
+/// file that two views write; one that is left where another rank reports.
+#[test]
+fn steps_and_epochs_are_written_as_comma_separated_values() {
+    let (dir, flags) = begun();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let csv = path("steps.csv");
+    let (lines, _) =
+        ran(&flags, &["--steps", "3", "--json", "--layout", "dp=2", "--csv", &csv, "--eval-every", "2"]);
+    let steps: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let text = fs::read_to_string(&csv).unwrap();
+    let rows: Vec<Vec<&str>> = text.lines().map(|row| row.split(',').collect()).collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    for (row, step) in rows[1..].iter().zip(&steps) {
+        for (key, value) in rows[0].iter().zip(row) {
+            match &step[*key] {
+                Value::Number(number) => assert_eq!(value.parse::<f64>().ok(), number.as_f64(), "{key}"),
+                Value::Array(bytes) => {
+                    assert_eq!(value.parse().ok(), bytes.iter().filter_map(Value::as_u64).max(), "{key}");
+                }
+                _ => assert!(["", "0"].contains(value), "{key}: {value}"),
+            }
+        }
+    }
+    assert!(!rows[2][2].is_empty() && rows[1][2].is_empty(), "{text}");
+    let csv = path("epochs.csv");
+    let learns =
+        ["train", "--model", "mlp", "--hidden", "none", "--epochs", "2", "--csv", &csv].map(String::from);
+    ran(&learns, &[]);
+    let text = fs::read_to_string(&csv).unwrap();
+    assert_eq!(text.lines().next(), Some("epoch,loss,accuracy,seconds,examples_per_second"));
+    assert_eq!(text.lines().count(), 3);
+    let all: Vec<_> = flags.iter().map(String::as_str).collect();
+    let same = [&all[..], &["--csv", "a", "--plot", "a"]].concat();
+    refused(&same, "--csv and --plot both want a; give each a file of its own");
+    let nowhere = path("none/a.csv");
+    refused(&[&all[..], &["--csv", &nowhere]].concat(), "none");
+}
+
 /// The first loss is that of fresh weights: it tells which tokens the batch has. Kills: a rank that draws a
 /// batch of its own, a batch that depends on the number of data or context ranks, or on its microbatches.
 #[test]

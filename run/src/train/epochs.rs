@@ -34,12 +34,26 @@ pub struct EpochLine {
     pub examples_per_second: f64,
 }
 
+/// The part of an epoch that an earlier run has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EpochBefore {
+    /// Number of the epoch, from 1.
+    pub epoch: usize,
+    /// Seconds of the steps before.
+    pub seconds: f64,
+    /// Pictures of the whole epoch.
+    pub pictures: usize,
+}
+
 impl EpochLine {
-    /// Adds the seconds in which an earlier run showed the first of the epoch's `pictures`.
+    /// Adds the seconds of an earlier run, if it began this epoch.
     #[must_use]
-    pub fn after(self, before: f64, pictures: usize) -> Self {
-        let seconds = self.seconds + before;
-        Self { seconds, examples_per_second: pictures as f64 / seconds, ..self }
+    pub fn after(self, before: &EpochBefore) -> Self {
+        if before.epoch != self.epoch {
+            return self;
+        }
+        let seconds = self.seconds + before.seconds;
+        Self { seconds, examples_per_second: before.pictures as f64 / seconds, ..self }
     }
 }
 

@@ -1,9 +1,10 @@
 //! The training loop of `train`, with checkpoints; a resumed run continues as if it had not stopped.
 use super::data::{TrainData, held_out};
-use super::epochs::{self, Epoch, EpochLine};
+use super::epochs::{self, Epoch, EpochBefore, EpochLine};
 use super::evaluations::Evaluations;
 use super::settings::Settings;
 use super::state::{self, Saver, Saves, State};
+use crate::event::{Observer, RunEvent};
 use crate::in_device;
 use bench::profile;
 use comm::RankWaits;
@@ -48,6 +49,10 @@ pub struct TrainRun<'a> {
     pub stop_after: Option<usize>,
     /// Folder for activations, gradients and weights of the last step; prepared before.
     pub dump: Option<PathBuf>,
+    /// The first epoch of a resumed run, if it began before.
+    pub epoch_before: Option<EpochBefore>,
+    /// Bytes that a rank should not exceed, by the run's price.
+    pub priced: Option<usize>,
 }
 
 /// Report on a step.
@@ -92,28 +97,12 @@ pub struct Finished {
     pub experts: LayerCounts,
     /// Evaluations during the run.
     pub evaluations: Evaluations,
+    /// Epochs of this run, on rank 0.
+    pub epochs: Vec<EpochLine>,
     /// Waits of all ranks for each other during the steps, if they were counted.
     pub waits: Vec<RankWaits>,
     /// Reason why the run ended early: copies of a parameter that differ.
     differ: Option<String>,
-}
-
-/// Callbacks of a run, on rank 0.
-#[derive(Clone, Copy)]
-pub struct TrainCallbacks<'a> {
-    /// Receives every step, and may end the run by an error.
-    pub step: &'a (dyn Fn(&StepLine) -> Result<()> + Sync),
-    /// Receives the number of evaluated parts of the held-out text, and of all parts.
-    pub evaluated: &'a (dyn Fn(usize, usize) + Sync),
-    /// Receives sentences about the run.
-    pub note: &'a (dyn Fn(&str) + Sync),
-}
-
-impl<'a> TrainCallbacks<'a> {
-    /// Makes callbacks of which only `step` does something.
-    pub fn of_steps(step: &'a (dyn Fn(&StepLine) -> Result<()> + Sync)) -> Self {
-        Self { step, evaluated: &|_, _| (), note: &|_| () }
-    }
 }
 
 impl<'a> TrainRun<'a> {
@@ -138,6 +127,8 @@ impl<'a> TrainRun<'a> {
             check_every: None,
             stop_after: None,
             dump: None,
+            epoch_before: None,
+            priced: None,
         }
     }
 }
@@ -147,12 +138,12 @@ impl TrainRun<'_> {
     /// of the f32 run.
     ///
     /// # Errors
-    /// If the settings, the layout and the model do not fit, a rank or the callback of steps fails, or a
+    /// If the settings, the layout and the model do not fit, a rank or the observer fails, or a
     /// checkpoint cannot be written.
-    pub fn train(&self, calls: &TrainCallbacks) -> Result<Finished> {
-        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(calls))
+    pub fn train(&self, observer: &Observer) -> Result<Finished> {
+        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(observer))
     }
-    fn train_in<D: RunDevice>(&self, calls: &TrainCallbacks) -> Result<Finished> {
+    fn train_in<D: RunDevice>(&self, observer: &Observer) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
         let (design, optimizer) = (self.settings.design(&self.model), self.settings.optimizer());
@@ -163,7 +154,7 @@ impl TrainRun<'_> {
                 state.restore(&mut trainer)?;
             }
             self.network.agrees(at.mesh)?;
-            let work = || self.on_rank(&at, &mut trainer, calls);
+            let work = || self.on_rank(&at, &mut trainer, observer);
             let (done, _) = measure::work(&at, Phase::Step, work)?;
             Ok(done)
         })?;
@@ -185,15 +176,16 @@ impl TrainRun<'_> {
         &self,
         at: &BuildContext<D>,
         trainer: &mut Trainer<D>,
-        calls: &TrainCallbacks,
+        observer: &Observer,
     ) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
         let (rate, done) = (self.settings.learning_rate(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
         let (mut clock, mut epoch) = (Instant::now(), None);
+        let note = |words: &str| drop(observer(&RunEvent::Note(words))); // the next step tells of an error
         let saver = |dir| Saver::new((dir, &self.saves), (&self.settings, &self.model), mesh);
         let mut saver = self.out.as_deref().map(saver).transpose()?;
-        let (mut copies, mut saved) = (None, self.resume.is_some());
+        let (mut copies, mut saved, mut shown) = (None, self.resume.is_some(), Vec::new());
         let (mut evaluations, mut experts) = (self.evaluations, LayerCounts::default());
         let mut before = evaluations.epoch;
         let mut line = StepLine { step: done, ..StepLine::default() };
@@ -252,7 +244,8 @@ impl TrainRun<'_> {
                     self.evaluate(trainer, (&mut line, epoch.as_ref()), &mut evaluations)?;
                 }
                 if mesh.rank() == 0 {
-                    (calls.step)(&line)?;
+                    shown.extend(line.epoch.clone());
+                    self.tell(&line, observer)?;
                 }
                 clock = if running.is_empty() { Instant::now() } else { end };
             }
@@ -262,7 +255,7 @@ impl TrainRun<'_> {
             let is_last = line.step == until || evaluations.end();
             let is_due = is_last || saver.is_some() && line.step.is_multiple_of(self.checkpoint_every);
             if let Some(why) =
-                self.compare((&mut *trainer, mesh), (line.step, is_due), (&mut copies, calls.note))?
+                self.compare((&mut *trainer, mesh), (line.step, is_due), (&mut copies, &note))?
             {
                 let last =
                     if saved { "continue from the last checkpoint with --resume" } else { "start again" };
@@ -284,7 +277,7 @@ impl TrainRun<'_> {
         let experts = self.network.of_all(mesh, experts)?.into_iter().collect();
         let reported = |done, of| {
             if mesh.rank() == 0 {
-                (calls.evaluated)(done, of);
+                drop(observer(&RunEvent::Progress { what: "held-out text: evaluated", done, of }));
             }
         };
         let held_out = match line.held_out_bits_per_byte {
@@ -292,10 +285,22 @@ impl TrainRun<'_> {
             known => known,
         };
         let waits = self.network.of_all(mesh, waits)?.concat();
-        let (steps, differ) = (line.step, None);
+        let (steps, epochs, differ) = (line.step, shown, None);
         let finished =
-            Finished { steps, held_out_bits_per_byte: held_out, experts, evaluations, waits, differ };
+            Finished { steps, held_out_bits_per_byte: held_out, experts, evaluations, epochs, waits, differ };
         Ok((finished, seen))
+    }
+    /// Tells of a step, and of the epoch that it ends.
+    fn tell(&self, line: &StepLine, observer: &Observer) -> Result<()> {
+        // the second step is the first that holds everything
+        let priced = self.priced.filter(|_| line.step == 2);
+        for (held, priced) in line.peak_bytes.iter().zip(priced.into_iter().cycle()).filter(|(a, b)| *a > b) {
+            let note = format!("note: a rank holds {held} bytes, more than its price, {priced}");
+            observer(&RunEvent::Note(&note))?;
+        }
+        observer(&RunEvent::Record(line))?;
+        line.epoch.iter().try_for_each(|epoch| observer(&RunEvent::Record(epoch)))?;
+        observer(&RunEvent::Progress { what: "steps", done: line.step, of: self.settings.steps })
     }
     /// Returns bits a byte on the held-out text, if there is one.
     pub(super) fn held_out<D: RunDevice>(
@@ -332,7 +337,8 @@ impl TrainRun<'_> {
             if ends(epochs::steps(digits, self.settings.batch_size)) {
                 let judged = epoch.judged(&digits.test, trainer)?;
                 line.accuracy = Some(judged.accuracy);
-                (line.epoch, evaluations.epoch) = (Some(judged), None);
+                let whole = self.epoch_before.iter().fold(judged, EpochLine::after);
+                (line.epoch, evaluations.epoch) = (Some(whole), None);
             }
         } else if evaluations.every.is_some_and(ends) {
             line.held_out_bits_per_byte = self.held_out(trainer, &|_, _| ())?;

@@ -13,7 +13,7 @@ use parallel::Result;
 use run::train::data::TrainData;
 use run::train::epochs::EpochLine;
 use run::train::settings::Settings;
-use run::train::{StepLine, TrainCallbacks, TrainRun};
+use run::train::{StepLine, TrainRun, of_steps};
 use serde::Serialize;
 use std::sync::Mutex;
 
@@ -108,7 +108,7 @@ pub(super) fn run(work: &Comparison, a: &CompareArgs, epochs: usize, json: bool)
             }
             Ok(())
         };
-        let trained = way.timed(&work.network, |_| run.train(&TrainCallbacks::of_steps(&step)).map(drop));
+        let trained = way.timed(&work.network, |_| run.train(&of_steps(&step)).map(drop));
         a.network.keep_trace(&work.network, trained)?;
         let (epochs, peak_bytes) = told.into_inner().expect("no rank is left");
         let names = [name, run.layout.to_string()];
@@ -156,9 +156,9 @@ fn tell(rows: &[EpochsRow], test: usize) {
 
 /// Draws accuracy, loss and time.
 fn picture(rows: &[EpochsRow]) -> String {
-    let of = |title, number: fn(&EpochLine) -> f64| {
+    let of = |title: &str, number: fn(&EpochLine) -> f64| {
         let run = |row: &EpochsRow| row.epochs.iter().map(|line| (line.epoch, number(line))).collect();
-        Quantity { title, from_0: false, runs: rows.iter().map(run).collect() }
+        Quantity { title: title.to_owned(), from_0: false, runs: rows.iter().map(run).collect() }
     };
     let names: Vec<_> = rows.iter().map(|row| row.layout.clone()).collect();
     let time = |row: &EpochsRow| (row.seconds, format!("{:.2} s, x{:.2}", row.seconds, row.speedup));

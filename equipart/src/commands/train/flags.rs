@@ -150,6 +150,9 @@ pub(crate) struct TrainArgs {
     /// At the end, draw the losses, learning rates and speeds of all steps to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
+    /// Write all steps, or with --model mlp all epochs, to this file as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) processes: ProcessesArgs,
     #[command(flatten)]

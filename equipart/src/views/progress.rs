@@ -1,0 +1,34 @@
+//! Progress on standard error, and notes.
+use super::RunView;
+use crate::cli::out;
+use crate::cli::watch::ProgressWatch;
+use parallel::Result;
+use run::event::{CellValue, RunEvent};
+use std::sync::Arc;
+
+/// A view that shows steps on a bar, and notes beside it.
+pub(crate) struct Progress {
+    /// The bar.
+    pub(crate) watch: Arc<ProgressWatch>,
+    /// True if parts of other work and lines without a terminal are not shown.
+    pub(crate) quiet: bool,
+    /// True if the records are epochs of pictures.
+    pub(crate) epochs: bool,
+}
+
+impl RunView for Progress {
+    fn see(&mut self, event: &RunEvent) -> Result<()> {
+        match event {
+            RunEvent::Note(words) => out::note(words),
+            RunEvent::Progress { what: "steps", .. } => {}
+            RunEvent::Progress { what, done, of } if !self.quiet => self.watch.part(what, *done, *of),
+            RunEvent::Record(record) if record.kind() == "step" => {
+                let step = record.cells().first().and_then(CellValue::number).unwrap_or_default() as u64;
+                self.watch.step(step, *record, self.quiet || self.epochs);
+            }
+            RunEvent::Record(record) if !self.quiet => self.watch.say(&record.words()),
+            RunEvent::Progress { .. } | RunEvent::Record(_) => {}
+        }
+        Ok(())
+    }
+}
