@@ -16,6 +16,18 @@ from torch.distributed.tensor.parallel import (
 
 VOCABULARY, WIDTH, HEADS, INNER, LENGTH = 24, 16, 4, 24, 6
 
+# of a small model of transformers
+SIZES = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=WIDTH,
+    intermediate_size=INNER,
+    num_hidden_layers=2,
+    num_attention_heads=HEADS,
+    num_key_value_heads=2,
+    max_position_embeddings=32,
+    tie_word_embeddings=False,
+)
+
 
 class Mlp(nn.Module):
     def __init__(self):

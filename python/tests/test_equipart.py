@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from models import SIZES
 from torch import nn
 
 from equipart import _field
@@ -17,18 +18,7 @@ from equipart.torch.running import Run
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = [ROOT / "target" / build / "equipart" for build in ("debug", "release")]
-CONFIG = dict(
-    hidden_size=16,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    num_hidden_layers=2,
-    intermediate_size=24,
-    vocab_size=24,
-    max_position_embeddings=32,
-    rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    tie_word_embeddings=False,
-)
+CONFIG = SIZES | dict(rms_norm_eps=1e-5, rope_theta=10000.0)
 
 
 def dumped(path):

@@ -34,6 +34,7 @@ def refused(compute, split=lambda whole: whole, **options):
         (lambda y: y.round(), "values are rounded"),
         (lambda y: y + torch.rand_like(y), "random numbers are drawn"),
         (lambda y: torch.maximum(y, y + 1), "the larger of two values is taken"),
+        (lambda y: y.clamp(max=y * 2), "values are clamped by those of a tensor"),
         (lambda y: y.max(-1).values, "a maximum does more than shift an exponent"),
         (lambda y: y / 0, "a division by 0"),
         (lambda y: y * float("nan"), "the constant NaN has no place in the field"),
@@ -163,3 +164,26 @@ def test_an_old_pytorch_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
     with pytest.raises(ImportError, match="wants PyTorch 2.10 or newer; this is 2.9.1"):
         exec(source, {"__name__": "equipart.torch"})
+
+
+def test_a_maximum_in_an_optimizers_step_is_seen():
+    def train(model, x):
+        loss = model(x).sum()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= parameter.grad * parameter.max()
+        return loss.detach()
+
+    with pytest.raises(Refused, match="a maximum does more than shift an exponent"):
+        prove(Mlp, lambda whole: whole, inputs=X, loss=train)
+
+
+def test_what_is_assumed_is_said():
+    class Guarded(Mlp):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.where(torch.isnan(y), 0.0, y)
+
+    proof = prove(Guarded, lambda whole: whole, inputs=X)
+    assert "  assumed: no value that the program tests for it is infinite or not a number" in str(proof)

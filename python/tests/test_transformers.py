@@ -1,5 +1,6 @@
 """Models of transformers, unchanged: unsplit against plans of DTensor, and against transformers' own plans."""
 
+import models
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,18 +14,7 @@ from equipart.torch import Different
 transformers = pytest.importorskip("transformers")
 
 IDS = torch.arange(12).view(2, 6) * 7 % 24
-SIZES = dict(
-    vocab_size=24,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=32,
-    tie_word_embeddings=False,
-    bos_token_id=None,
-    eos_token_id=None,
-)
+SIZES = models.SIZES | dict(bos_token_id=None, eos_token_id=None)
 ATTENTION = {"q_proj": ColwiseParallel, "k_proj": ColwiseParallel, "v_proj": ColwiseParallel, "o_proj": RowwiseParallel}
 MLP = {"gate_proj": ColwiseParallel, "up_proj": ColwiseParallel, "down_proj": RowwiseParallel}
 

@@ -59,6 +59,7 @@ def naming(at, count):
 
 
 def sum_of(every):
+    """The elements of the sum of tensors, in one row."""
     return [sum(values) % P for values in zip(*(x.reshape(-1).tolist() for x in every))]
 
 

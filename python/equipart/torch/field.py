@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch._decomp import decomposition_table
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from equipart import _field
 
@@ -150,7 +150,7 @@ def put(to, value):
 
 def wrap(residues, degree=None, dtype=torch.float32):
     """A tensor with these residues."""
-    if run().notes is not None:
+    if run().notes is not None and run().notes.values is not None:
         run().notes.values.append(residues.clone())
     return FieldTensor(residues, dtype, degree)
 
@@ -320,7 +320,7 @@ def bare(x):
 
 def moved(func, args, kwargs):
     """What an operator returns that moves elements and computes nothing: the same on residues."""
-    every = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
+    every = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
     kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "pin_memory", "device")}
     dtype = every[0].dtype
     view = func.is_view

@@ -6,12 +6,12 @@ that wrote its wrong operands, until all operands of an operator are right or pa
 """
 
 import threading
-from dataclasses import dataclass, field as default
+from dataclasses import dataclass
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .compare import scales
+from .compare import scales, sum_of
 from .field import P, FieldTensor
 from .running import line
 
@@ -29,7 +29,7 @@ class Note:
     operands: list  # the memories read, each with its elements
     result: torch.Tensor
     memory: int
-    collectives: list = default(default_factory=list)
+    collectives: tuple  # how many came before on this rank, and the last
 
     def __str__(self):
         module = f" of {self.module}" if self.module else ""
@@ -38,11 +38,12 @@ class Note:
 
 
 class Notes:
-    """Takes note of all operators of a run, of all its ranks."""
+    """Takes note of all operators of a run, of all its ranks. `values` takes all elements that are computed, also within
+    operators, where they are asked for: those of the unsplit program."""
 
-    def __init__(self, run):
-        self.run, self.here = run, threading.local()
-        self.every, self.kept, self.values = [], [], []  # values: also those within operators
+    def __init__(self, run, values=None):
+        self.run, self.here, self.values = run, threading.local(), values
+        self.every, self.kept = [], []
         self.ranks, self.counts, self.collectives, self.groups = 1, {}, {}, set()
         run.notes = self
 
@@ -50,7 +51,7 @@ class Notes:
         """Begins a rank's notes. Its modules' names are known from here on."""
         self.here.rank, self.here.stack, self.here.forward = rank, [], {}
         self.here.names = {id(part): name for name, part in module.named_modules()}
-        self.ranks, self.counts[rank], self.collectives[rank] = ranks, 0, []
+        self.ranks, self.counts[rank], self.collectives[rank] = ranks, 0, (0, "")
         self.groups |= {tuple(range(ranks))} if ranks > 1 else set()
 
     def ends(self):
@@ -77,9 +78,9 @@ class Notes:
         """Takes note of a collective."""
         if hasattr(self.here, "rank"):
             self.groups.add(group)
-            self.collectives[self.here.rank].append(
-                f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}"
-            )
+            count, _ = self.collectives[self.here.rank]
+            call = f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}"
+            self.collectives[self.here.rank] = count + 1, call
 
     def __call__(self, func, args, out):
         here = self.here
@@ -104,7 +105,7 @@ class Notes:
                     [(memory(y.residues), y.residues.clone()) for y in operands if y is not x],
                     x.residues.clone(),
                     memory(x.residues),
-                    self.collectives[here.rank][:],
+                    self.collectives[here.rank],
                 )
             )
             self.kept.extend(y.residues for y in operands)
@@ -147,8 +148,7 @@ class Search:
         every = {other.rank: other for other in self.same[note.number, note.operator, note.result.shape]}
         for group in self.split.groups:
             if note.rank in group and all(rank in every for rank in group):
-                rows = [every[rank].result.reshape(-1).tolist() for rank in group]
-                if self.right(torch.tensor([sum(elements) % P for elements in zip(*rows)])):
+                if self.right(torch.tensor(sum_of([every[rank].result for rank in group]))):
                     return True
         return False
 
@@ -201,11 +201,8 @@ def located(unsplit, split, results):
         return "\n  all its elements are ones that the unsplit program computes elsewhere: another rank's part, or another order"
     note, partial = found
     guess = search.guess(note, partial)
-    collectives = (
-        f"\n  collectives before it: {len(note.collectives)}, the last: {note.collectives[-1]}"
-        if note.collectives
-        else "\n  no collective before it"
-    )
+    count, last = note.collectives
+    collectives = f"\n  collectives before it: {count}, the last: {last}" if count else "\n  no collective before it"
     return (
         f"\n  the first tensor that differs, on rank {note.rank}: {note}"
         + (f"\n  {guess}" if guess else "")

@@ -68,9 +68,9 @@ def prove(
     program = Program(unsplit, split, ranks, inputs, loss, outputs, optimizers)
     error, keys = 0.0, 0
     while error > log2_error:
-        proof, run = program.proven(seed + keys, 0)
+        proof, run, whole = program.proven(seed + keys, 0)
         if run.maxima:
-            maxima_only_shift(program, seed + keys, run)
+            maxima_only_shift(program, seed + keys, run, whole)
         error, keys = error + math.log2(run.bound), keys + 1
         if run.bound > 2**-4:
             raise Refused("the program is too large for a bound on the probability of error; make it smaller")
@@ -88,13 +88,14 @@ class Results:
     of_inputs: list  # the gradients of inputs that require one
     stepped: dict  # by optimizer and name
     degree: float
-    sources: list  # the memories and elements of outputs, of gradients and of parameters that have changed
+    sources: list  # the memories and elements of outputs, of gradients and of parameters that have changed, if watched
 
 
-def maxima_only_shift(program, seed, run):
+def maxima_only_shift(program, seed, run, whole):
     """Runs once more, with another number in place of maxima, which must change nothing."""
-    _, other = program.proven(seed, 1 + seed % (P - 1))
-    if [results for results in run.results] != other.results:
+    _, _, other = program.proven(seed, 1 + seed % (P - 1))
+    results = lambda of: tree_leaves((of.outputs, of.gradients, of.of_inputs, of.stepped))
+    if not all(torch.equal(x, y) for x, y in zip(results(whole), results(other), strict=True)):
         raise Refused(f"a maximum does more than shift an exponent{run.maxima}")
 
 
@@ -119,7 +120,7 @@ class Program:
         results, notes = [], []
         for ranks, build in ((1, self.built), (self.ranks, self.divided)):
             if watched:
-                self.notes = Notes(run)
+                self.notes = Notes(run, None if notes else [])
                 notes.append(self.notes)
             hooks = self.notes.watching() if watched else []
             try:
@@ -129,16 +130,15 @@ class Program:
         return run, *results, notes
 
     def proven(self, seed, shift):
-        """Runs both and compares. Returns the proof and its run."""
+        """Runs both and compares. Returns the proof, its run, and what the unsplit program has computed."""
         run, (whole,), parts, _ = self.ran(seed, shift)
         try:
             tensors = compared(whole, parts, self.outputs)
         except Different as error:
             raise Different(f"{error}{self.located(seed, shift)}") from None
-        run.results = [x.tolist() for x in (*whole.outputs, *(x for x in whole.gradients.values() if x is not None))]
         degree = max(results.degree for results in (whole, *parts))
         run.bound = (run.functions.pairs() + 2 * (degree + run.apart)) / P
-        return Proof(tensors, self.ranks, run.operators, run.collectives, 1, 0.0, run.assumptions), run
+        return Proof(tensors, self.ranks, run.operators, run.collectives, 1, 0.0, run.assumptions), run, whole
 
     def located(self, seed, shift):
         """Sentences about the first tensor that differs: both programs run once more, and are watched."""
@@ -222,13 +222,12 @@ class Program:
         ]
         now = {name: residues(p) for name, p in names.items()}
         changed = [p for name, p in names.items() if not torch.equal(now[name], parameters[name])]
-        sources = [
-            [local(x) for x in every if isinstance(local(x), FieldTensor)]
-            for every in (results, gradients.values(), changed)
-        ]
-        sources = [[(memory(x.residues), x.residues.clone()) for x in every] for every in sources]
+        sources = []
         if self.notes is not None:
             self.notes.ends()
+            fields = lambda every: [local(x) for x in every if isinstance(local(x), FieldTensor)]
+            written = lambda every: [(memory(x.residues), x.residues.clone()) for x in fields(every)]
+            sources = [written(every) for every in (results, gradients.values(), changed)]
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]

@@ -151,15 +151,16 @@ class Ranks(dist.ProcessGroup):
 dist.Backend.register_backend("equipart", lambda store, rank, size, timeout: Ranks(rank, size), devices=["cpu"])
 
 
-def functional(*names):
-    """Makes a function the rule of functional collectives, whose last argument is a group's name."""
+def functional(name):
+    """Makes a function the rule of a functional collective, whose last argument is a group's name."""
 
     def put(function):
         def called(func, args, kwargs):
             groups = dist.distributed_c10d._world.pg_names.items()
-            return function(next(group for group, name in groups if name == args[-1]), *args[:-1])
+            return function(next(group for group, known in groups if known == args[-1]), *args[:-1])
 
-        return rule(*names)(called)
+        rule(name)(called)
+        return function
 
     return put
 
@@ -171,13 +172,11 @@ def empty(x, rows):
 
 @functional("_c10d_functional.all_reduce")
 def _(group, x, operation):
-    x = x.clone()
-    group.allreduce([x], SimpleNamespace(reduceOp=OPERATIONS[operation.lower()]))
-    return x
+    return reduced(group, x.clone(), operation)
 
 
 @functional("_c10d_functional.all_reduce_")
-def _(group, x, operation):
+def reduced(group, x, operation):
     group.allreduce([x], SimpleNamespace(reduceOp=OPERATIONS[operation.lower()]))
     return x
 
@@ -203,9 +202,13 @@ def _(group, x, received, sent):
     return out
 
 
-@functional("_c10d_functional.broadcast", "_c10d_functional.broadcast_")
+@functional("_c10d_functional.broadcast")
 def _(group, x, root):
-    x = x.clone()
+    return sent(group, x.clone(), root)
+
+
+@functional("_c10d_functional.broadcast_")
+def sent(group, x, root):
     group.broadcast([x], SimpleNamespace(rootRank=root))
     return x
 

@@ -18,13 +18,11 @@ class Run:
 
     def __init__(self, key, shift=0):
         self.functions = _field.Functions(key, shift)
-        self.shift, self.maxima = shift, ""  # and where the first maximum is taken
+        self.shift, self.maxima = shift, ""  # the number of maxima, and where the first is taken
         self.inverted, self.exponentials, self.knows_exponentials = 0.0, Degree(), False
         self.operators, self.collectives, self.assumptions = set(), 0, set()
-        self.steps, self.apart = (
-            False,
-            0.0,
-        )  # while an optimizer steps; the largest degree of a function's argument there
+        self.steps = False  # while an optimizer steps
+        self.apart = 0.0  # the largest degree of a function's argument there
         self.notes = None  # of a run that is watched: takes each operator
 
     def enter(self):

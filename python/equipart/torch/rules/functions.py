@@ -1,6 +1,8 @@
 """Functions that are no polynomials."""
 
-from ..field import add, exp, flat, inverse, log, mul, named, rsqrt, rule, run, sqrt, sub, total, wrap
+import torch
+
+from ..field import Refused, add, exp, flat, inverse, log, mul, named, rsqrt, rule, run, sqrt, sub, total, wrap
 
 
 @rule("exp")
@@ -41,6 +43,8 @@ def _(func, args, kwargs):
 @rule("clamp", "clamp_min", "clamp_max")
 def _(func, args, kwargs):
     bounds = {**dict(zip(("min", "max") if "max" not in str(func) else ("max",), args[1:])), **kwargs}
+    if any(isinstance(bound, torch.Tensor) for bound in bounds.values()):
+        raise Refused(f"values are clamped by those of a tensor{run().place()}")
     return named(f"clamp {sorted(bounds.items())}", args[0])
 
 
