@@ -6,9 +6,13 @@ pub mod log;
 pub mod plot;
 pub mod progress;
 
-use parallel::Result;
+use parallel::{Error, Result};
 use run::event::{RunEvent, RunRecord};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::sync::Mutex;
+use tensor::files;
 
 /// A way of showing events.
 pub trait RunView: Send {
@@ -50,6 +54,18 @@ impl Views {
     pub fn end(self) -> Result<()> {
         self.0.into_inner().expect("no view panics").iter_mut().try_for_each(|view| view.end())
     }
+}
+
+/// Begins a file with this text. Returns a function that appends to it.
+///
+/// # Errors
+/// If the file cannot be written; so does the function.
+fn appended(path: &Path, text: &str) -> Result<impl FnMut(&str) -> Result<()> + Send + use<>> {
+    files::replace_file(path, text.as_bytes())?;
+    let name = path.display().to_string();
+    let cannot = move |why: std::io::Error| Error::new(format!("{name} cannot be written: {why}"));
+    let mut file = File::options().append(true).open(path).map_err(&cannot)?;
+    Ok(move |more: &str| file.write_all(more.as_bytes()).map_err(&cannot))
 }
 
 /// A view of records of one kind.

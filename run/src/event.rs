@@ -28,6 +28,10 @@ pub trait RunRecord: Any {
     fn columns(&self) -> &'static [RecordColumn];
     /// The values, one for each column.
     fn cells(&self) -> Vec<CellValue>;
+    /// The number of the record, its first value: curves go over it.
+    fn number(&self) -> usize {
+        self.cells().first().and_then(CellValue::number).unwrap_or_default() as usize
+    }
     /// The whole object, as JSON on one line.
     fn json(&self) -> String;
     /// The result in a few words.

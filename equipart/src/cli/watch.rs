@@ -56,9 +56,9 @@ impl ProgressWatch {
         }
     }
     /// Shows one step.
-    pub(crate) fn step(&self, step: u64, record: &dyn RunRecord, quiet: bool) {
-        let (says, notable) = (record.words(), record.is_notable());
-        self.bar.set_position(step);
+    pub(crate) fn step(&self, record: &dyn RunRecord, quiet: bool) {
+        let (step, says, notable) = (record.number(), record.words(), record.is_notable());
+        self.bar.set_position(step as u64);
         let text = format!("step {step}: {says}");
         if !self.terminal && !quiet && (step.is_multiple_of(10) || step == 1 || notable) {
             out::note(&text);
@@ -156,7 +156,7 @@ mod tests {
             peak_bytes,
             ..StepLine::default()
         };
-        watch.step(1234, &line, false);
+        watch.step(&line, false);
         watch.bar.tick();
         watch.bar.disable_steady_tick();
         let text = paper.0.lock().unwrap().clone();

@@ -1,11 +1,8 @@
 //! CSV: records of one kind as comma-separated values, below a line with the columns' names.
-use super::{RunView, of_kind};
-use parallel::{Error, Result};
+use super::{RunView, appended, of_kind};
+use parallel::Result;
 use run::event::CellValue;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
-use tensor::files;
 
 /// Opens a file for records of this kind. Each record is written when it is told, so a run that ends early
 /// leaves those until then.
@@ -13,11 +10,7 @@ use tensor::files;
 /// # Errors
 /// If the file cannot be written.
 pub fn view(kind: &'static str, path: &Path) -> Result<impl RunView + use<>> {
-    files::replace_file(path, b"")?;
-    let name = path.display().to_string();
-    let cannot = move |why: std::io::Error| Error::new(format!("{name} cannot be written: {why}"));
-    let mut file = File::options().append(true).open(path).map_err(&cannot)?;
-    let mut begun = false;
+    let (mut append, mut begun) = (appended(path, "")?, false);
     Ok(of_kind(kind, move |record| {
         let mut text = String::new();
         if !begun {
@@ -25,7 +18,7 @@ pub fn view(kind: &'static str, path: &Path) -> Result<impl RunView + use<>> {
         }
         begun = true;
         text += &row(record.cells().into_iter().map(word));
-        file.write_all(text.as_bytes()).map_err(&cannot)
+        append(&text)
     }))
 }
 

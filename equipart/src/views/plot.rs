@@ -2,7 +2,7 @@
 use super::RunView;
 use crate::draw::curves::{self, Quantity};
 use parallel::Result;
-use run::event::{CellValue, Curve, RecordColumn, RunEvent, RunRecord};
+use run::event::{Curve, RecordColumn, RunEvent, RunRecord};
 use std::path::PathBuf;
 use tensor::files;
 
@@ -23,8 +23,7 @@ impl Points {
     }
     /// Adds a record.
     pub fn add(&mut self, record: &dyn RunRecord) {
-        let cells = record.cells();
-        let at = cells.first().and_then(CellValue::number).unwrap_or_default() as usize;
+        let (at, cells) = (record.number(), record.cells());
         self.columns = record.columns();
         self.of_columns.resize(cells.len(), Vec::new());
         for (points, cell) in self.of_columns.iter_mut().zip(cells) {

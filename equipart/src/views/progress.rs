@@ -3,7 +3,7 @@ use super::RunView;
 use crate::cli::out;
 use crate::cli::watch::ProgressWatch;
 use parallel::Result;
-use run::event::{CellValue, RunEvent};
+use run::event::RunEvent;
 use std::sync::Arc;
 
 /// A view that shows steps on a bar, and notes beside it.
@@ -20,11 +20,9 @@ impl RunView for Progress {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         match event {
             RunEvent::Note(words) => out::note(words),
-            RunEvent::Progress { what: "steps", .. } => {}
             RunEvent::Progress { what, done, of } if !self.quiet => self.watch.part(what, *done, *of),
             RunEvent::Record(record) if record.kind() == "step" => {
-                let step = record.cells().first().and_then(CellValue::number).unwrap_or_default() as u64;
-                self.watch.step(step, *record, self.quiet || self.epochs);
+                self.watch.step(*record, self.quiet || self.epochs);
             }
             RunEvent::Record(record) if !self.quiet => self.watch.say(&record.words()),
             RunEvent::Progress { .. } | RunEvent::Record(_) => {}

@@ -299,8 +299,7 @@ impl TrainRun<'_> {
             observer(&RunEvent::Note(&note))?;
         }
         observer(&RunEvent::Record(line))?;
-        line.epoch.iter().try_for_each(|epoch| observer(&RunEvent::Record(epoch)))?;
-        observer(&RunEvent::Progress { what: "steps", done: line.step, of: self.settings.steps })
+        line.epoch.iter().try_for_each(|epoch| observer(&RunEvent::Record(epoch)))
     }
     /// Returns bits a byte on the held-out text, if there is one.
     pub(super) fn held_out<D: RunDevice>(
