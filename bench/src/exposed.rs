@@ -120,7 +120,7 @@ mod tests {
     fn a_step_of_nothing_shows_the_latency_of_its_last_calls() {
         let links = vec![(Axis::Dp, "5ms,1GB/s".parse().unwrap())];
         let network = Network { links, ..Network::default() };
-        let [linked, unlinked] = linked_and_not(&network.clone().profiling());
+        let [linked, unlinked] = linked_and_not(&network.clone().profiling(1));
         assert_eq!((linked.links, unlinked.links), (network.links.clone(), Vec::new()));
         assert!(linked.trace.is_none() && unlinked.trace.is_none());
         let (layout, traffic) = ("dp=2".parse().unwrap(), std::cell::RefCell::new(Vec::new()));

@@ -7,7 +7,7 @@
 use super::context;
 use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
-use crate::profile::{WARM, is_taken};
+use crate::profile::WARM;
 use comm::Ledger;
 use kernels::{Kernels, Meta, MetaOf};
 use layers::{ADAMW, EvenValues, Keeper, PassContext, RuleStates, SGD, Shape};
@@ -134,7 +134,7 @@ pub(super) fn profiled<D: RunDevice>(layout: &Layout, network: &Network, scale: 
     session::run((layout, &world), &EvenValues, |at: BuildContext<D>| {
         let mut ready = Ready::new(BenchPass::Step, &at, scale)?;
         for step in 0..WARM + STEPS {
-            let _profile = is_taken(step).then(|| at.mesh.profile(at.device.place()));
+            let _profile = (step >= WARM).then(|| at.mesh.profile(at.device.place()));
             measure::work(&at, Phase::Step, || ready.once(scale))?;
         }
         Ok(())

@@ -4,14 +4,14 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `taken.rs` | numbers of steps that are profiled |
 //! | `steps.rs` | the steps of a trace, and the event of each of their nanoseconds |
-//! | `taken.rs` | the steps of a run that are profiled |
 mod steps;
 mod taken;
 #[cfg(test)]
 mod tests;
 
-pub use taken::{MOST, WARM, is_taken};
+pub use taken::{MOST, WARM};
 
 use crate::Exposed;
 use comm::{Event, TraceRun};

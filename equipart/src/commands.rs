@@ -1,7 +1,5 @@
 //! The commands, one file each: flags, and the work. `--help` lists the commands, each with the first line of
 //! its flags' doc.
-pub(crate) mod profile;
-
 pub(crate) use crate::cli::Run;
 
 use crate::cli::{arguments, echo, out, processes, tell};

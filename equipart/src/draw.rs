@@ -3,9 +3,12 @@
 pub(crate) mod blocks;
 pub mod context;
 pub mod curves;
+pub mod details;
 pub mod front;
+pub mod mesh;
 mod picture;
 pub mod pipeline;
 pub mod schedule;
 pub mod svg;
+pub mod timeline;
 pub mod trace;

@@ -1,44 +1,69 @@
 //! Views: ways of showing a run, one file each. A run tells events, and each view shows them in its own way.
-//! No view knows a command.
+//! No view knows a command. A view that writes a file has a flag, which is made from its entry in the list.
 pub mod csv;
 pub mod json;
+pub mod lines;
 pub mod log;
 pub mod plot;
 pub mod progress;
+pub mod report;
+pub mod tensorboard;
+pub mod view;
 
 use parallel::{Error, Result};
-use run::event::{RunEvent, RunRecord};
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
+use run::event::{self, Observer, RunEvent, RunRecord};
+use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::Mutex;
-use tensor::files;
+use view::{RunView, ViewContext, ViewInfo};
 
-/// A way of showing events.
-pub trait RunView: Send {
-    /// Shows an event.
-    ///
-    /// # Errors
-    /// If it cannot be shown; the run ends.
-    fn see(&mut self, event: &RunEvent) -> Result<()>;
-    /// Ends the view after a run that did not fail.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    fn end(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
+/// The views that have flags.
+pub static VIEWS: [&ViewInfo; 4] = [&csv::CSV, &plot::PLOT, &report::REPORT, &tensorboard::TENSORBOARD];
 
 /// The views of a run.
 #[derive(Default)]
 pub struct Views(Mutex<Vec<Box<dyn RunView>>>);
 
 impl Views {
-    /// Adds a view, if it is asked for.
-    pub fn add(&mut self, view: Option<impl RunView + 'static>) {
-        let all = self.0.get_mut().expect("no view panics");
-        all.extend(view.map(|view| Box::new(view) as Box<dyn RunView>));
+    /// Lines for people, or JSON for scripts, on standard output.
+    #[must_use]
+    pub fn printed(is_json: bool) -> Self {
+        let mut views = Self::default();
+        views.print(is_json, "");
+        views
+    }
+    /// Adds the views of standard output and standard error; JSON without records of a kind.
+    pub fn print(&mut self, is_json: bool, without: &'static str) {
+        self.add(lines::NoteLines);
+        if is_json { self.add(json::view(without)) } else { self.add(lines::Lines) }
+    }
+    /// Adds a view.
+    pub fn add(&mut self, view: impl RunView + 'static) {
+        self.all().push(Box::new(view));
+    }
+    /// Opens the views of flags, each with its path.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or two views want the same.
+    pub fn open(&mut self, asked: &[(&ViewInfo, PathBuf)], context: &ViewContext) -> Result<()> {
+        for (at, (view, path)) in asked.iter().enumerate() {
+            if let Some((other, _)) = asked[..at].iter().find(|(_, other)| other == path) {
+                let (one, two, path) = (other.flag, view.flag, path.display());
+                let why = format!("--{one} and --{two} both want {path}; give each a file of its own");
+                return Err(Error::new(why));
+            }
+        }
+        let opened = asked.iter().map(|(view, path)| (view.open)(path, context));
+        let opened: Vec<_> = opened.collect::<Result<_>>()?;
+        self.all().extend(opened);
+        Ok(())
+    }
+    fn all(&mut self) -> &mut Vec<Box<dyn RunView>> {
+        self.0.get_mut().expect("no view panics")
+    }
+    /// Gives all views the records of an earlier run.
+    pub fn earlier(&mut self, records: &[impl RunRecord]) {
+        self.all().iter_mut().for_each(|view| records.iter().for_each(|record| view.earlier(record)));
     }
     /// Shows an event in all views.
     ///
@@ -47,43 +72,55 @@ impl Views {
     pub fn see(&self, event: &RunEvent) -> Result<()> {
         self.0.lock().expect("no view panics").iter_mut().try_for_each(|view| view.see(event))
     }
-    /// Ends all views.
+    /// Shows words.
     ///
     /// # Errors
     /// That of the first view that fails.
-    pub fn end(self) -> Result<()> {
-        self.0.into_inner().expect("no view panics").iter_mut().try_for_each(|view| view.end())
+    pub fn say(&self, words: &str) -> Result<()> {
+        self.see(&RunEvent::Text(words))
     }
-}
-
-/// Begins a file with this text. Returns a function that appends to it.
-///
-/// # Errors
-/// If the file cannot be written; so does the function.
-fn appended(path: &Path, text: &str) -> Result<impl FnMut(&str) -> Result<()> + Send + use<>> {
-    files::replace_file(path, text.as_bytes())?;
-    let name = path.display().to_string();
-    let cannot = move |why: std::io::Error| Error::new(format!("{name} cannot be written: {why}"));
-    let mut file = File::options().append(true).open(path).map_err(&cannot)?;
-    Ok(move |more: &str| file.write_all(more.as_bytes()).map_err(&cannot))
-}
-
-/// A view of records of one kind.
-struct OfKind<F>(&'static str, F);
-
-impl<F: FnMut(&dyn RunRecord) -> Result<()> + Send> RunView for OfKind<F> {
-    fn see(&mut self, event: &RunEvent) -> Result<()> {
-        match event {
-            RunEvent::Record(record) if record.kind() == self.0 => (self.1)(*record),
-            _ => Ok(()),
-        }
+    /// Shows an object for scripts.
+    ///
+    /// # Errors
+    /// That of the first view that fails.
+    pub fn object(&self, value: &impl Serialize) -> Result<()> {
+        event::object(value, &|event| self.see(event))
     }
-}
-
-/// Makes a view of records of one kind from a function.
-pub fn of_kind(
-    kind: &'static str,
-    see: impl FnMut(&dyn RunRecord) -> Result<()> + Send + 'static,
-) -> impl RunView {
-    OfKind(kind, see)
+    /// Shows a table of words.
+    ///
+    /// # Errors
+    /// That of the first view that fails.
+    pub fn table(&self, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<()> {
+        event::table(heads, rows, &|event| self.see(event))
+    }
+    /// Shows the table that people see of records.
+    ///
+    /// # Errors
+    /// That of the first view that fails.
+    pub fn records<'a>(&self, rows: impl IntoIterator<Item = &'a (impl RunRecord + 'a)>) -> Result<()> {
+        event::tell_table(rows, &|event| self.see(event))
+    }
+    /// Shows details, which are made only if a view wants them, in those views.
+    ///
+    /// # Errors
+    /// That of `tell`, which is given an observer of its events, or of the first view that fails.
+    pub fn details(&self, tell: impl FnOnce(&Observer) -> Result<()>) -> Result<()> {
+        let show = |event: &RunEvent| {
+            let mut all = self.0.lock().expect("no view panics");
+            all.iter_mut().filter(|view| view.wants_details()).try_for_each(|view| view.see(event))
+        };
+        let wanted = self.0.lock().expect("no view panics").iter().any(|view| view.wants_details());
+        if wanted { tell(&show) } else { Ok(()) }
+    }
+    /// Runs what shows itself in the views, ends them all, and returns its outcome.
+    ///
+    /// # Errors
+    /// That of the run, else that of the first view that fails.
+    pub fn during<T>(mut self, run: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let outcome = run(&self);
+        let failure = outcome.as_ref().err().map(|error| error.why.clone());
+        let ended: Vec<_> = self.all().iter_mut().map(|view| view.end(failure.as_deref())).collect();
+        let value = outcome?;
+        ended.into_iter().collect::<Result<()>>().map(|()| value)
+    }
 }

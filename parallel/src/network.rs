@@ -19,8 +19,8 @@ pub struct Network {
     pub timeout: Option<Duration>,
     /// Trace of every run, if one is kept.
     pub trace: Option<Trace>,
-    /// True if the trace also has layers and kernels, for commands with steps to profile.
-    pub profile: bool,
+    /// Number of steps of which the trace also has layers and kernels, for runs with steps to profile.
+    pub profile: usize,
     /// True if ranks count their waits for each other.
     pub counts_waits: bool,
     /// Action on ranks that do not exit although their run has failed.
@@ -139,12 +139,12 @@ impl Network {
     /// The same network without a trace.
     #[must_use]
     pub fn untraced(&self) -> Self {
-        Self { trace: None, profile: false, ..self.clone() }
+        Self { trace: None, profile: 0, ..self.clone() }
     }
-    /// The same network with profiles in its trace; with profiles only, if no trace was kept.
+    /// The same network with profiles of so many steps in its trace; of nothing else, if no trace was kept.
     #[must_use]
-    pub fn profiling(self) -> Self {
-        Self { trace: Some(self.trace.unwrap_or_else(Trace::of_profiles)), profile: true, ..self }
+    pub fn profiling(self, steps: usize) -> Self {
+        Self { trace: Some(self.trace.unwrap_or_else(Trace::of_profiles)), profile: steps, ..self }
     }
     /// Checks that every link joins ranks of one of these layouts.
     ///

@@ -3,18 +3,14 @@ use super::out::{self, line, note};
 use crate::commands::compare::{LayoutRow, Workload};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use comm::readable;
-use layers::LayerCounts;
 use layers::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
 use parallel::dtype::DtypeName;
 use parallel::measure::PeakBytes;
 use parallel::{Result, measure};
-use run::train::Finished;
-use run::train::epochs::EpochLine;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::path::Path;
 use tensor::Scalar;
 
 /// Prints one object on one line.
@@ -39,16 +35,6 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
-}
-
-/// A number in words: `405.9 billion`.
-pub(crate) fn amount(number: f64) -> String {
-    const NAMES: [(f64, &str); 3] = [(1e12, " trillion"), (1e9, " billion"), (1e6, " million")];
-    match NAMES.iter().find(|(unit, _)| number >= *unit) {
-        Some(_) if number >= 1e15 => format!("{number:.2e}"),
-        Some((unit, name)) => format!("{:.1}{name}", number / unit),
-        None => format!("{number:.0}"),
-    }
 }
 
 /// Fits a table to the terminal width by wrapping its first column: between words, or after their commas.
@@ -153,7 +139,7 @@ pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
 
 /// Tokens or pictures a second, and the spread of the runs: `17.0k ±3 %`.
 fn speed_of(row: &LayoutRow) -> String {
-    let speed = run::event::speed(row.rate.number());
+    let speed = run::words::speed(row.rate.number());
     row.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
 }
 
@@ -236,54 +222,6 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
         held.join(", ")
     ));
     Ok(())
-}
-
-pub(crate) fn finished(finished: &Finished, out: Option<&Path>) {
-    let bits = |bits| format!("; {bits:.3} bits a byte on the held-out text");
-    let held_out = finished.held_out_bits_per_byte.map(bits).unwrap_or_default();
-    line(&format!("{} done{held_out}", counted(finished.steps, "step")));
-    saved(out);
-}
-
-/// Prints the layer with the least even expert load; the JSON of a run has all layers.
-pub(crate) fn loads(json: bool, loads: &LayerCounts) {
-    let ends = |(layer, counts): (_, &[usize])| {
-        let share = |count: &usize| 100.0 * *count as f64 / counts.iter().sum::<usize>().max(1) as f64;
-        let (least, most) = (counts.iter().min().map_or(0.0, share), counts.iter().max().map_or(0.0, share));
-        (layer, [least, most, 100.0 / counts.len() as f64])
-    };
-    let spread = |[least, most, even]: [f64; 3]| (most - least) / even;
-    let layers = counted(loads.iter().count(), "layer");
-    let widest = loads.iter().map(ends).max_by(|a, b| spread(a.1).total_cmp(&spread(b.1)));
-    if let (Some((layer, [least, most, even])), false) = (widest, json) {
-        line(&format!(
-            "experts of {layer}, the least even of {layers}, each received {least:.1} % to {most:.1} % of the token copies ({even:.1} % is even)"
-        ));
-    }
-}
-
-fn saved(out: Option<&Path>) {
-    match out {
-        Some(dir) => line(&format!("the model is in {}", dir.display())),
-        None => line("nothing was saved; --out DIR keeps the model"),
-    }
-}
-
-/// Prints the epochs of a classifier that was evaluated on `test` pictures.
-pub(crate) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
-    let cells = |l: &EpochLine| {
-        vec![
-            l.epoch.to_string(),
-            format!("{:.4}", l.loss),
-            format!("{:.2} %", 100.0 * l.accuracy),
-            format!("{:.2}", l.seconds),
-            format!("{:.0}", l.examples_per_second),
-        ]
-    };
-    let head = ["epoch", "loss", "accuracy", "seconds", "pictures/s"];
-    line(&format!("{}", table(&head, lines.iter().map(cells))));
-    line(&format!("\nloss: the epoch's mean in training; accuracy: on {test} test pictures, after it"));
-    saved(out);
 }
 
 #[cfg(test)]

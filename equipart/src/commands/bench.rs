@@ -1,20 +1,25 @@
 //! `bench`: measures.
 use super::Run;
 use super::gpu_check::guarded;
-use super::profile::{self, ProfileArgs};
 use crate::cli::processes::ProcessesArgs;
+use crate::cli::profile::{self, ProfileArgs};
+use crate::cli::viewing::ViewArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{args, out, processes, show};
-use bench::{self, BenchPlan, Cores, Figure, Hardware, PeerFigure, Peers, Probe};
+use crate::cli::{args, out, processes};
+use crate::views::Views;
+use crate::views::view::RECORDS;
+use bench::{self, BenchPlan, Cores, Figure, Hardware, Peers, Probe};
 use clap::Args;
 use cuda::measure::{self, MeasureSize};
 use cuda::{Card, CardEngine, Cuda, Gpu};
 use parallel::{Error, Network, Result};
 use run::device::{DeviceName, first_card};
+use run::event::RunEvent;
+use run::words::digits;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensor::Bf16;
-use tensor::quoted::{displayed, escaped};
+use tensor::quoted::escaped;
 
 /// Help on the columns and on JSON.
 pub(crate) const HELP: &str = "limit: the best that this machine can do, measured beside the figure. of limit: 1 is all of it, \
@@ -44,6 +49,8 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     small: bool,
     #[command(flatten)]
+    views: ViewArgs<RECORDS>,
+    #[command(flatten)]
     processes: ProcessesArgs,
     #[command(flatten)]
     profile: ProfileArgs,
@@ -56,7 +63,10 @@ impl Run for BenchArgs {
         let a = self;
         bench::check_turns(a.turns)?;
         if a.profile.asked()? {
-            return profile::run((&a.profile, &a.processes), a.device, (a.turns, a.small), json);
+            let run = |views: &Views| {
+                profile::run((&a.profile, &a.processes), a.device, (a.turns, a.small), views)
+            };
+            return a.views.open(json, "this run", "")?.during(run).map(|()| true);
         }
         let peers = a.peers.as_deref().map(Peers::read).transpose()?;
         let ranks = processes::launch()?.map(|launch| launch.ranks).filter(|ranks| *ranks > 1);
@@ -69,51 +79,30 @@ impl Run for BenchArgs {
         let mut network = a.processes.join(Network::default(), (&layouts, engine), None, &[])?;
         network.processes = network.processes.filter(|_| ranks.is_some()); // one process has all the ranks
         let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers, network };
-        let watch = ProgressWatch::spinner();
-        let figures = match a.device {
-            DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
-            DeviceName::Cuda => bench::bench(&BenchCards(first_card()?), &plan, &|what| watch.say(what)),
-        }?;
-        watch.done();
-        show::all(json, &figures, || table(&figures, plan.peers.is_some()));
-        Ok(true)
+        a.views.open(json, "this run", "")?.during(|views| {
+            let watch = ProgressWatch::spinner();
+            let figures = match a.device {
+                DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
+                DeviceName::Cuda => bench::bench(&BenchCards(first_card()?), &plan, &|what| watch.say(what)),
+            }?;
+            watch.done();
+            show(&figures, views).map(|()| true)
+        })
     }
 }
 
-fn table(figures: &[Figure], peers: bool) {
-    let mut head = vec!["figure", "value", "unit", "limit", "of limit"];
-    if peers {
-        head.extend(["peer", "its value", "better"]);
-    }
-    let or_dash = |x: Option<String>| x.unwrap_or_else(|| "-".into());
-    let cells = |f: &Figure| {
-        let mut row = vec![
-            f.name.to_string(),
-            digits(f.value),
-            f.unit.to_string(),
-            or_dash(f.limit.map(digits)),
-            or_dash(f.ratio.map(|ratio| format!("{ratio:.2}"))),
-        ];
-        if peers {
-            let of = |what: fn(&PeerFigure) -> String| or_dash(f.peer.as_ref().map(what));
-            row.extend([
-                of(|p| displayed(&p.name)),
-                of(|p| digits(p.value)),
-                of(|p| format!("x{:.2}", p.ratio)),
-            ]);
-        }
-        row
-    };
-    out::line(&show::table(&head, figures.iter().map(cells)).to_string());
-    pipelines(figures);
-    if let Some(figure) = figures.first() {
-        let how = figure.processes.map_or("", |_| "; each rank is a process");
-        out::line(&format!("Measured on {}{how}.", escaped(&figure.processor)));
-    }
+/// Shows the figures.
+fn show(figures: &[Figure], views: &Views) -> Result<()> {
+    figures.iter().try_for_each(|figure| views.see(&RunEvent::Record(figure)))?;
+    views.records(figures)?;
+    pipelines(figures, views)?;
+    let Some(figure) = figures.first() else { return Ok(()) };
+    let how = figure.processes.map_or("", |_| "; each rank is a process");
+    views.say(&format!("Measured on {}{how}.", escaped(&figure.processor)))
 }
 
 /// Prints the reference times of the pipelines, if there are any.
-fn pipelines(figures: &[Figure]) {
+fn pipelines(figures: &[Figure], views: &Views) -> Result<()> {
     let head = [
         "in ms",
         "on one rank",
@@ -136,18 +125,12 @@ fn pipelines(figures: &[Figure]) {
         Some([f.name.into()].into_iter().chain(ms).chain(over).collect())
     };
     let rows: Vec<_> = figures.iter().filter_map(row).collect();
-    if !rows.is_empty() {
-        out::line(&format!("\n{}\n", show::table(&head, rows.into_iter())));
+    if rows.is_empty() {
+        return Ok(());
     }
-}
-
-/// Formats with as many digits as are significant.
-fn digits(x: f64) -> String {
-    match x {
-        x if x < 10.0 => format!("{x:.3}"),
-        x if x < 1000.0 => format!("{x:.1}"),
-        x => format!("{x:.0}"),
-    }
+    views.say("")?;
+    views.table(&head, rows)?;
+    views.say("")
 }
 
 /// The first card, shared by all ranks, or one like it for each rank. Its limits are those that `gpu-check`

@@ -5,7 +5,8 @@ use crate::cli::args::{self, DtypeArgs, ModelName, RanksArgs, patience};
 use crate::cli::pictures::{PicturesArgs, digits, only_text};
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{corpus, learner, out, processes, show};
+use crate::cli::{corpus, learner, loads, out, processes, show};
+use crate::views::Views;
 use clap::Args;
 use comm::Axis;
 use kernels::MetaOf;
@@ -197,7 +198,7 @@ impl Run for EvalArgs {
             ),
             Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
         });
-        show::loads(json, &evaluation.experts);
+        loads::loads(&evaluation.experts, &Views::printed(json))?;
         Ok(true)
     }
 }

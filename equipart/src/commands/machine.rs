@@ -67,7 +67,7 @@ fn words(machine: &Machine) -> String {
 fn rows(name: &str, value: &Value, to: &mut Vec<Vec<String>>) {
     let number = |value: &Value| match value.as_f64() {
         Some(small) if small < 1.0 => format!("{small:.3e}"),
-        Some(number) => show::amount(number),
+        Some(number) => run::words::amount(number),
         None => escaped(value.as_str().unwrap_or_default()),
     };
     match value {

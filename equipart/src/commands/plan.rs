@@ -3,7 +3,7 @@ mod proof;
 mod texts;
 
 use super::Run;
-use super::price::seconds::MachineTime;
+use run::price::seconds::MachineTime;
 use crate::cli::args::{dtype, optimizer, size};
 use crate::cli::constants::ConstantArgs;
 use crate::cli::out::line;
@@ -271,7 +271,7 @@ fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
     let (_, best) = &plans[0];
     line(&format!(
         "\nThe best makes {} tokens a second. Its rank that ends last spends {}.",
-        show::amount(best.tokens_per_second),
+        run::words::amount(best.tokens_per_second),
         best.spent()
     ));
     if found.cut {

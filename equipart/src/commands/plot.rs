@@ -5,7 +5,7 @@ use crate::views::log::LOG;
 use crate::views::plot::{Points, picture};
 use clap::Args;
 use parallel::{Error, Result, bail};
-use run::event::speed;
+use run::words::speed;
 use run::train::StepLine;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ impl Run for PlotArgs {
         let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
         if let Some(file) = &self.svg {
             let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
-            files::replace_file(file, picture(&points).as_bytes())?;
+            files::replace_file(file, picture(&points, "steps").as_bytes())?;
         }
         show::all(json, &rows, || {
             let head = ["run", "steps", "last loss", "best held-out", "token/s"];

@@ -4,13 +4,13 @@ mod partition;
 use super::Run;
 use crate::cli::args::{self, DtypeArgs, ModelName};
 use crate::cli::{config, out, show};
-use crate::draw::pipeline::{MOST_RANKS, Ran, Timeline, svg};
+use crate::draw::pipeline::{MOST_RANKS, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use layers::{ADAMW, Design, NumberArgument};
 use models::{Config, Model};
 use parallel::price::MoveCosts;
-use parallel::step::simulate::{CellTimes, simulate};
+use parallel::step::simulate::CellTimes;
 use parallel::step::table::{self, Table};
 use parallel::step::{PassKind, Plan, check};
 use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, Scheme, Sequence, bail, pipeline};
@@ -19,7 +19,6 @@ use run::device::DeviceName;
 use run::in_device;
 use run::train::settings::SEQ;
 use serde_json::{Value, json};
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::str::FromStr;
 use tensor::files;
@@ -178,23 +177,9 @@ impl Run for ScheduleArgs {
             (update, true) => times.acts[PassKind::U as usize] = update.map_or(UPDATE, |update| update.0[0]),
         }
         let displayed = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
-        // the first and the last cells of each rank
-        let mut ends = vec![(Vec::new(), VecDeque::new()); displayed];
-        let mut see = |rank: usize, cell, start, end| {
-            let Some((first, last)) = ends.get_mut(rank) else { return };
-            let ran = Ran { cell, version: schedule.read_by(cell, &plan), start, end };
-            if first.len() < most {
-                first.push(ran);
-            } else {
-                last.push_back(ran);
-                last.drain(..last.len().saturating_sub(most));
-            }
-        };
-        let of = simulate(schedule, &plan, &times, &mut see).map_err(Error::new)?;
+        let timeline = Timeline::of(schedule, plan, &times, [displayed, most]).map_err(Error::new)?;
         let pipeline = Pipeline { number: a.chunks.or(a.slices), ..schedule.into() };
         let bytes = a.held.peaks(pipeline, &plan, table)?;
-        let rows = ends.into_iter().map(|(first, last)| first.into_iter().chain(last).collect()).collect();
-        let timeline = Timeline { name: schedule.about().name, plan, of, rows };
         if let Some(file) = &a.svg {
             files::replace_file(file, svg::draw(&timeline).as_bytes())?;
         }

@@ -193,7 +193,7 @@ impl ShardArgs {
         let (plan, lines) = (&found.plan, found.plan.lines(prices));
         let price = match self.machine {
             Some(_) => time(plan.price),
-            None => format!("that of {} operations", show::amount(plan.price)),
+            None => format!("that of {} operations", run::words::amount(plan.price)),
         };
         let end = match found.end {
             SearchEnd::Exact => format!("exact, in {}", time(took.as_secs_f64())),

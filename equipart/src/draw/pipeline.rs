@@ -12,8 +12,10 @@ pub mod svg;
 
 use super::picture::ground;
 use layers::counted;
-use parallel::step::simulate::Simulated;
+use parallel::Schedule;
+use parallel::step::simulate::{CellTimes, Simulated, simulate};
 use parallel::step::{Cell, PassKind, Plan};
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
@@ -73,6 +75,32 @@ fn short(x: f64) -> f64 {
 }
 
 impl Timeline {
+    /// Simulates a step. Of the first ranks, as many as `kept` says, it keeps cells: so many first ones, and
+    /// so many last ones.
+    ///
+    /// # Errors
+    /// If the schedule's cells wait for each other in vain.
+    pub fn of(
+        schedule: &dyn Schedule,
+        plan: Plan,
+        times: &CellTimes,
+        [ranks, kept]: [usize; 2],
+    ) -> Result<Self, String> {
+        let mut ends = vec![(Vec::new(), VecDeque::new()); ranks.min(plan.ranks)];
+        let mut see = |rank: usize, cell, start, end| {
+            let Some((first, last)) = ends.get_mut(rank) else { return };
+            let ran = Ran { cell, version: schedule.read_by(cell, &plan), start, end };
+            if first.len() < kept {
+                first.push(ran);
+            } else {
+                last.push_back(ran);
+                last.drain(..last.len().saturating_sub(kept));
+            }
+        };
+        let of = simulate(schedule, &plan, times, &mut see)?;
+        let rows = ends.into_iter().map(|(first, last)| first.into_iter().chain(last).collect()).collect();
+        Ok(Self { name: schedule.about().name, plan, of, rows })
+    }
     /// Name and sizes of the schedule.
     pub fn title(&self) -> String {
         let more = [(self.plan.chunks, "chunk", "rank"), (self.plan.slices, "slice", "sequence")];

@@ -1,36 +1,27 @@
-//! CSV: records of one kind as comma-separated values, below a line with the columns' names.
-use super::{RunView, appended, of_kind};
-use parallel::Result;
-use run::event::CellValue;
-use std::path::Path;
+//! Comma-separated values: a line of column names, and one for each record of the first kind that comes.
+use super::view::{RECORDS, ViewInfo, appended, of_records};
 
-/// Opens a file for records of this kind. Each record is written when it is told, so a run that ends early
-/// leaves those until then.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn view(kind: &'static str, path: &Path) -> Result<impl RunView + use<>> {
-    let (mut append, mut begun) = (appended(path, "")?, false);
-    Ok(of_kind(kind, move |record| {
-        let mut text = String::new();
-        if !begun {
-            text = row(record.columns().iter().map(|column| column.key.to_owned()));
-        }
-        begun = true;
-        text += &row(record.cells().into_iter().map(word));
-        append(&text)
-    }))
-}
-
-/// Returns a cell's text; empty, if it has no value.
-fn word(cell: CellValue) -> String {
-    match cell {
-        CellValue::Word(word) => word,
-        CellValue::Count(count) => count.to_string(),
-        CellValue::Number(number) => number.to_string(),
-        CellValue::None => String::new(),
-    }
-}
+/// The view and its flag.
+pub static CSV: ViewInfo = ViewInfo {
+    flag: "csv",
+    value: "FILE",
+    help: "Write the results to this file as comma-separated values, one line each",
+    needs: RECORDS,
+    open: |path, context| {
+        let (mut append, without) = (appended(path, b"")?, context.without);
+        let mut kind = None;
+        Ok(Box::new(of_records(move |record| {
+            if record.kind() == without || kind.is_some_and(|kind| kind != record.kind()) {
+                return Ok(());
+            }
+            let (columns, cells): (Vec<_>, Vec<_>) = record.cells().into_iter().unzip();
+            if kind.replace(record.kind()).is_none() {
+                append(row(columns.into_iter().map(|column| column.key.to_owned())).as_bytes())?;
+            }
+            append(row(cells.into_iter().map(|cell| cell.plain())).as_bytes())
+        })))
+    },
+};
 
 /// Returns a line of fields, quoted where a comma, a quote or a line's end is in one (RFC 4180).
 fn row(fields: impl Iterator<Item = String>) -> String {
@@ -47,15 +38,15 @@ fn row(fields: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use run::event::CellValue;
 
     /// Kills: a comma, a quote or a line's end that ends a field; a field that is quoted without need.
     #[test]
     fn fields_are_quoted_where_they_must_be() {
         let fields = ["tp=2,dp=2", "a \"b\"", "one\ntwo", "plain", ""].map(str::to_owned);
         assert_eq!(row(fields.into_iter()), "\"tp=2,dp=2\",\"a \"\"b\"\"\",\"one\ntwo\",plain,\n");
-        assert_eq!(
-            [CellValue::Number(0.25), CellValue::Count(3), CellValue::None].map(word),
-            ["0.25", "3", ""]
-        );
+        let cells = [CellValue::Number(0.25), CellValue::Count(3), CellValue::bytes(2_000), CellValue::None];
+        assert_eq!(cells.clone().map(|cell| cell.plain()), ["0.25", "3", "2000", ""]);
+        assert_eq!(cells.map(|cell| cell.shown()), ["0.25", "3", "2.00 kB", "-"]);
     }
 }

@@ -1,11 +1,13 @@
 //! JSON: one object a line on standard output.
-use super::{RunView, of_kind};
+use super::view::{RunView, of_records};
 use crate::cli::out;
 
-/// Shows records of this kind.
-pub fn view(kind: &'static str) -> impl RunView {
-    of_kind(kind, |record| {
-        out::line(&record.json());
+/// Shows records, but for those of one kind.
+pub fn view(without: &'static str) -> impl RunView {
+    of_records(move |record| {
+        if record.kind() != without {
+            out::line(&record.json());
+        }
         Ok(())
     })
 }

@@ -1,75 +1,98 @@
 //! Curves: the records of runs over their first column, one panel for each column with a curve, as SVG.
-use super::RunView;
+use super::view::{CURVES, RunView, ViewInfo};
 use crate::draw::curves::{self, Quantity};
 use parallel::Result;
-use run::event::{Curve, RecordColumn, RunEvent, RunRecord};
+use run::event::{CellValue, Curve, RecordColumn, RunEvent, RunRecord};
 use std::path::PathBuf;
 use tensor::files;
 
-/// The points of a run, for each column: those of the first column, and the column's.
-#[derive(Default)]
+/// The points of a run, for each column with a curve: those of the first column, and the column's.
+#[derive(Clone, Default)]
 pub struct Points {
     name: String,
-    columns: &'static [RecordColumn],
-    of_columns: Vec<Vec<(usize, f64)>>,
+    columns: Vec<(RecordColumn, Vec<(usize, f64)>)>,
 }
 
 impl Points {
+    /// Makes points of a run with this name, of no record yet.
+    pub fn new(name: String) -> Self {
+        Self { name, columns: Vec::new() }
+    }
     /// The points of records.
     pub fn of<'a>(name: String, records: impl IntoIterator<Item = &'a (impl RunRecord + 'a)>) -> Self {
-        let mut points = Self { name, ..Self::default() };
+        let mut points = Self::new(name);
         records.into_iter().for_each(|record| points.add(record));
         points
     }
     /// Adds a record.
     pub fn add(&mut self, record: &dyn RunRecord) {
-        let (at, cells) = (record.number(), record.cells());
-        self.columns = record.columns();
-        self.of_columns.resize(cells.len(), Vec::new());
-        for (points, cell) in self.of_columns.iter_mut().zip(cells) {
-            points.extend(cell.number().map(|number| (at, number)));
+        let cells = record.cells();
+        let at = cells.first().and_then(|(_, cell)| cell.number()).unwrap_or_default() as usize;
+        let drawn: Vec<_> = cells.into_iter().filter(|(column, _)| column.curve.is_some()).collect();
+        if self.columns.is_empty() {
+            self.columns.extend(drawn.iter().map(|(column, _)| (column.clone(), Vec::new())));
+        }
+        for ((_, points), (_, cell)) in self.columns.iter_mut().zip(&drawn) {
+            points.extend(CellValue::number(cell).map(|number| (at, number)));
         }
     }
+    /// The columns, each with its points.
+    pub fn columns(&self) -> &[(RecordColumn, Vec<(usize, f64)>)] {
+        &self.columns
+    }
 }
 
-/// Draws the points of runs, as the text of an SVG file.
-pub fn picture(runs: &[Points]) -> String {
-    let columns = runs.first().map_or(&[][..], |run| run.columns);
-    let quantity = |(at, column): (usize, &RecordColumn)| {
-        let of = |run: &Points| run.of_columns.get(at).cloned().unwrap_or_default();
-        let from_0 = column.curve? == Curve::FromZero;
-        Some(Quantity { title: column.heading(), from_0, runs: runs.iter().map(of).collect() })
+/// Draws the points of runs over their `steps`, or epochs, as the text of an SVG file.
+pub fn picture(runs: &[Points], steps: &str) -> String {
+    let columns = runs.first().map_or(&[][..], |run| &run.columns);
+    let quantity = |(at, (column, _)): (usize, &(RecordColumn, _))| {
+        let of = |run: &Points| run.columns.get(at).map_or_else(Vec::new, |(_, points)| points.clone());
+        let (curve, name) = column.curve.expect("a column with a curve");
+        Quantity {
+            title: name.into(),
+            from_0: curve != Curve::FromLowest,
+            runs: runs.iter().map(of).collect(),
+        }
     };
-    let quantities: Vec<_> = columns.iter().enumerate().filter_map(quantity).collect();
+    let quantities: Vec<_> = columns.iter().enumerate().map(quantity).collect();
     let names: Vec<_> = runs.iter().map(|run| run.name.clone()).collect();
-    curves::draw("training", (&names, "steps"), &quantities, &[])
+    curves::draw("training", (&names, steps), &quantities, &[])
 }
 
-/// A view that draws the records of one kind to a file, at the run's end.
-pub struct Plot {
-    kind: &'static str,
+/// The view and its flag.
+pub static PLOT: ViewInfo = ViewInfo {
+    flag: "plot",
+    value: "FILE",
+    help: "Draw loss, learning rate and speed over the steps to this file at the end, as SVG",
+    needs: CURVES,
+    open: |path, context| {
+        Ok(Box::new(Plot { file: path.to_owned(), points: Points::new(context.name.to_owned()) }))
+    },
+};
+
+/// A view that draws steps to a file, at the run's end.
+struct Plot {
     file: PathBuf,
     points: Points,
-}
-
-impl Plot {
-    /// Makes the view; `points` may have those of an earlier run.
-    pub fn new(kind: &'static str, file: PathBuf, points: Points) -> Self {
-        Self { kind, file, points }
-    }
 }
 
 impl RunView for Plot {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         if let RunEvent::Record(record) = event
-            && record.kind() == self.kind
+            && record.kind() == "step"
         {
             self.points.add(*record);
         }
         Ok(())
     }
-    fn end(&mut self) -> Result<()> {
-        let picture = picture(&[std::mem::take(&mut self.points)]);
-        Ok(files::replace_file(&self.file, picture.as_bytes())?)
+    fn earlier(&mut self, record: &dyn RunRecord) {
+        self.points.add(record);
+    }
+    fn end(&mut self, failure: Option<&str>) -> Result<()> {
+        if failure.is_none() {
+            let picture = picture(&[std::mem::take(&mut self.points)], "steps");
+            files::replace_file(&self.file, picture.as_bytes())?;
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,5 @@
-//! Progress on standard error, and notes.
-use super::RunView;
-use crate::cli::out;
+//! Progress on standard error.
+use super::view::RunView;
 use crate::cli::watch::ProgressWatch;
 use parallel::Result;
 use run::event::RunEvent;
@@ -19,13 +18,17 @@ pub(crate) struct Progress {
 impl RunView for Progress {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         match event {
-            RunEvent::Note(words) => out::note(words),
             RunEvent::Progress { what, done, of } if !self.quiet => self.watch.part(what, *done, *of),
             RunEvent::Record(record) if record.kind() == "step" => {
                 self.watch.step(*record, self.quiet || self.epochs);
             }
-            RunEvent::Record(record) if !self.quiet => self.watch.say(&record.words()),
-            RunEvent::Progress { .. } | RunEvent::Record(_) => {}
+            RunEvent::Record(record) if !self.quiet => {
+                Some(record.words())
+                    .filter(|words| !words.is_empty())
+                    .iter()
+                    .for_each(|words| self.watch.say(words));
+            }
+            _ => {}
         }
         Ok(())
     }

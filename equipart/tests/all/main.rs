@@ -52,3 +52,4 @@ mod sparse;
 mod tables;
 mod tokenizers;
 mod trainer;
+mod views;

@@ -1,7 +1,6 @@
 //! The meter is right: local parts are parts of the whole, activations grow with the tokens and not with
 //! their pairs, and the operating system reports the same.
 use crate::child::{equipart, output, refused};
-use equipart::commands::price::{Price, price, program};
 use kernels::Heads;
 use layers::RandomValues;
 use layers::{Positions, SGD, Shape};
@@ -12,6 +11,7 @@ use parallel::Layout;
 use parallel::price::peak_of_all;
 use parallel::session;
 use prove::{OracleTraces, Subject, prove};
+use run::price::{Price, price, program};
 use run::train::schedule::LrSchedule;
 use run::train::settings::Settings;
 use serde_json::Value;

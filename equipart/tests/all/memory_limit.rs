@@ -1,12 +1,12 @@
 //! `--memory-limit`: what a rank would hold beyond it is refused beforehand, with what asked for it.
 use crate::child::{SHORT, equipart, refused};
-use equipart::commands::price::program;
 use kernels::Heads;
 use layers::Shape;
 use layers::{RandomValues, SGD};
 use parallel::BuildContext;
 use parallel::Layout;
 use parallel::session;
+use run::price::program;
 use run::train::settings::Settings;
 use tensor::{Category, Cpu};
 

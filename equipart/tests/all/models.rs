@@ -2,10 +2,10 @@
 //! checkpoints get.
 use crate::child::{equipart, refused};
 use crate::memory::settings;
-use equipart::commands::price::program;
 use layers::{Builder, Experts, LayerCounts, RandomValues, Shape};
 use models::Config;
 use parallel::{Batch, BuildContext, Layout, Sequence, price, session};
+use run::price::program;
 use run::train::settings::Settings;
 use serde_json::{Value, json};
 use std::fs;

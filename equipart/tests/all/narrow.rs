@@ -3,7 +3,6 @@
 use crate::child::{SHORT, equipart, refused};
 use crate::memory::{settings, sized};
 use equipart::commands::diff::unit;
-use equipart::commands::price::{Cost, price, program};
 use kernels::{Heads, Kernels, MetaOf};
 use layers::Shape;
 use layers::{ADAMW, LossScaling, RandomValues, SGD};
@@ -11,6 +10,7 @@ use parallel::BuildContext;
 use parallel::Layout;
 use parallel::dtype::DtypeName;
 use parallel::session;
+use run::price::{Cost, price, program};
 use run::train::settings::Settings;
 use serde_json::Value;
 use std::fs;

@@ -4,12 +4,12 @@ mod pipelines;
 mod slow_link;
 
 use crate::child::equipart;
-use equipart::commands::price::price;
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::{Layout, Network};
+use run::price::price;
 use run::train::data::TrainData;
 use run::train::evaluations::Evaluations;
 use run::train::settings::{Settings, hash};

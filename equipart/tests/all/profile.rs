@@ -3,10 +3,10 @@
 use crate::child::equipart;
 use bench::profile::{self, RankProfile, WorkKind};
 use comm::{Event, TimeUse, Trace, TraceRun as Traced};
-use equipart::commands::price::price;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::{Layout, Network};
+use run::price::price;
 use run::train::data::TrainData;
 use run::train::evaluations::Evaluations;
 use run::train::settings::{Settings, hash};
@@ -103,7 +103,7 @@ fn layers_are_all_there(rank: &RankProfile) {
 #[test]
 fn both_tables_of_every_rank_add_up_to_its_steps() {
     for layout in ["none", "tp=2", "tp=2,sp,dp=2"] {
-        let (run, flops) = trained(layout, &Network::default().profiling());
+        let (run, flops) = trained(layout, &Network::default().profiling(bench::profile::MOST));
         let ranks = profile::of(&run, &Network::default()).unwrap();
         assert_eq!(ranks.len(), flops.len());
         for ((rank, events), flops) in ranks.iter().zip(&run.ranks).zip(flops) {
@@ -140,8 +140,8 @@ fn what_a_rank_does_lies_within_its_step() {
     let whole = Network { trace: Some(Trace::new()), ..Network::default() };
     let (plain, _) = trained("tp=2", &whole);
     assert_eq!(plain.ranks.iter().flatten().filter(|event| is_work(event)).count(), 0, "nobody asked");
-    let whole = Network { trace: Some(Trace::new()), ..Network::default() }.profiling();
-    for (network, warm) in [(whole, true), (Network::default().profiling(), false)] {
+    let whole = Network { trace: Some(Trace::new()), ..Network::default() }.profiling(bench::profile::MOST);
+    for (network, warm) in [(whole, true), (Network::default().profiling(bench::profile::MOST), false)] {
         let (run, _) = trained("tp=2", &network);
         for events in &run.ranks {
             let begins = |name: &str| events.iter().any(|e| matches!(&e.what, TimeUse::Span(n) if n == name));

@@ -3,7 +3,6 @@
 mod partition;
 mod schedules;
 
-use equipart::commands::price::{Cost, price, program};
 use kernels::Heads;
 use layers::{ADAMW, Experts, OptimizerKind, RandomValues, SGD, Scoring, Shape};
 use models::config::Architecture;
@@ -12,6 +11,7 @@ use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::{BuildContext, Layout, Network, session};
+use run::price::{Cost, price, program};
 use run::train::data::TrainData;
 use run::train::settings::{Settings, hash};
 use run::train::state::{self, Saves, State};

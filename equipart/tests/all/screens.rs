@@ -1,9 +1,9 @@
 //! Output of commands for people: within 100 columns, sizes in units, with notes on facts that a layout
 //! implies.
 use crate::child::{equipart, refused};
-use equipart::commands::price::price;
 use models::Model;
 use parallel::Layout;
+use run::price::price;
 use run::train::settings::Settings;
 use serde_json::Value;
 

@@ -61,7 +61,7 @@ impl TrainRun<'_> {
         }
         self.check_evaluations()?;
         let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
-        if self.network.profile && now <= profile::WARM {
+        if self.network.profile == profile::MOST && now <= profile::WARM {
             bail!("--profile needs more than {}; this run has {now}", counted(profile::WARM, "step"));
         }
         Ok(())

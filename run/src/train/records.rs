@@ -1,62 +1,55 @@
 //! Records of training: steps and epochs.
 use super::StepLine;
 use super::epochs::EpochLine;
-use crate::event::{CellValue, Curve, RecordColumn, RunEvent, RunRecord, speed};
+use crate::event::{self, CellValue, Curve, RecordColumn, RunEvent, RunRecord, column};
+use crate::words::speed;
 use comm::readable;
 use parallel::Result;
 use std::any::Any;
-
-const fn column(
-    key: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    curve: Option<Curve>,
-) -> RecordColumn {
-    RecordColumn { key, title, unit, curve }
-}
 
 /// Makes an observer of the steps of a training run, and of nothing else.
 pub fn of_steps(see: impl Fn(&StepLine) -> Result<()> + Sync) -> impl Fn(&RunEvent) -> Result<()> + Sync {
     move |event| match event {
         RunEvent::Record(record) => (*record as &dyn Any).downcast_ref().map_or(Ok(()), &see),
-        RunEvent::Progress { .. } | RunEvent::Note(_) => Ok(()),
+        _ => Ok(()),
     }
+}
+
+impl StepLine {
+    /// Kind of its record.
+    pub const KIND: &str = "step";
 }
 
 impl RunRecord for StepLine {
     fn kind(&self) -> &'static str {
-        "step"
+        Self::KIND
     }
-    fn columns(&self) -> &'static [RecordColumn] {
-        use Curve::{FromLowest, FromZero};
-        const COLUMNS: [RecordColumn; 9] = [
-            column("step", "step", "", None),
-            column("loss", "loss", "nats", Some(FromLowest)),
-            column("held_out_bits_per_byte", "held-out text", "bits a byte", Some(FromLowest)),
-            column("accuracy", "test accuracy", "%", Some(FromLowest)),
-            column("lr", "learning rate", "", Some(FromZero)),
-            column("loss_scale", "loss scale", "", Some(FromZero)),
-            column("tokens_per_second", "speed", "tokens a second", Some(FromZero)),
-            column("peak_bytes", "peak of the fullest rank", "bytes", None),
-            column("skipped", "skipped", "", None),
-        ];
-        &COLUMNS
-    }
-    fn cells(&self) -> Vec<CellValue> {
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        use Curve::{FromLowest, FromZero, Measured};
+        let peak = self.peak_bytes.iter().max().map_or(CellValue::None, |bytes| CellValue::Count(*bytes));
+        let accuracy = CellValue::of(self.accuracy.map(|right| 100.0 * right));
+        let held_out = CellValue::of(self.held_out_bits_per_byte);
+        let speed = CellValue::Number(self.tokens_per_second);
         vec![
-            CellValue::Count(self.step),
-            CellValue::Number(self.loss),
-            CellValue::of(self.held_out_bits_per_byte),
-            CellValue::of(self.accuracy.map(|right| 100.0 * right)),
-            CellValue::Number(self.lr),
-            CellValue::of(self.loss_scale),
-            CellValue::Number(self.tokens_per_second),
-            self.peak_bytes.iter().max().map_or(CellValue::None, |bytes| CellValue::Count(*bytes)),
-            CellValue::Count(usize::from(self.skipped)),
+            (column("step", "step"), CellValue::Count(self.step)),
+            (column("loss", "loss").drawn(FromLowest, "loss, nats"), CellValue::Number(self.loss)),
+            (
+                column("held_out_bits_per_byte", "held out").drawn(FromLowest, "held-out text, bits a byte"),
+                held_out,
+            ),
+            (column("accuracy", "accuracy").drawn(FromLowest, "test accuracy, %"), accuracy),
+            (column("lr", "lr").drawn(FromZero, "learning rate"), CellValue::Number(self.lr)),
+            (
+                column("loss_scale", "loss scale").drawn(FromZero, "loss scale"),
+                CellValue::of(self.loss_scale),
+            ),
+            (column("tokens_per_second", "token/s").drawn(Measured, "speed, tokens a second"), speed),
+            (column("peak_bytes", "holds"), peak),
+            (column("skipped", "skipped"), CellValue::Count(usize::from(self.skipped))),
         ]
     }
     fn json(&self) -> String {
-        serde_json::to_string(self).expect("plain values")
+        event::json(self)
     }
     fn words(&self) -> String {
         let memory = readable(self.peak_bytes.iter().max().copied().unwrap_or(0) as u128);
@@ -76,24 +69,25 @@ impl RunRecord for EpochLine {
     fn kind(&self) -> &'static str {
         "epoch"
     }
-    fn columns(&self) -> &'static [RecordColumn] {
-        use Curve::{FromLowest, FromZero};
-        const COLUMNS: [RecordColumn; 5] = [
-            column("epoch", "epoch", "", None),
-            column("loss", "loss", "nats", Some(FromLowest)),
-            column("accuracy", "test accuracy", "%", Some(FromLowest)),
-            column("seconds", "time", "s", Some(FromZero)),
-            column("examples_per_second", "speed", "pictures a second", Some(FromZero)),
-        ];
-        &COLUMNS
-    }
-    fn cells(&self) -> Vec<CellValue> {
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        use Curve::{FromLowest, Measured};
         let Self { epoch, loss, accuracy, seconds, examples_per_second } = *self;
-        let numbers = [loss, 100.0 * accuracy, seconds, examples_per_second];
-        std::iter::once(CellValue::Count(epoch)).chain(numbers.map(CellValue::Number)).collect()
+        let shown = |number, words| CellValue::Shown(number, words);
+        let speed = column("examples_per_second", "pictures/s").drawn(Measured, "speed, pictures a second");
+        let right = shown(100.0 * accuracy, format!("{:.2} %", 100.0 * accuracy));
+        vec![
+            (column("epoch", "epoch"), CellValue::Count(epoch)),
+            (column("loss", "loss").drawn(FromLowest, "loss, nats"), shown(loss, format!("{loss:.4}"))),
+            (column("accuracy", "accuracy").drawn(FromLowest, "test accuracy, %"), right),
+            (
+                column("seconds", "seconds").drawn(Measured, "time, s"),
+                shown(seconds, format!("{seconds:.2}")),
+            ),
+            (speed, shown(examples_per_second, format!("{examples_per_second:.0}"))),
+        ]
     }
     fn json(&self) -> String {
-        serde_json::to_string(self).expect("plain values")
+        event::json(self)
     }
     fn words(&self) -> String {
         self.to_string()

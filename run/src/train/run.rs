@@ -197,8 +197,8 @@ impl TrainRun<'_> {
             if let (Some(losses), Some(epoch)) = (before.take(), &mut epoch) {
                 epoch.continues(losses);
             }
-            let profile = (self.network.profile && profile::is_taken(step - done))
-                .then(|| mesh.profile(device.place()));
+            let profiled = profile::WARM..profile::WARM + self.network.profile;
+            let profile = profiled.contains(&(step - done)).then(|| mesh.profile(device.place()));
             let started = if self.dump.is_some() && step + 1 == until {
                 let (report, all) = dump::step(trainer, mesh, &batch, lr)?;
                 seen = Some(all);

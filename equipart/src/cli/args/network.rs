@@ -44,7 +44,7 @@ impl NetworkArgs {
             timeout: self.timeout,
             stuck: Some(stuck(self.trace.clone(), trace.clone())),
             trace,
-            profile: false,
+            profile: 0,
             counts_waits: false,
             processes: None,
         })

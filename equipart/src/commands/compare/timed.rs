@@ -28,12 +28,10 @@ pub(super) struct RowTimes {
 }
 
 impl RowTimes {
-    pub(super) fn of(mut seconds: Vec<f64>) -> Self {
-        seconds.sort_by(f64::total_cmp);
-        let (runs, last) = (seconds.len(), seconds.len() - 1);
-        let median = f64::midpoint(seconds[last / 2], seconds[runs / 2]);
-        let between = seconds[last - last / 4] - seconds[last / 4];
-        Self { median, spread: (runs >= FEWEST).then_some(between / 2.0 / median), runs }
+    pub(super) fn of(seconds: Vec<f64>) -> Self {
+        let runs = seconds.len();
+        let (median, spread) = measure::median_and_spread(seconds);
+        Self { median, spread, runs }
     }
 }
 

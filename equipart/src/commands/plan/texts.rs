@@ -2,7 +2,7 @@
 use super::{GoalName, PlanArgs, idle, indivisible, proof, too_large};
 use crate::cli::out::line;
 use crate::cli::show;
-use crate::commands::price::seconds::{spent, used};
+use run::price::seconds::{spent, used};
 use comm::readable;
 use layers::{Design, counted};
 use models::Config;
@@ -94,7 +94,7 @@ fn report(search: &GenerationSearch, found: &FoundTexts) {
             time(of.time.first),
             time((of.time.seconds - of.time.first) / later),
             time(of.time.seconds),
-            show::amount(of.tokens_per_second(job)),
+            run::words::amount(of.tokens_per_second(job)),
             readable(of.time.peak as u128),
         ]
     };

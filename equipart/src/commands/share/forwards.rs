@@ -126,7 +126,7 @@ impl Forward {
     /// Measures a forward on one core: its seconds, and those of each of its kernels, medians.
     fn measured(&self, core: usize) -> Result<(f64, Vec<f64>)> {
         let trace = Trace::new();
-        let network = Network { trace: Some(trace.clone()), ..Network::default() }.profiling();
+        let network = Network { trace: Some(trace.clone()), ..Network::default() }.profiling(1);
         let took = self.on(&Layout::UNSPLIT, &network, |at, forward| {
             pin(core)?;
             warm_up(at, &mut *forward)?;

@@ -5,11 +5,13 @@ use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, Tab
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
+use crate::cli::viewing::ViewArgs;
 use crate::cli::{config, corpus, model, noted, out, pictures};
 use crate::commands::train::auto::Amount;
-use crate::commands::train::dropout::DropoutRate;
+use crate::cli::dropout::DropoutRate;
 use crate::commands::train::loss_scale::LossScaleArgs;
 use crate::commands::train::planned::LayoutFlag;
+use crate::views::view::{CURVES, RECORDS};
 use clap::{Args, Command, FromArgMatches};
 use layers::{ADAMW, OptimizerKind, SGD, counted};
 use models::digits::Digits;
@@ -147,12 +149,8 @@ pub(crate) struct TrainArgs {
     /// At the end, show how often and how long other ranks waited for each rank, the slowest rank first
     #[arg(long)]
     pub(crate) stragglers: bool,
-    /// At the end, draw the losses, learning rates and speeds of all steps to this file, as SVG
-    #[arg(long, value_name = "FILE")]
-    pub(crate) plot: Option<PathBuf>,
-    /// Write all steps, or with --model mlp all epochs, to this file as comma-separated values
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) views: ViewArgs<{ RECORDS | CURVES }>,
     #[command(flatten)]
     pub(crate) processes: ProcessesArgs,
     #[command(flatten)]

@@ -1,7 +1,6 @@
 //! Steps as lines of a terminal.
 use super::*;
 use parallel::pipeline;
-use parallel::step::simulate::{CellTimes, simulate};
 use std::collections::BTreeMap;
 use std::iter::once;
 
@@ -9,12 +8,7 @@ use std::iter::once;
 pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &CellTimes) -> Timeline {
     let schedule = *pipeline::ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
     let plan = schedule.plan(sizes[0], sizes[1], None);
-    let mut rows = vec![vec![]; plan.ranks];
-    let mut see = |rank: usize, cell, start, end| {
-        rows[rank].push(Ran { cell, version: schedule.read_by(cell, &plan), start, end });
-    };
-    let of = simulate(schedule, &plan, times, &mut see).unwrap();
-    Timeline { name: schedule.about().name, plan, of, rows }
+    Timeline::of(schedule, plan, times, [usize::MAX; 2]).unwrap()
 }
 
 fn plain(word: &str, sizes: [usize; 2], times: &CellTimes, width: usize) -> String {

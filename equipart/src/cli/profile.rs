@@ -1,8 +1,9 @@
 //! Profiles: `bench --profile`, and the tables that `train --profile` prints, too.
 use crate::cli::args::NetworkArgs;
+use crate::cli::out;
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{out, show};
+use crate::views::Views;
 use bench::profile::{self, LayerTime, ProfileLine, RankProfile, Totals};
 use bench::{self, Exposed};
 use clap::Args;
@@ -47,38 +48,35 @@ pub(crate) fn run(
     (a, processes): (&ProfileArgs, &ProcessesArgs),
     device: DeviceName,
     size: (usize, bool),
-    json: bool,
-) -> Result<bool> {
+    views: &Views,
+) -> Result<()> {
     let engine = device.open(a.layout.ranks(), &out::note)?;
     let network = processes.join(a.network.network(None)?, (&[a.layout], engine), None, &[])?;
     let of_core = || network.on_rank_0(|| Ok(bench::peak_gflops(network.here(&a.layout))));
     let peak = (device == DeviceName::Cpu).then(of_core).transpose()?;
-    in_device!((device, DtypeName::F32), D => of::<D>((a, &network.profiling()), peak, size, json))
+    in_device!((device, DtypeName::F32), D => of::<D>((a, &network.profiling(profile::MOST)), peak, size, views))
 }
 
 fn of<D: RunDevice>(
     (a, network): (&ProfileArgs, &Network),
     peak: Option<f64>,
     (turns, small): (usize, bool),
-    json: bool,
-) -> Result<bool> {
+    views: &Views,
+) -> Result<()> {
     network.fits(&[a.layout])?;
     let watch = ProgressWatch::spinner();
     watch.say(&format!("training steps of shape L under {}", a.layout));
     a.network.keep_trace(network, bench::profiled::<D>(&a.layout, network, small))?;
     let exposed = bench::exposed::<D>(&a.layout, network, (turns, small), &|what| watch.say(what))?;
     watch.done();
-    tell(network, peak, json)?;
-    if let Some(of) = exposed {
-        let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
-        show::one(json, &ProfileLine::Links(&of), || {
-            format!(
-                "\nA step takes {linked_ms:.1} ms over the links and {unlinked_ms:.1} ms without them, each the best of all turns: \
-                 {exposed_ms:.1} ms are exposed\nof the {priced_ms:.1} ms that the links take for its calls, a ratio of {ratio:.2}.",
-            )
-        });
-    }
-    Ok(true)
+    tell(network, peak, views)?;
+    let Some(of) = exposed else { return Ok(()) };
+    let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
+    views.object(&ProfileLine::Links(&of))?;
+    views.say(&format!(
+        "\nA step takes {linked_ms:.1} ms over the links and {unlinked_ms:.1} ms without them, each the best of all turns: \
+         {exposed_ms:.1} ms are exposed\nof the {priced_ms:.1} ms that the links take for its calls, a ratio of {ratio:.2}.",
+    ))
 }
 
 /// Prints the profile of the last run over a network, beside the peak of a core, if there is one for its
@@ -86,33 +84,30 @@ fn of<D: RunDevice>(
 ///
 /// # Errors
 /// If its trace has no profile.
-pub(crate) fn tell(network: &Network, peak: Option<f64>, json: bool) -> Result<()> {
+pub(crate) fn tell(network: &Network, peak: Option<f64>, views: &Views) -> Result<()> {
     let runs = network.trace.as_ref().map_or_else(Vec::new, comm::Trace::runs);
     let run = runs.last().ok_or_else(|| Error::new("no run was profiled"))?;
     let ranks = profile::of(run, network)?;
-    if json {
-        lines(&ranks, peak);
-    } else {
-        tables(&run.name, &ranks, peak);
+    lines(&ranks, peak, views)?;
+    tables(&run.name, &ranks, peak, views)
+}
+
+fn lines(ranks: &[RankProfile], peak: Option<f64>, views: &Views) -> Result<()> {
+    for (rank, of) in ranks.iter().enumerate() {
+        let (steps, ms) = (of.steps, of.ms());
+        views.object(&ProfileLine::Steps { rank, steps, ms, peak_gflops: peak })?;
+        for (kind, sum) in &of.kinds {
+            views.object(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) })?;
+        }
+        for LayerTime { name: layer, layers, pass, sum } in &of.layers {
+            let (layers, pass, row) = (*layers, pass.map(tensor::Direction::name), of.row(sum, peak));
+            views.object(&ProfileLine::Layer { rank, layer, pass, layers, row })?;
+        }
     }
     Ok(())
 }
 
-fn lines(ranks: &[RankProfile], peak: Option<f64>) {
-    for (rank, of) in ranks.iter().enumerate() {
-        let (steps, ms) = (of.steps, of.ms());
-        show::json(&ProfileLine::Steps { rank, steps, ms, peak_gflops: peak });
-        for (kind, sum) in &of.kinds {
-            show::json(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) });
-        }
-        for LayerTime { name: layer, layers, pass, sum } in &of.layers {
-            let (layers, pass, row) = (*layers, pass.map(tensor::Direction::name), of.row(sum, peak));
-            show::json(&ProfileLine::Layer { rank, layer, pass, layers, row });
-        }
-    }
-}
-
-fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
+fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>, views: &Views) -> Result<()> {
     let together = RankProfile::together(ranks);
     let many = ranks.len() > 1;
     let steps = together.steps / ranks.len();
@@ -120,7 +115,7 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
         peak.map_or_else(String::new, |peak| format!("; a core's measured peak is {peak:.0} GFLOP/s"));
     let (of, ms) =
         (if steps == 1 { "one step".into() } else { format!("mean of {steps} steps") }, together.ms());
-    out::line(&format!("{name}: {ms:.1} ms a step ({of}){peak_told}.\n"));
+    views.say(&format!("{name}: {ms:.1} ms a step ({of}){peak_told}.\n"))?;
     let cells = |sum: &Totals, each: &[&Totals]| cells(&together, ranks, sum, each, peak);
     let mut head = vec!["ms", "share"];
     head.extend(if many { &["least", "most"][..] } else { &[] });
@@ -130,7 +125,8 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
         [vec![kind.name().to_string()], cells(sum, &each)].concat()
     });
     let heads = [&["By kind"], &head[..]].concat();
-    out::line(&show::table(&heads, kinds).to_string());
+    views.table(&heads, kinds)?;
+    views.say("")?;
     let layers = together.layers.iter().map(|row| {
         let each: Vec<_> = ranks.iter().filter_map(|rank| rank.layer(row)).collect();
         let pass = row.pass.map_or("-", tensor::Direction::name);
@@ -138,10 +134,9 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
         [vec![count, pass.to_string()], cells(&row.sum, &each)].concat()
     });
     let heads = [&["By layer", "pass"], &head[..]].concat();
-    out::line(&format!("\n{}\n\n{LEGEND}", show::table(&heads, layers)));
-    if let Some(why) = beyond(&together, peak) {
-        out::line(why);
-    }
+    views.table(&heads, layers)?;
+    views.say(&format!("\n{LEGEND}"))?;
+    beyond(&together, peak).map_or(Ok(()), |why| views.say(why))
 }
 
 /// Explains a row above the peak, if there is one.

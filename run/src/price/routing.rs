@@ -18,7 +18,7 @@ struct EvalFile {
 /// # Errors
 /// If the file is not a routing, has other layers or another number of experts, or gives an expert more
 /// copies than there are tokens.
-pub(super) fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
+pub fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
     let layer = |block| Some((format!("blocks.{block}.mlp"), shape.experts(block)?));
     let layers: BTreeMap<String, Experts> = (0..shape.blocks).filter_map(layer).collect();
     match layers.values().next() {

@@ -1,44 +1,30 @@
 //! Prices for people: a summary, a row for each kind of rank, and the traffic of all ranks.
-use super::{Price, RankTraffic};
-use crate::cli::{out::line, show};
+use super::{Price, PriceRow, RankTraffic};
+use crate::event::{self, Observer, say};
+use crate::train::settings::Settings;
+use crate::words::amount;
 use comm::readable;
 use layers::counted;
-use run::train::settings::Settings;
+use parallel::Result;
 use std::collections::BTreeMap;
-use tensor::Category;
 
-/// Prints the prices of kinds of ranks.
-pub(super) fn print(prices: &[Price], of: &Settings) {
-    let held = |name: &&str| *name == "total" || prices.iter().any(|p| p.peak_bytes[name] > 0);
-    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).filter(held).collect();
-    let away = prices.iter().any(|p| p.away_bytes > 0);
-    let offloaded = if away { &["off device", "moves"][..] } else { &[] };
-    let alike = prices.iter().any(|p| p.ranks > 1);
-    let first = if alike { &["first rank", "ranks"][..] } else { &["rank"] };
-    let head = [first, &names[..], offloaded, &["GFLOP", "sends"]].concat();
-    let cells = |p: &Price| {
-        let mut row = vec![p.rank.to_string()];
-        row.extend(alike.then(|| p.ranks.to_string()));
-        row.extend(names.iter().map(|n| readable(p.peak_bytes[n] as u128)));
-        if away {
-            row.extend([p.away_bytes as u128, p.moved_bytes.into()].map(readable));
-        }
-        row.extend([format!("{:.2}", p.flops as f64 / 1e9), readable(p.traffic_bytes as u128)]);
-        row
-    };
+/// Tells the prices of kinds of ranks.
+pub(super) fn tell(rows: &[PriceRow], of: &Settings, observer: &Observer) -> Result<()> {
+    let prices: Vec<_> = rows.iter().map(|row| &row.price).collect();
     let layout = prices.first().map_or("none", |p| &p.layout);
     let ranks: usize = prices.iter().map(|p| p.ranks).sum();
-    line(&format!(
+    let step = format!(
         "A training step in {} under {layout}, {}: {} in {}.",
         of.number,
         counted(ranks, "rank"),
         counted(of.batch_size, "sequence"),
         counted(of.microbatches, "microbatch"),
-    ));
-    line(&summary(prices));
-    let each = if alike { "each kind of rank" } else { "each rank" };
-    line(&format!("\nPeak memory of {each}, in total and by category, each at its own time:\n"));
-    line(&format!("{}", show::table(&head, prices.iter().map(cells))));
+    );
+    say(&step, observer)?;
+    say(&summary(&prices), observer)?;
+    let each = if rows.iter().any(|row| row.alike) { "each kind of rank" } else { "each rank" };
+    say(&format!("\nPeak memory of {each}, in total and by category, each at its own time:\n"), observer)?;
+    event::tell_table(rows, observer)?;
     // summed over ranks, counts may overflow 64 bits
     let mut rank_traffic: Vec<(&RankTraffic, [u128; 3])> = Vec::new();
     for (more, ranks) in prices.iter().flat_map(|p| p.traffic.iter().map(move |more| (more, p.ranks))) {
@@ -48,20 +34,18 @@ pub(super) fn print(prices: &[Price], of: &Settings) {
             Some((_, all)) => all.iter_mut().zip(counts).for_each(|(all, more)| *all += more),
         }
     }
-    if !rank_traffic.is_empty() {
-        let cells = |(s, [calls, given, sent]): &(&RankTraffic, [u128; 3])| {
-            vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
-        };
-        line("\nTraffic of all ranks:\n");
-        line(&format!(
-            "{}",
-            show::table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells))
-        ));
+    if rank_traffic.is_empty() {
+        return Ok(());
     }
+    let cells = |(s, [calls, given, sent]): &(&RankTraffic, [u128; 3])| {
+        vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
+    };
+    say("\nTraffic of all ranks:\n", observer)?;
+    event::table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells), observer)
 }
 
 /// Describes the model, the fullest rank, and the work and the traffic of all ranks.
-fn summary(prices: &[Price]) -> String {
+fn summary(prices: &[&Price]) -> String {
     let all = |of: &dyn Fn(&Price) -> u128| prices.iter().map(|p| of(p) * p.ranks as u128).sum::<u128>();
     let mut by_axis: BTreeMap<&str, u128> = BTreeMap::new();
     for (more, ranks) in prices.iter().flat_map(|p| p.traffic.iter().map(move |more| (more, p.ranks))) {
@@ -71,10 +55,10 @@ fn summary(prices: &[Price]) -> String {
     let over = |(axis, bytes): (&&str, &u128)| format!("{} over {axis}", readable(*bytes));
     let mut text = format!(
         "The model has {} parameters. The fullest rank, {}, holds {}. All ranks do {} operations and send ",
-        show::amount(fullest.parameters as f64),
+        amount(fullest.parameters as f64),
         fullest.rank,
         readable(fullest.peak_bytes["total"] as u128),
-        show::amount(all(&|p| p.flops.into()) as f64),
+        amount(all(&|p| p.flops.into()) as f64),
     );
     let traffic = by_axis.iter().map(over).collect::<Vec<_>>().join(", ");
     text += if traffic.is_empty() { "nothing" } else { &traffic };

@@ -1,5 +1,5 @@
 //! Time of a step on a machine.
-use crate::cli::show::amount;
+use crate::words::amount;
 use kernels::Kernels;
 use parallel::{Layout, Result};
 use plan::clock::time;
@@ -10,13 +10,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Help on the machine.
-pub(super) const MACHINE: &str =
-    "Also print the time of a step on this machine: a100, a100-2022, h100, h200, or a file of JSON";
-
 /// Time of a step, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct MachineTime {
+pub struct MachineTime {
     /// The machine.
     pub machine: String,
     /// Seconds of a step.
@@ -34,7 +30,7 @@ impl MachineTime {
     ///
     /// # Errors
     /// If the layout does not fit.
-    pub(super) fn of<D: Kernels>(
+    pub fn of<D: Kernels>(
         layout: &Layout,
         job: &TrainingJob,
         microbatches: usize,
@@ -45,7 +41,7 @@ impl MachineTime {
         Ok(Self::new(&step, (job, model_flops::<D>(job)?), (&machine, layout.ranks())))
     }
     /// Describes a step of a model that has these operations, on a number of ranks.
-    pub(crate) fn new(
+    pub fn new(
         step: &StepTime,
         (job, flops): (&TrainingJob, f64),
         (machine, ranks): (&Machine, usize),
@@ -60,19 +56,19 @@ impl MachineTime {
         }
     }
     /// Seconds by use in words, the longest first.
-    pub(crate) fn spent(&self) -> String {
+    pub fn spent(&self) -> String {
         spent(&self.parts, self.seconds)
     }
 }
 
 /// Seconds by use and of the bubble, of those that take time.
-pub(crate) fn used(parts: &[f64], bubble: f64) -> BTreeMap<&'static str, f64> {
+pub fn used(parts: &[f64], bubble: f64) -> BTreeMap<&'static str, f64> {
     let all = Part::ALL.iter().map(|part| (part.name(), parts[*part as usize]));
     all.chain([("bubble", bubble)]).filter(|(_, seconds)| *seconds > 0.0).collect()
 }
 
 /// Seconds by use in words, the longest first, with their shares of `all` seconds.
-pub(crate) fn spent(parts: &BTreeMap<&'static str, f64>, all: f64) -> String {
+pub fn spent(parts: &BTreeMap<&'static str, f64>, all: f64) -> String {
     let mut parts: Vec<_> = parts.iter().collect();
     parts.sort_by(|a, b| b.1.total_cmp(a.1));
     let words = parts

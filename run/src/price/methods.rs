@@ -6,7 +6,7 @@
 //! ```
 //! So which one is cheapest depends on `α·β` alone. Compute that hides traffic is left out.
 use super::Cost;
-use crate::cli::show;
+use crate::event::{self, Observer};
 use comm::{Axes, Axis, Link, Op, Traffic, readable};
 use layers::{Choice, TokenShards};
 use parallel::{Layout, Result, strategies};
@@ -101,8 +101,11 @@ fn cheapest(costs: &[(usize, usize)], i: usize) -> Option<(usize, Option<usize>)
     (from < to).then_some((from, (to < usize::MAX).then_some(to)))
 }
 
-/// Describes the methods as a table for people.
-pub(super) fn reported(methods: &[Method]) -> String {
+/// Tells the methods as a table for people, if there are any.
+pub(super) fn tell(methods: &[Method], observer: &Observer) -> Result<()> {
+    if methods.is_empty() {
+        return Ok(());
+    }
     let over = |method: &Method| match method.cheapest {
         None => "no link".to_string(),
         Some((0, None)) => "all links".into(),
@@ -114,13 +117,14 @@ pub(super) fn reported(methods: &[Method]) -> String {
         let [bytes, peak] = [method.bytes, method.peak_bytes].map(|n| readable(n as u128));
         vec![method.layout.clone(), method.latencies.to_string(), bytes, peak, over(method)]
     };
-    let head = ["layout", "latencies", "sends", "peak", "cheapest"];
-    format!(
+    event::say(
         "\nAttention over shared tokens, on the busiest rank in a step. A method is cheapest over links whose latency \
          times\nbandwidth is in its range (5 us and 50 GB/s make 250 kB); a ring also hides its messages behind \
-         compute:\n\n{}",
-        show::table(&head, methods.iter().map(row))
-    )
+         compute:\n",
+        observer,
+    )?;
+    let heads = ["layout", "latencies", "sends", "peak", "cheapest"];
+    event::table(&heads, methods.iter().map(row), observer)
 }
 
 #[cfg(test)]

@@ -1,0 +1,61 @@
+//! The end of a training run, in words and tables.
+use super::{TrainArgs, stragglers};
+use crate::cli::{loads, profile};
+use crate::draw::timeline;
+use crate::views::Views;
+use comm::Trace;
+use layers::counted;
+use parallel::Result;
+use parallel::dtype::DtypeName;
+use run::device::DeviceName;
+use run::event::RunEvent;
+use run::train::data::TrainData;
+use run::train::stragglers::stragglers;
+use run::train::{Finished, TrainRun};
+
+impl TrainArgs {
+    /// Shows the end of a run, and what flags ask for besides.
+    ///
+    /// # Errors
+    /// If a view fails.
+    pub(super) fn ended(&self, run: &TrainRun, finished: &Finished, views: &Views) -> Result<()> {
+        if let Some(why) = finished.evaluations.ended(run.source) {
+            let words = format!("note: the run ends after step {}: {why}", finished.steps);
+            views.see(&RunEvent::Note(&words))?;
+        }
+        if let TrainData::Digits(digits) = run.source {
+            views.records(&finished.epochs)?;
+            let test = digits.test.len();
+            views.say(&format!(
+                "\nloss: the epoch's mean in training; accuracy: on {test} test pictures, after it"
+            ))?;
+        } else {
+            let bits = |bits| format!("; {bits:.3} bits a byte on the held-out text");
+            let held_out = finished.held_out_bits_per_byte.map(bits).unwrap_or_default();
+            views.say(&format!("{} done{held_out}", counted(finished.steps, "step")))?;
+        }
+        views.say(&run.out.as_ref().map_or_else(
+            || "nothing was saved; --out DIR keeps the model".into(),
+            |dir| format!("the model is in {}", dir.display()),
+        ))?;
+        if !finished.experts.is_empty() {
+            views.object(&serde_json::json!({ "experts": finished.experts }))?;
+        }
+        loads::loads(&finished.experts, views)?;
+        if self.stragglers {
+            stragglers::tell(&stragglers(&finished.waits, run.layout.ranks()), views)?;
+        }
+        views.details(|observer| {
+            let runs = run.network.trace.as_ref().map_or_else(Vec::new, Trace::runs);
+            let svg = runs.last().and_then(timeline::draw);
+            let title = "What each rank did in a step, as measured.";
+            svg.map_or(Ok(()), |svg| observer(&RunEvent::Picture { title, svg: &svg }))
+        })?;
+        if self.profile {
+            // the dtype of the measured peak
+            let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, DtypeName::F32);
+            profile::tell(&run.network, own.then(|| bench::peak_gflops(run.layout.ranks())), views)?;
+        }
+        Ok(())
+    }
+}
