@@ -1,9 +1,11 @@
 //! Drawings: schedules and attention of context ranks in a terminal and as diagrams, timelines and curves of
 //! runs.
 pub(crate) mod blocks;
+pub mod compared;
 pub mod context;
 pub mod curves;
 pub mod details;
+pub mod epochs;
 pub mod front;
 pub mod mesh;
 mod picture;

@@ -10,11 +10,13 @@ pub mod report;
 pub mod tensorboard;
 pub mod view;
 
+use crate::cli::watch::ProgressWatch;
 use parallel::{Error, Result};
+use progress::Progress;
 use run::event::{self, Observer, RunEvent, RunRecord};
 use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use view::{RunView, ViewContext, ViewInfo};
 
 /// The views that have flags.
@@ -40,6 +42,11 @@ impl Views {
     /// Adds a view.
     pub fn add(&mut self, view: impl RunView + 'static) {
         self.all().push(Box::new(view));
+    }
+    /// Adds progress on standard error, which is cleared before results are printed.
+    pub(crate) fn watched(mut self, watch: impl Into<Arc<ProgressWatch>>) -> Self {
+        self.all().insert(0, Box::new(Progress { watch: watch.into(), quiet: false, epochs: false }));
+        self
     }
     /// Opens the views of flags, each with its path.
     ///

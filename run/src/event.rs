@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// Something that happens in a run.
 pub enum RunEvent<'a> {
-    /// Work goes on: `done` of `of` parts.
+    /// Work goes on: `done` of `of` parts; of 0, if their number is not known.
     Progress {
         /// The parts, in words.
         what: &'a str,
@@ -213,6 +213,14 @@ impl RunRecord for ObjectRecord {
 
 /// An observer of a run: rank 0 calls it, from its own thread. An error ends the run.
 pub type Observer<'a> = dyn Fn(&RunEvent) -> Result<()> + Sync + 'a;
+
+/// Tells an observer what is being done, for a while that is not known.
+///
+/// # Errors
+/// That of the observer.
+pub fn doing(what: &str, observer: &Observer) -> Result<()> {
+    observer(&RunEvent::Progress { what, done: 0, of: 0 })
+}
 
 /// Tells an observer words for people.
 ///

@@ -41,7 +41,11 @@ const ARROWS: [Arrow; 19] = [
     // models: for its files
     ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]),
     ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "plan", "prove"], &[]),
-    ("run", &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "bench"], &[]),
+    (
+        "run",
+        &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench"],
+        &[],
+    ),
     (
         "equipart",
         &[

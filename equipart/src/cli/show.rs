@@ -1,16 +1,12 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{self, line, note};
-use crate::commands::compare::{LayoutRow, Workload};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use comm::readable;
-use layers::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
-use parallel::dtype::DtypeName;
 use parallel::measure::PeakBytes;
 use parallel::{Result, measure};
 use serde::Serialize;
-use std::collections::BTreeSet;
 use tensor::Scalar;
 
 /// Prints one object on one line.
@@ -37,13 +33,18 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
     table
 }
 
-/// Fits a table to the terminal width by wrapping its first column: between words, or after their commas.
+/// Fits a table to the terminal width by wrapping its first column: between words, or after their commas. A
+/// table whose other columns leave no room for the head of the first is left as it is.
 pub(crate) fn fitted(mut table: Table) -> Table {
     const PADDING: usize = 2; // of a column
     let columns = out::terminal().1.min(1000) as u16;
     let others = table.column_max_content_widths().into_iter().skip(1);
     let others: usize = others.map(|width| PADDING + usize::from(width)).sum();
     let room = usize::from(columns).saturating_sub(others + PADDING);
+    let head = table.header().and_then(|head| Some(head.cell_iter().next()?.content()));
+    if head.is_some_and(|head| head.lines().any(|line| line.chars().count() > room)) {
+        return table;
+    }
     for row in table.row_iter_mut() {
         let mut cells: Vec<_> = row.cell_iter().cloned().collect();
         cells.first_mut().into_iter().for_each(|first| *first = Cell::new(broken(&first.content(), room)));
@@ -74,132 +75,6 @@ fn broken(text: &str, room: usize) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-pub(crate) fn comparison(origin: &str, number: DtypeName, rows: &[LayoutRow]) {
-    let step = rows.iter().find_map(|row| row.microbatches).map(|n| counted(n, "microbatch"));
-    let step = step.map_or_else(String::new, |n| format!("\nA training step has {n}."));
-    line(&format!("The model is {origin}, the run in {number}.{step}"));
-    let is_narrow = number.stored().bitsize() == 16;
-    let other = if is_narrow { DtypeName::F32 } else { DtypeName::Bf16 };
-    for (workload, title, per) in [
-        (Workload::Inference, "Generating text", "a token"),
-        (Workload::Training, "One training step", "a step"),
-    ] {
-        let of_this = || rows.iter().filter(|r| r.workload == workload);
-        let text = workload == Workload::Inference;
-        let in_other = format!("in {other}");
-        let (sent, tokens_equal) = (format!("sent\n{per}"), if text { &["tokens"][..] } else { &[] });
-        let unit = of_this().next().map_or("token/s", |row| row.rate.unit());
-        let head = [&[title, unit, "holds", &in_other, &sent, "field"], tokens_equal, &["error"]].concat();
-        let cells = |r: &LayoutRow| {
-            let mut row = vec![
-                r.name.clone(),
-                speed_of(r),
-                readable(r.most_bytes() as u128),
-                readable(r.peak_bytes_by_number[other.name()] as u128),
-                readable(r.traffic_bytes as u128),
-                (if r.equal { "equal" } else { "DIFFERENT" }).into(),
-            ];
-            row.extend(text.then(|| tokens(r)));
-            row.push(format!("x{:.2}", r.error_ratio));
-            row
-        };
-        if of_this().next().is_some() {
-            line(&format!("\n{}", fitted(table(&head, of_this().map(cells)))));
-        }
-    }
-    for words in dominating(rows).into_iter().chain(unsteady(rows.iter().filter_map(|row| row.spread))) {
-        line(&words);
-    }
-    for row in rows.iter().filter(|r| r.workload == Workload::Inference) {
-        if let Some(t) = &row.tie {
-            line(&format!(
-                "{}: text {} differs from token {} on, a tie within rounding (margin {:.1e}, bound {:.1e}).",
-                row.name, t.sequence, t.token, t.margin, t.bound
-            ));
-        }
-        if let Some(note) = &row.note {
-            line(&format!("{}: {note}.", row.name));
-        }
-    }
-    for text in FOOTNOTES {
-        line(&text.replace("token/s", rows.first().map_or("token/s", |row| row.rate.unit())));
-    }
-    if number == DtypeName::F64 {
-        line("In f64 the unsplit run's error is 0; there the unit is one rounding of the largest value.");
-    }
-    let never: BTreeSet<_> = rows.iter().flat_map(|row| &row.never_ran).collect();
-    if !never.is_empty() {
-        line(&format!(
-            "This covers this model and this work only: {} of other models and steps did not run here\n\
-             (--json lists them); `equipart prove` without a model proves them, on small models.",
-            counted(never.len(), "feature")
-        ));
-    }
-}
-
-/// Tokens or pictures a second, and the spread of the runs: `17.0k ±3 %`.
-fn speed_of(row: &LayoutRow) -> String {
-    let speed = run::words::speed(row.rate.number());
-    row.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
-}
-
-/// One line for each row that holds at most 0.6 of the unsplit model's memory on a rank, holds less than
-/// `standard`, and is faster than `standard`.
-fn dominating(rows: &[LayoutRow]) -> Vec<String> {
-    let named = |name| rows.iter().find(|row| row.name == name);
-    let (Some(unsplit), Some(standard)) = (named("unsplit"), named("standard")) else { return Vec::new() };
-    let beats = |row: &&LayoutRow| {
-        row.most_bytes() <= 0.6 * unsplit.most_bytes()
-            && row.most_bytes() < standard.most_bytes()
-            && row.is_faster(standard)
-    };
-    let words = |row: &LayoutRow| {
-        format!(
-            "{} dominates standard: {:.2} of the unsplit model's memory ({:.2} of standard's), x{:.2} of standard's tokens.",
-            row.name,
-            row.most_bytes() / unsplit.most_bytes(),
-            row.most_bytes() / standard.most_bytes(),
-            row.rate.number() / standard.rate.number()
-        )
-    };
-    rows.iter().filter(beats).map(words).collect()
-}
-
-/// Spread from which on a comparison's speeds are doubted.
-const UNSTEADY: f64 = 0.25;
-
-/// Warns of speeds that differ much from run to run, as they do where other programs use the cores.
-fn unsteady(spreads: impl Iterator<Item = f64>) -> Option<String> {
-    let most = spreads.fold(0.0, f64::max);
-    let words = || {
-        let part = 100.0 * most;
-        format!(
-            "Speeds differ by ±{part:.0} % from run to run: other programs use the cores; compare on idle ones."
-        )
-    };
-    (most > UNSTEADY).then(words)
-}
-
-/// Footnotes that explain the columns of a comparison.
-const FOOTNOTES: [&str; 7] = [
-    "\ntoken/s: median of the runs, ± half of their interquartile range; rows whose ± overlap are equally",
-    "fast. holds: peak of the fullest rank; in another dtype, as priced. sent: by all ranks. field: the",
-    "same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit: in",
-    "generation the logits that choose each token, read with a cache, one token at a time; in training",
-    "the loss, the norm, gradients and new weights. tokens: as in the unsplit run. error: against f64,",
-    "as a multiple of the unsplit run's error (on stale weights, or on fewer, against the same in f64).",
-    "--json has exact bytes, seconds, and memory by phase.",
-];
-
-fn tokens(row: &LayoutRow) -> String {
-    match (row.tokens_equal, &row.tie) {
-        (None, _) => "-".into(),
-        (Some(true), _) => "equal".into(),
-        (Some(false), Some(tie)) => format!("tie at {}", tie.token),
-        (Some(false), None) => "DIFFERENT".into(),
-    }
-}
-
 pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Tokenizer>) -> Result<()> {
     for t in &generated.texts {
         match tokenizer {
@@ -227,13 +102,6 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Kills: a busy machine whose speeds look as those of an idle one, a warning of an idle one.
-    #[test]
-    fn speeds_that_differ_from_run_to_run_are_doubted() {
-        assert!(unsteady([0.03, 1.51].into_iter()).is_some_and(|words| words.contains("±151 %")));
-        assert_eq!(unsteady([0.25, 0.0].into_iter()), None);
-    }
 
     /// Kills: a word broken in the middle of a layout's part, a comma that is lost, a line that would have
     /// fitted.

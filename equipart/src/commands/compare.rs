@@ -1,58 +1,28 @@
-//! `compare`: the same work under several layouts, with time, memory, traffic, and equality in three ways:
-//! the field's verdict on this work under this layout, equal tokens, and the error against f64 as a multiple
-//! of the unsplit run's own error (in f64, which has none: of one rounding).
-mod epochs;
-mod error;
+//! `compare`: the same work under several layouts, with time, memory, traffic and equality.
 mod flags;
-mod held;
-mod partitioning;
-mod row;
-mod timed;
-mod work;
+mod ways;
 
 pub(crate) use flags::{CompareArgs, SECONDS};
-pub use partitioning::Partitioning;
-pub use row::{LayoutRow, Rate, Tie, Workload};
-pub use work::{Comparison, Data};
 
 use super::Run;
 use crate::cli::pictures::refuse;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{self, any_ids, learner, out, pictures, show};
-use layers::{GradientScaling, LossScaling, OptimizerKind, SGD, counted};
-use models::Model;
-use models::generate::{Generated, Prompts, Text, all_logits};
+use crate::cli::{self, any_ids, learner, out, pictures};
+use crate::draw::{compared, details, epochs};
+use crate::views::Views;
+use layers::SGD;
+use models::digits::Digits;
 use models::text::Corpus;
-use parallel::dtype::RunDevice;
-use parallel::measure;
-use parallel::pipeline::Pipeline;
-use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, bail, budget, price, session};
-use prove::cases::never_ran;
-use prove::{OracleTraces, Subject, prove_in};
-use run::in_device;
-use run::train::settings::sequences;
-use tensor::{Bf16, Cpu, Device, Key, Real, Scalar};
-use timed::row;
+use models::{Model, TrainableModel};
+use parallel::Result;
+use run::compare::{Comparison, Data, LayoutRow, Partitioning};
+use run::event::RunEvent;
+use run::train::data::TrainData;
+use run::train::epochs::steps;
+use run::train::settings::{Settings, at_least_1};
 
-/// Sizes of the work.
-const PROMPTS: usize = 4;
-const PROMPT: usize = 16;
-const NEW: usize = 32;
-const SEQUENCES: usize = 4;
-/// The most microbatches of a step.
-const MOST_MICROBATCHES: usize = 1024;
-/// Tokens of a step, however many sequences its microbatches and data ranks need: each sequence has a few,
-/// and no more than most models have positions for.
-const TOKENS: usize = 256;
-const SEQ: [usize; 2] = [16, 64];
-/// The longest time that a row may be measured: an hour, in seconds.
-const LONGEST: f64 = 3600.0;
-/// Limit of the gradient's norm in a training step.
-const CLIP: f64 = 1.0;
+/// Learning rate of a compared step.
 const LR: f64 = 0.1;
-/// Models with more parameters give the field one short sequence instead of the whole batch.
-const LARGE: usize = 20_000_000;
-const LARGE_TOKENS: usize = 16;
 
 /// Number of microbatches that satisfies the schedule of every way; at least 2, so that gradients are
 /// accumulated.
@@ -60,327 +30,105 @@ fn usual_microbatches(ways: &[Partitioning]) -> usize {
     ways.iter().map(|way| way.layout.usual_microbatches()).max().unwrap_or(1).max(2)
 }
 
+/// Texts or pictures that the model reads and learns.
+enum ReadData {
+    Text(Box<Model>, Corpus),
+    Digits(Digits),
+}
+
+impl ReadData {
+    /// Reads the data of the flags.
+    fn of(a: &CompareArgs, model: &TrainableModel) -> Result<Self> {
+        let Some(text) = &model.text else {
+            pictures::only_text(&[("requests", a.requests)])?;
+            return Ok(Self::Digits(pictures::digits(a.data.as_deref())?));
+        };
+        refuse(&[("epochs", a.epochs.is_some())], "--model mlp; a model of text")?;
+        let seq = text.config.positions.min(64);
+        let corpus = match a.data.as_deref() {
+            None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
+            data => cli::corpus(data, seq, &text.tokenizer()?)?,
+        };
+        Ok(Self::Text(Box::new(text.clone()), corpus))
+    }
+    fn data(&self) -> Data<'_> {
+        match self {
+            Self::Text(model, corpus) => Data::Text(model, corpus),
+            Self::Digits(digits) => Data::Digits(digits),
+        }
+    }
+}
+
 impl Run for CompareArgs {
     const BY_PROCESSES: bool = true;
 
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
-        if !(0.0..=LONGEST).contains(&a.seconds) {
-            bail!("--seconds is {}; it must be 0 to {LONGEST}", a.seconds);
-        }
-        if let Some(n) = a.microbatches.filter(|n| !(1..=MOST_MICROBATCHES).contains(n)) {
-            bail!("--microbatches is {n}; it must be 1 to {MOST_MICROBATCHES}");
-        }
         let model = learner(a.model.as_ref(), &a.pictures)?;
-        let (corpus, digits);
-        let data = match &model.text {
-            None => {
-                pictures::only_text(&[("requests", a.requests)])?;
-                digits = pictures::digits(a.data.as_deref())?;
-                Data::Digits(&digits)
-            }
-            Some(text) => {
-                refuse(&[("epochs", a.epochs.is_some())], "--model mlp; a model of text")?;
-                let seq = text.config.positions.min(64);
-                corpus = match a.data.as_deref() {
-                    None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
-                    data => cli::corpus(data, seq, &text.tokenizer()?)?,
-                };
-                Data::Text(text, &corpus)
-            }
-        };
-        let (ways, experiment) = partitioning::asked(&a, &model.design)?;
+        let source = ReadData::of(&a, &model)?;
+        let (ways, experiment) = ways::asked(&a, &model.design)?;
         let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
         let engine = a.number.device.open(most, &out::note)?;
-        let watch = ProgressWatch::spinner();
         let mut layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
         if most > 1 {
             layouts.retain(|layout| layout.ranks() > 1); // the unsplit work needs one rank of any number
         }
         let network = a.network.network(None)?;
         let network = a.processes.join(network, (&layouts, engine), a.on_ranks.split.as_ref(), &[])?;
-        let microbatches = a.microbatches.unwrap_or_else(|| usual_microbatches(&ways));
         let work = Comparison {
             model: &model,
-            data,
-            ways,
+            data: source.data(),
             learns: !experiment,
             network,
-            microbatches,
+            microbatches: a.microbatches.unwrap_or_else(|| usual_microbatches(&ways)),
+            ways,
             optimizer: a.constants.of(a.optimizer.unwrap_or(SGD), LR)?,
             seconds: a.seconds,
         };
-        if let Some(epochs) = a.epochs {
-            return epochs::run(&work, &a, epochs, json);
+        work.check()?;
+        a.views.open(json, "this run", "")?.watched(ProgressWatch::spinner()).during(|views| {
+            let right = if a.epochs.is_some() { a.epochs(&work, views) } else { a.rows(&work, views) };
+            a.network.keep_trace(&work.network, right)
+        })
+    }
+}
+
+impl CompareArgs {
+    /// Compares steps and generation. Returns true if all rows are right.
+    fn rows(&self, work: &Comparison, views: &Views) -> Result<bool> {
+        let number = (self.number.device, self.number.name);
+        let rows = work.run(number, &|event: &RunEvent| views.see(event))?;
+        match compared::draw(&rows) {
+            Ok(svg) => self.picture(&svg, views)?,
+            Err(why) if self.svg.is_some() => return Err(why),
+            Err(_) => {}
         }
-        let rows = a.network.keep_trace(
-            &work.network,
-            in_device!((a.number.device, a.number.name), D => compare::<D>(&work, &|what| watch.say(what))),
-        )?;
-        watch.done();
-        show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
-        if let Some(file) = a.svg.as_ref().filter(|_| !out::is_silent()) {
-            tensor::files::replace_file(file, partitioning::picture(&rows)?.as_bytes())?;
-        }
+        views.details(|observer| details::compared(work, number, &rows, observer))?;
         Ok(rows.iter().all(LayoutRow::is_right))
     }
-}
-
-/// Runs the comparison; `watch` receives the current activity.
-///
-/// # Errors
-/// If a layout does not fit the model or the work, memory is too small, or a rank fails.
-pub fn compare<D: RunDevice>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
-    let ways = work.all_ways();
-    let layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
-    for layout in &layouts {
-        layout.fits(&work.model.design)?;
-    }
-    work.network.fits(&layouts)?;
-    let text = if let Data::Text(model, corpus) = work.data { Some((model, corpus)) } else { None };
-    let request = text.map(|(model, corpus)| request(work, model, corpus));
-    let held = budget::all(ways.iter().map(|way| held::bytes::<D>(work, way, request.as_ref())))?;
-    for (layout, bytes) in layouts.iter().zip(held) {
-        let here = work.network.here(layout); // ranks, or processes, each with the unsplit work
-        let (ranks, bytes) =
-            if layout.ranks() > 1 { (layout.ranks(), bytes) } else { (here, bytes * here as u128) };
-        budget::fits::<D::Place>(format_args!("comparing {layout}"), [here, ranks], bytes)?;
-    }
-    let (mut judged, mut rows) = (Vec::new(), Vec::new());
-    if let (Some((model, _)), Some(request)) = (text, &request) {
-        let generated = timed::generating::<D>((work, model), &ways, request, watch)?;
-        judged = verdicts(work, &ways, texts(&generated[0].0), watch)?;
-        rows = inference::<D>((work, model), &ways, request, &generated)?;
-    } else {
-        judged.extend(verdicts(work, &ways, Vec::new(), watch)?);
-    }
-    if work.learns {
-        let ways: Vec<_> = ways.into_iter().filter(Partitioning::trains).collect();
-        rows.extend(training::<D>(work, &ways, watch)?);
-    }
-    for (row, judged) in rows.iter_mut().zip(judged) {
-        (row.equal, row.note, row.never_ran) = judged;
-    }
-    Ok(rows)
-}
-
-/// The prompts of the inference work: at least one for every data rank.
-fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
-    let room = model.config.positions;
-    let prompt = PROMPT.min(room / 2).max(1);
-    let pairs = corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
-    let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
-    Prompts { prompts, max_new: NEW.min(room - prompt), ..Prompts::default() }
-}
-
-/// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data
-/// rank.
-fn batch(work: &Comparison) -> Result<Batch> {
-    let n = SEQUENCES.max(work.microbatches * work.data_ranks());
-    let sequences = match work.data {
-        Data::Text(model, corpus) => {
-            let seq = (TOKENS / n).clamp(SEQ[0], SEQ[1]);
-            sequences(corpus.batch(0, 0, n, seq.min(model.config.positions)))
+    /// Shows the picture of the rows, and writes it to the file of the flag.
+    fn picture(&self, svg: &str, views: &Views) -> Result<()> {
+        if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
+            tensor::files::replace_file(file, svg.as_bytes())?;
         }
-        Data::Digits(digits) => {
-            (0..n.max(SEQ[1]).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
-        }
-    };
-    Batch::new(sequences, work.microbatches)
-}
-
-/// Subject of the proof under a layout: the generated texts and the batch. A large model gets a short
-/// sequence for each data rank instead, to read and to learn, and a note on it.
-fn subject(
-    work: &Comparison,
-    layout: &Layout,
-    texts: Vec<(Vec<u32>, usize)>,
-) -> Result<(Subject, Option<String>)> {
-    let design = &work.model.design;
-    let of = |texts, batch| Subject {
-        model: design.clone(),
-        texts,
-        steps: vec![(batch, LR)],
-        optimizer: (work.optimizer, Some(CLIP).into()),
-        narrowed: None,
-        stale: None,
-        sparse: None,
-    };
-    let Data::Text(model, corpus) = work.data else { return Ok((of(texts, batch(work)?), None)) };
-    if price::parameters(design)? <= LARGE {
-        return Ok((of(texts, batch(work)?), None));
+        views.see(&RunEvent::Picture { title: "The rows above as a picture.", svg })
     }
-    let (ranks, tokens) = (layout.tokens().data_ranks(), LARGE_TOKENS.min(model.config.positions));
-    let pairs = corpus.batch(0, 0, ranks, tokens);
-    let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
-    let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
-    Ok((of(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
-}
-
-/// Verdict of the field on a row: whether all is equal, a note on the subject, and the parts that never ran.
-type FieldVerdict = (bool, Option<String>, Vec<&'static str>);
-
-/// The generated texts, each with the length of its prompt.
-fn texts<E: Scalar>(generated: &Generated<E>) -> Vec<(Vec<u32>, usize)> {
-    generated.texts.iter().map(|t| (t.ids.clone(), t.ids.len() - t.margins.len())).collect()
-}
-
-/// Verdicts of the field on each row, in this model's shape: first the logits of the texts, read as they were
-/// generated, under each layout; then a training step under each.
-fn verdicts(
-    work: &Comparison,
-    ways: &[Partitioning],
-    texts: Vec<(Vec<u32>, usize)>,
-    watch: &dyn Fn(&str),
-) -> Result<Vec<FieldVerdict>> {
-    let number = work.network.processes.as_ref().map_or(std::process::id().into(), |all| all.number());
-    let key = Key(tensor::mix(number ^ 0x636f_6d70));
-    let (keys, mut judged) = ([key, key.next()], [Vec::new(), Vec::new()]);
-    let truths = OracleTraces::default();
-    for (n, way) in ways.iter().enumerate() {
-        let layout = &way.layout;
-        if let Some(known) =
-            ways[..n].iter().position(|before| (before.layout, before.is_found) == (*layout, way.is_found))
-        {
-            for all in judged.iter_mut().filter(|all: &&mut Vec<FieldVerdict>| !all.is_empty()) {
-                all.push(all[known].clone());
-            }
-            continue;
-        }
-        watch(&format!("proving {layout}"));
-        let (subject, note) = subject(work, layout, texts.clone())?;
-        let never = never_ran(&subject, layout);
-        let Subject { texts, steps, .. } = subject.clone();
-        let halves = [
-            Subject { texts, steps: Vec::new(), ..subject.clone() },
-            Subject { steps, texts: Vec::new(), ..subject },
-        ];
-        let halves =
-            &halves[usize::from(matches!(work.data, Data::Digits(_)))..if work.learns { 2 } else { 1 }];
-        let world = &prove::world(layout, &way.checks(&work.network))?;
-        for (half, judged) in halves.iter().zip(&mut judged) {
-            let equal = prove_in(world, half, way.scheme(), &keys, &truths, &|_| ())?.equal;
-            judged.push((equal, note.clone(), never.clone()));
-        }
-    }
-    let [mut first, second] = judged;
-    first.extend(second.into_iter().zip(ways).filter(|(_, way)| way.trains()).map(|(judged, _)| judged));
-    Ok(first)
-}
-
-/// One row for each layout.
-fn inference<D: RunDevice>(
-    (work, model): (&Comparison, &Model),
-    ways: &[Partitioning],
-    request: &Prompts,
-    generated: &[(Generated<D::Elem>, timed::RowTimes)],
-) -> Result<Vec<LayoutRow>> {
-    let alone = &generated[0].0.texts;
-    let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();
-    let here = Network::default();
-    let truth = all_logits::<Cpu<f64>>(model, (&Layout::default(), &here), &texts)?;
-    let (mut rows, mut own) = (Vec::new(), 0.0);
-    for (n, (way, (generated, timed))) in ways.iter().zip(generated).enumerate() {
-        let layout = &way.layout;
-        let over = (layout, &way.checks(&work.network));
-        let logits = all_logits::<D>(model, over, &texts)?;
-        let error = if layout.is_sparse() {
-            error::largest(&logits, &all_logits::<Cpu<f64>>(model, over, &texts)?)
-        } else {
-            error::largest(&logits, &truth)
+    /// Trains a classifier for epochs with the settings of `train`. Returns true if all rows are equal.
+    fn epochs(&self, work: &Comparison, views: &Views) -> Result<bool> {
+        let Data::Digits(digits) = work.data else { unreachable!("a model of text has no epochs") };
+        let source = TrainData::Digits(digits.clone());
+        let (usual, epochs) = (Settings::usual(&source, self.optimizer), self.epochs.unwrap_or_default());
+        at_least_1(&[("epochs", epochs)])?;
+        let settings = Settings {
+            steps: epochs.saturating_mul(steps(digits, usual.batch_size)),
+            optimizer: self.constants.of(usual.optimizer, usual.lr)?,
+            loss_scaling: self.number.name.loss_scaling(),
+            number: self.number.name,
+            device: self.number.device,
+            ..usual
         };
-        own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
-        // Decoding and a whole forward round differently: allow as much slack again.
-        let tied = || parts(&generated.texts, alone, 4.0 * (own + error));
-        let tie = (!layout.is_sparse()).then(tied).flatten(); // a sparse model has its own tokens
-        let (taken, tokens) = (&generated.taken, generated.new_tokens());
-        let rate = Rate::TokensPerSecond(tokens as f64 / timed.median);
-        let request = way.request(request);
-        let numbers = [
-            request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest.total,
-            request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest.total,
-        ];
-        rows.push(LayoutRow {
-            prefill_seconds: Some(generated.prefill_seconds),
-            tokens_equal: (!layout.is_sparse()).then_some(tie.is_none()),
-            tie: tie.filter(|t| t.margin <= t.bound),
-            traffic_bytes: measure::wire(taken) / tokens.max(1),
-            ..row(Workload::Inference, way, (taken, *timed, rate), numbers, error::ratio(error, own))
-        });
+        let rows = work.run_epochs(&settings, self.microbatches, &|event: &RunEvent| views.see(event))?;
+        self.picture(&epochs::draw(&rows), views)?;
+        Ok(rows.iter().all(|row| row.equal))
     }
-    Ok(rows)
-}
-
-/// Finds the first token that differs, with the margin of its choice and the bound on the rounding error.
-fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
-    texts.iter().zip(alone).enumerate().find_map(|(sequence, (a, b))| {
-        let token = a.ids.iter().zip(&b.ids).position(|(a, b)| a != b)?;
-        let prompt = b.ids.len() - b.margins.len();
-        Some(Tie { sequence, token, margin: b.margins[token - prompt], bound })
-    })
-}
-
-/// Returns true if training under a layout is compared with its own run in f64: it is on stale weights, or on
-/// fewer.
-fn has_own_truth(layout: &Layout) -> bool {
-    layout.pipeline().schedule.updates_each() || layout.is_sparse()
-}
-
-/// One row for each way.
-fn training<D: RunDevice>(
-    work: &Comparison,
-    ways: &[Partitioning],
-    watch: &dyn Fn(&str),
-) -> Result<Vec<LayoutRow>> {
-    let batch = batch(work)?;
-    let truth = new_weights::<Cpu<f64>>(work, &Layout::default().into(), &batch)?;
-    let (mut rows, mut own) = (Vec::new(), 0.0);
-    let steps = timed::steps::<D>(work, ways, &batch, watch)?;
-    for (n, (way, (taken, timed))) in ways.iter().zip(steps).enumerate() {
-        let layout = &way.layout;
-        let weights = new_weights::<D>(work, way, &batch)?;
-        let error = if has_own_truth(layout) {
-            error::largest(&weights, &new_weights::<Cpu<f64>>(work, way, &batch)?)
-        } else {
-            error::largest(&weights, &truth)
-        };
-        own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
-        let numbers = [
-            held::step_peak::<Cpu<f32>>(work, way, &batch)?,
-            held::step_peak::<Cpu<Bf16>>(work, way, &batch)?,
-        ];
-        let rate = batch.tokens() as f64 / timed.median;
-        let of_pictures = matches!(work.data, Data::Digits(_));
-        let rate = if of_pictures { Rate::PicturesPerSecond(rate) } else { Rate::TokensPerSecond(rate) };
-        let taken = (&taken[..], timed, rate);
-        let row = row(Workload::Training, way, taken, numbers, error::ratio(error, own));
-        rows.push(LayoutRow { microbatches: Some(work.microbatches), ..row });
-    }
-    Ok(rows)
-}
-
-fn trainer<D: RunDevice>(work: &Comparison, at: &BuildContext<D>) -> Result<Trainer<D>> {
-    Trainer::new(at, &work.model.design, optimizer::<D>(work, &at.pipeline))
-}
-
-/// The optimizer of training rows under a pipeline.
-fn optimizer<D: Device>(work: &Comparison, pipeline: &Pipeline) -> (OptimizerKind, GradientScaling) {
-    let loss = LossScaling::usual::<D::Elem>();
-    (work.optimizer, GradientScaling { clip: pipeline.clip(Some(CLIP)), loss })
-}
-
-/// All weights after one step. Gathering needs memory of its own, so this is a separate run.
-fn new_weights<D: RunDevice>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<Vec<f64>> {
-    let world = way.checks(&work.network).world(&way.layout, "a step")?;
-    let mut ranks = session::run((way.scheme::<D>(), &world), work.model.values(), |at: BuildContext<D>| {
-        let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
-        trainer.step(batch, LR)?;
-        let params = trainer.model().params();
-        for of in parallel::named(&work.model.design, &params, at.mesh)? {
-            let whole = parallel::whole(at.device, &of, at.mesh, |i| params[i].gather(at.mesh))?;
-            weights.extend(whole.expect("the host has values").into_iter().map(Real::to_f64));
-        }
-        Ok(weights)
-    })?;
-    Ok(ranks.swap_remove(0))
 }

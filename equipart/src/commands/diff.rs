@@ -12,7 +12,7 @@ mod report;
 mod source;
 
 pub use judge::{FLOOR, Finding, OUTLIER, TIMES, far};
-pub use measure::{Error as OwnError, RunDistance, TensorDiff, Worst, unit};
+pub use measure::{Error as OwnError, RunDistance, TensorDiff, Worst};
 pub use report::{DiffReport, diff, dimensions};
 pub use source::Unmatched;
 

@@ -4,7 +4,7 @@
 use super::Run;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, out, show};
-use crate::commands::compare::{Comparison, Data, Partitioning, compare};
+use run::compare::{Comparison, Data, Partitioning, compare};
 use bench::{AtWork, SMALL};
 use clap::{Args, ValueEnum};
 use cuda::measure::{self, CardFigure, MeasureSize};
@@ -177,7 +177,7 @@ fn layouts() -> Result<Vec<TableLine>> {
         optimizer: SGD,
         seconds: 0.0,
     };
-    let rows = compare::<Cuda<f32>>(&work, &|_| ())?;
+    let rows = compare::<Cuda<f32>>(&work, &|_| Ok(()))?;
     let of = |layout: &&str| {
         let own: Vec<_> = rows.iter().filter(|row| row.layout == **layout).collect();
         let worst = own.iter().map(|row| row.error_ratio).fold(0.0, f64::max);

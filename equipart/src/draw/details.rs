@@ -2,8 +2,11 @@
 use super::mesh;
 use super::pipeline::{Timeline, svg};
 use comm::{Axis, readable};
+use parallel::dtype::DtypeName;
 use parallel::step::simulate::CellTimes;
-use parallel::{Error, Result};
+use parallel::{Error, Layout, Result};
+use run::compare::{Comparison, LayoutRow};
+use run::device::DeviceName;
 use run::event::{Observer, RunEvent, say, tell_table};
 use run::price::{PriceRow, PriceRun};
 
@@ -22,10 +25,57 @@ pub fn tell(run: &PriceRun, observer: &Observer) -> Result<()> {
         let known = rows.iter().find(|row: &&PriceRow| row.price.rank == rank);
         known.map_or_else(String::new, |row| readable(row.price.peak_bytes["total"] as u128))
     };
-    if let Some(svg) = mesh::draw(layout, held) {
-        let title = "Ranks of the layout, each with its place along the axes and its priced peak.";
-        observer(&RunEvent::Picture { title, svg: &svg })?;
+    ranks((layout, "priced"), held, observer)?;
+    schedule(run, observer)?;
+    let each = if layout.ranks() > EACH { "each kind of rank" } else { "each rank" };
+    let words =
+        format!("Priced peak memory of {each} in a training step, by category, each at its own time:");
+    say(&words, observer)?;
+    tell_table(&rows, observer)
+}
+
+/// Tells an observer the ranks of a layout, with the peak of each.
+fn ranks((layout, how): (&Layout, &str), held: impl Fn(usize) -> String, observer: &Observer) -> Result<()> {
+    let Some(svg) = mesh::draw(layout, held) else { return Ok(()) };
+    let title = format!("Ranks of the layout, each with its place along the axes and its {how} peak.");
+    observer(&RunEvent::Picture { title: &title, svg: &svg })
+}
+
+/// Tells an observer the details of each layout of a comparison, with the measured peaks of its ranks.
+///
+/// # Errors
+/// If the observer fails.
+pub fn compared(
+    of: &Comparison,
+    (device, number): (DeviceName, DtypeName),
+    rows: &[LayoutRow],
+    observer: &Observer,
+) -> Result<()> {
+    let mut layouts: Vec<Layout> = Vec::new();
+    for layout in rows.iter().filter_map(|row| row.layout.parse().ok()) {
+        if layout != Layout::UNSPLIT && !layouts.contains(&layout) {
+            layouts.push(layout);
+        }
     }
+    for layout in layouts {
+        let Some(row) = rows.iter().rfind(|row| row.layout == layout.to_string()) else { continue };
+        say("", observer)?;
+        say(&row.name, observer)?;
+        let peak = |rank: usize| row.peak_bytes.total.get(rank).map_or(0, |bytes| *bytes as u128);
+        ranks((&layout, "measured"), |rank| readable(peak(rank)), observer)?;
+        if of.learns {
+            let run = of.step(&layout, (device, number))?;
+            schedule(&run, observer)?;
+            say("Priced peak memory of a training step, by category, each at its own time:", observer)?;
+            tell_table(&run.prices_of_each(EACH)?, observer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells an observer the schedule of a step, if it is a pipeline with few cells.
+fn schedule(run: &PriceRun, observer: &Observer) -> Result<()> {
+    let layout = &run.layout;
     let (stages, pipeline) = (layout.size(Axis::Pp), layout.pipeline());
     let plan = pipeline.plan(stages, run.settings.microbatches);
     if stages > 1 && 3 * plan.all_chunks() * plan.slices * plan.microbatches <= CELLS {
@@ -34,10 +84,5 @@ pub fn tell(run: &PriceRun, observer: &Observer) -> Result<()> {
         let title = "Schedule of a step, with forwards, input and weight halves of backwards of equal time.";
         observer(&RunEvent::Picture { title, svg: &svg::draw(&timeline) })?;
     }
-    let each = if layout.ranks() > EACH { "each kind of rank" } else { "each rank" };
-    say(
-        &format!("\nPriced peak memory of {each} in a training step, by category, each at its own time:"),
-        observer,
-    )?;
-    tell_table(&rows, observer)
+    Ok(())
 }

@@ -18,6 +18,8 @@ pub(crate) struct Progress {
 impl RunView for Progress {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         match event {
+            RunEvent::Progress { what, of: 0, .. } => self.watch.say(what),
+            RunEvent::Text(_) | RunEvent::Table { .. } => self.watch.done(),
             RunEvent::Progress { what, done, of } if !self.quiet => self.watch.part(what, *done, *of),
             RunEvent::Record(record) if record.kind() == "step" => {
                 self.watch.step(*record, self.quiet || self.epochs);

@@ -82,6 +82,9 @@ impl ReportPage {
     }
     /// Adds words; those that follow each other are one paragraph, up to an empty line.
     fn say(&mut self, words: &str) {
+        if words.is_empty() {
+            self.add("");
+        }
         for line in words.lines() {
             if line.is_empty() {
                 self.add("");

@@ -3,7 +3,7 @@
 use crate::child::{binary, output};
 use crate::memory::path;
 use crate::narrow::{deviation, roundings, three_deviations};
-use equipart::commands::diff::unit;
+use run::roundoff::unit;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Output;

@@ -2,7 +2,6 @@
 //! 32.
 use crate::child::{SHORT, equipart, refused};
 use crate::memory::{settings, sized};
-use equipart::commands::diff::unit;
 use kernels::{Heads, Kernels, MetaOf};
 use layers::Shape;
 use layers::{ADAMW, LossScaling, RandomValues, SGD};
@@ -11,6 +10,7 @@ use parallel::Layout;
 use parallel::dtype::DtypeName;
 use parallel::session;
 use run::price::{Cost, price, program};
+use run::roundoff::unit;
 use run::train::settings::Settings;
 use serde_json::Value;
 use std::fs;

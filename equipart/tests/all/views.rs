@@ -138,3 +138,31 @@ for tag in events.Tags()['scalars']:
         assert!(read.lines().any(|of| of == line), "{line}\n{read}");
     }
 }
+
+/// Kills: a report or a CSV of a comparison without its rows, a layout without its ranks, a picture that only
+/// `--svg` has.
+#[test]
+fn a_comparison_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let csv = dir.path().join("c.csv").display().to_string();
+    let flags =
+        ["compare", "--model", "mlp", "--hidden", "8", "--seconds", "0", "--layout", "tp=2", "--csv", &csv];
+    let (ok, words, page) = reported(&flags.map(String::from), &[], &dir.path().join("r.html"));
+    assert!(ok && words.contains("tp=2, 2 ranks"), "{words}");
+    stands_alone(&page);
+    for part in
+        ["<td>tp=2, 2 ranks</td>", "Ranks of tp=2", "measured peak", "<th>gradients</th>", "against f64"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    let rows = fs::read_to_string(&csv).unwrap();
+    let heads = "name,workload,layout,per_second,spread,seconds,runs,peak_bytes,other_peak_bytes,traffic_bytes,field,tokens,error_ratio";
+    let rows: Vec<_> = rows.lines().collect();
+    assert_eq!((rows.len(), rows[0]), (3, heads));
+    assert!(rows[2].starts_with("\"tp=2, 2 ranks\",training,tp=2,"), "{}", rows[2]);
+    let epochs = ["compare", "--model", "mlp", "--hidden", "8", "--layout", "dp=2", "--epochs", "1"];
+    let (ok, _, page) = reported(&epochs.map(String::from), &[], &dir.path().join("e.html"));
+    assert!(
+        ok && page.contains("a classifier, trained under each layout") && page.contains("<th>speed-up</th>")
+    );
+}

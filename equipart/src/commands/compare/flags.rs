@@ -3,6 +3,8 @@ use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::processes::{self, ProcessesArgs};
+use crate::cli::viewing::ViewArgs;
+use crate::views::view::RECORDS;
 use clap::Args;
 use comm::{Axis, Link};
 use layers::OptimizerKind;
@@ -56,6 +58,8 @@ pub(crate) struct CompareArgs {
     /// generation under --layout, or of the experiment with experts; with --epochs, accuracy, loss and time
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) views: ViewArgs<RECORDS>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
     #[command(flatten)]

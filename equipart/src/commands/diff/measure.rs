@@ -1,4 +1,5 @@
 //! Distance between two runs of one tensor, and of each from the truth.
+use run::roundoff::unit;
 use super::judge::Finding;
 use super::source::FileSet;
 use parallel::{Error as Failure, Result};
@@ -72,17 +73,6 @@ pub struct TensorDiff {
     /// The element at which the run further from the truth is furthest from it; without a truth, at which A
     /// and B are furthest apart.
     pub worst: Option<Worst>,
-}
-
-/// Unit roundoff: half the distance from 1 to the next number.
-pub fn unit(dtype: Dtype) -> f64 {
-    let digits = match dtype {
-        Dtype::F64 => 53,
-        Dtype::F32 => 24,
-        Dtype::F16 => 11,
-        _ => 8, // BF16
-    };
-    0.5f64.powi(digits)
 }
 
 /// Largest ratio of the truth's unit roundoff to that of the runs: a truth needs 8 more binary digits.

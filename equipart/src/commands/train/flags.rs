@@ -13,14 +13,13 @@ use crate::commands::train::loss_scale::LossScaleArgs;
 use crate::commands::train::planned::LayoutFlag;
 use crate::views::view::{CURVES, RECORDS};
 use clap::{Args, Command, FromArgMatches};
-use layers::{ADAMW, OptimizerKind, SGD, counted};
-use models::digits::Digits;
+use layers::{OptimizerKind, counted};
 use models::text::{Corpus, documents};
 use models::tokenizer::TokenizerSource;
 use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
-use parallel::{Error, Result, Sequence, bail, layout};
+use parallel::{Error, Result, bail, layout};
 use run::device::DeviceName;
 use run::train::data::{DataFiles, TrainData};
 use run::train::epochs;
@@ -227,18 +226,47 @@ impl TrainArgs {
         };
         Ok((model.into(), learnt))
     }
-    /// Settings of a new run on this data. A number that is auto has its smallest value.
+    /// Settings of a new run on this data: the usual ones, unless flags change them. A number that is auto
+    /// has its smallest value.
     pub(crate) fn settings_for(&self, learnt: &TrainData) -> Result<Settings> {
-        let usual = match learnt {
-            TrainData::Text(_) => self.settings(learnt.hash()),
-            TrainData::Ids(ids) => self.settings_of_ids(ids),
-            TrainData::Digits(digits) => self.settings_of_pictures(digits)?,
-        };
+        let usual = Settings::usual(learnt, self.optimizer);
+        let (mut steps, mut batch_size) = (self.steps.unwrap_or(usual.steps), usual.batch_size);
+        let (microbatches, mut warmup) = (self.parts(), 0);
+        match learnt {
+            TrainData::Text(_) => (batch_size, warmup) = (self.sequences(batch_size), steps / 10),
+            TrainData::Ids(_) => {}
+            TrainData::Digits(digits) => {
+                let (epochs, each) = (self.epochs.unwrap_or(3), self.sequences(32));
+                at_least_1(&[("epochs", epochs), ("batch-size", each)])?;
+                batch_size = each.min(digits.train.len());
+                steps = epochs.saturating_mul(epochs::steps(digits, batch_size));
+            }
+        }
+        let seq = if let TrainData::Text(_) = learnt { self.seq.unwrap_or(SEQ) } else { usual.seq };
+        let lr = self.lr.unwrap_or(usual.lr);
         let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
-        let floor = self.floor(lr_schedule, usual.lr)?.unwrap_or(usual.floor);
-        let optimizer = self.constants.of(usual.optimizer, usual.lr)?;
-        let loss_scaling = self.loss_scale.of(usual.number)?;
-        Ok(Settings { optimizer, loss_scaling, lr_schedule, floor, ..usual })
+        let number = self.number.unwrap_or_default();
+        Ok(Settings {
+            steps,
+            seq,
+            batch_size,
+            microbatches,
+            table: self.layout().table().map(Table::digest),
+            lr,
+            warmup: self.warmup.unwrap_or(warmup),
+            optimizer: self.constants.of(usual.optimizer, lr)?,
+            clip: self.clip,
+            loss_scaling: self.loss_scale.of(number)?,
+            seed: self.seed.unwrap_or(0),
+            lr_schedule,
+            floor: self.floor(lr_schedule, lr)?.unwrap_or(usual.floor),
+            dropout: self.dropout.map_or(usual.dropout, |rate| rate.0),
+            label_smoothing: self.label_smoothing.unwrap_or(0.0),
+            z_loss: self.z_loss.unwrap_or(0.0),
+            number,
+            device: self.device,
+            ..usual
+        })
     }
     /// The last step's learning rate, as a fraction of the largest, if it is given.
     fn floor(&self, schedule: LrSchedule, lr: f64) -> Result<Option<f64>> {
@@ -262,61 +290,6 @@ impl TrainArgs {
     /// Microbatches of a step.
     fn parts(&self) -> usize {
         self.microbatches.and_then(Amount::number).unwrap_or(1)
-    }
-    /// Settings of a new run on a text of this hash.
-    fn settings(&self, text: u64) -> Settings {
-        let steps = self.steps.unwrap_or(200);
-        Settings {
-            steps,
-            seq: self.seq.unwrap_or(SEQ),
-            batch_size: self.sequences(8),
-            microbatches: self.parts(),
-            table: self.layout().table().map(Table::digest),
-            lr: self.lr.unwrap_or(1e-3),
-            warmup: self.warmup.unwrap_or(steps / 10),
-            optimizer: self.optimizer.unwrap_or(ADAMW),
-            clip: self.clip,
-            seed: self.seed.unwrap_or(0),
-            text,
-            dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
-            label_smoothing: self.label_smoothing.unwrap_or(0.0),
-            z_loss: self.z_loss.unwrap_or(0.0),
-            number: self.number.unwrap_or_default(),
-            device: self.device,
-            ..Settings::default()
-        }
-    }
-    /// Settings of a new run on given ids: plain gradient descent at a constant rate, unless flags change it.
-    fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
-        Settings {
-            steps: self.steps.unwrap_or(1),
-            seq: ids.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0),
-            batch_size: ids.len(),
-            lr: self.lr.unwrap_or(1.0),
-            warmup: self.warmup.unwrap_or(0),
-            optimizer: self.optimizer.unwrap_or(SGD),
-            lr_schedule: LrSchedule::Constant,
-            dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
-            ..self.settings(ids::hash(ids))
-        }
-    }
-    /// Settings of a new run on pictures: plain gradient descent, unless flags change it.
-    fn settings_of_pictures(&self, digits: &Digits) -> Result<Settings> {
-        let (epochs, batch_size) = (self.epochs.unwrap_or(3), self.sequences(32));
-        at_least_1(&[("epochs", epochs), ("batch-size", batch_size)])?;
-        let batch_size = batch_size.min(digits.train.len());
-        let optimizer = self.optimizer.unwrap_or(SGD);
-        let usual = if optimizer == SGD { 0.025 } else { 1e-3 };
-        Ok(Settings {
-            steps: epochs.saturating_mul(epochs::steps(digits, batch_size)),
-            seq: 1,
-            batch_size,
-            lr: self.lr.unwrap_or(usual),
-            warmup: self.warmup.unwrap_or(0),
-            optimizer,
-            floor: 0.3,
-            ..self.settings(digits.hash())
-        })
     }
     /// Refuses flags that are for the other kind of model.
     pub(crate) fn unused(&self, pictures: bool) -> Result<()> {

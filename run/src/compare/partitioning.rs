@@ -11,14 +11,9 @@
 //! | `pipeline-sync`, `-async`, `-batch` | its blocks | one request; requests in turns; all at once |
 //!
 //! An unpublished measurement of distributed inference of models with experts compares the first three.
-use super::CompareArgs;
-use super::{LayoutRow, Workload};
-use crate::cli::args::note;
-use crate::cli::processes;
-use crate::draw::front::{self, Point};
 use comm::{Axis, Link};
 use kernels::Kernels;
-use layers::{AtRest, Design, ShardingStrategy};
+use layers::{AtRest, ShardingStrategy};
 use models::Model;
 use models::generate::{Generated, Prompts, RequestMode, repeated};
 use parallel::data::zero3::ZERO3;
@@ -68,17 +63,17 @@ impl Partitioning {
         label + &self.slow.map_or(String::new(), |(axis, link)| format!(" over {axis}={link}"))
     }
     /// How it splits the model.
-    pub(super) fn scheme<D: Kernels>(&self) -> Scheme<'_, D> {
+    pub fn scheme<D: Kernels>(&self) -> Scheme<'_, D> {
         Scheme { others: if self.is_found { &[&FOUND] } else { &[] }, ..Scheme::from(&self.layout) }
     }
     /// Returns the network of this row's checks, as fast as the machine. The checks of an unsplit row run in
     /// every process.
-    pub(super) fn checks(&self, network: &Network) -> Network {
+    pub fn checks(&self, network: &Network) -> Network {
         let processes = network.processes.clone().filter(|_| self.layout.ranks() > 1);
         Network { processes, ..Network::default() }
     }
     /// Returns the network of this row.
-    pub(super) fn over(&self, network: &Network) -> Network {
+    pub fn over(&self, network: &Network) -> Network {
         let mut network = Network { processes: self.checks(network).processes, ..network.clone() };
         if let Some(slow) = self.slow {
             network.links.retain(|(axis, _)| *axis != slow.0);
@@ -90,7 +85,7 @@ impl Partitioning {
     ///
     /// # Errors
     /// Those of `work`.
-    pub(super) fn timed<T: Serialize + DeserializeOwned + Clone + Send + Sync>(
+    pub fn timed<T: Serialize + DeserializeOwned + Clone + Send + Sync>(
         &self,
         network: &Network,
         work: impl FnOnce(&Network) -> Result<T>,
@@ -102,7 +97,7 @@ impl Partitioning {
     ///
     /// # Errors
     /// Those of [`repeated`].
-    pub(super) fn generate<D: RunDevice>(
+    pub fn generate<D: RunDevice>(
         &self,
         (model, network): (&Model, &Network),
         (request, times): (&Prompts, usize),
@@ -111,11 +106,11 @@ impl Partitioning {
         self.timed(network, |over| repeated::<D>(model, (&self.layout, over), request, &|_| ()))
     }
     /// True if a training row belongs to it: the order of requests is none of training's.
-    pub(super) fn trains(&self) -> bool {
+    pub fn trains(&self) -> bool {
         self.requests == RequestMode::Batch
     }
     /// The request, answered in this order.
-    pub(super) fn request(&self, request: &Prompts) -> Prompts {
+    pub fn request(&self, request: &Prompts) -> Prompts {
         Prompts { requests: self.requests, ..request.clone() }
     }
     /// Partitionings of the experiment, on two ranks; the unsplit model comes first.
@@ -143,107 +138,22 @@ impl Partitioning {
             way("tensor-, sequence- and expert-parallel", "tp=2,sp,ep=2"),
         ]
     }
-}
-
-/// Result of another program's `new`, from an unpublished measurement, as ratios to its `standard`: 3.333 of
-/// 4.331 GB a device, and 0.38 of the tokens a second.
-pub(super) const ELSEWHERE: Point<'static> =
-    Point { name: "another program's (new)", memory: 3.333 / 4.331, speed: 0.38, ours: false };
-
-/// Returns the partitionings of the flags, and whether they are the experiment: it runs for a model with
-/// experts if no layout is given.
-///
-/// # Errors
-/// If a layout does not fit.
-pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitioning>, bool)> {
-    let usual: &[&str] = match a.epochs {
-        None => &["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"],
-        Some(_) => &["dp=2", "tp=2", "pp=2:zb-h1"],
-    };
-    let usual = || usual.iter().map(|l| l.parse::<Layout>().expect("a layout").into()).collect();
-    let experiment = a.layout.is_empty() && design.shape().is_some_and(|shape| shape.experts.is_some());
-    let mut ways: Vec<Partitioning> = match (a.layout.is_empty(), experiment) {
-        (_, true) => Partitioning::of_experiment(),
-        (true, _) => usual(),
-        _ => a.layout.iter().map(|layout| (*layout).into()).collect(),
-    };
-    if a.layout.is_empty() {
-        if let (Design::Classifier { .. }, None) = (design, a.epochs) {
-            let name = Some("found split, 2 ranks");
-            let tensor = ways.first().filter(|way| way.layout.ranks() == 2).copied();
-            ways.extend(tensor.map(|way| Partitioning { name, is_found: true, ..way }));
-        }
-        ways.retain(|way| way.layout.fits(design).is_ok());
-        if let Some(launch) = processes::launch()? {
-            ways.retain(|way| [1, launch.ranks].contains(&way.layout.ranks()));
-            if ways.iter().all(|way| way.layout.ranks() < launch.ranks) {
-                let ranks = launch.ranks;
-                bail!("no layout that is compared by default has {ranks} ranks; give one with --layout");
-            }
-        }
-    }
-    let layouts = a.on_ranks.all(ways.iter().map(|way| way.layout).collect(), design)?;
-    let layouts = a.offload.all(layouts, a.number.device)?;
-    if !a.layout.is_empty() {
-        note(&layouts, Some(design).filter(|_| a.on_ranks.split.is_none()));
-    }
-    ways.iter_mut().zip(layouts).for_each(|(way, layout)| way.layout = layout);
-    if a.requests && !experiment {
-        ways = in_every_order(&ways)?;
-    }
-    if let Some((axis, link)) = a.slow_link {
-        let split: Vec<_> = ways.iter().filter(|way| way.layout.size(axis) > 1).copied().collect();
-        if split.is_empty() {
+    /// Ways with stages in every order of requests, the others as they are.
+    ///
+    /// # Errors
+    /// If no way has stages.
+    pub fn in_every_order(ways: &[Self]) -> Result<Vec<Self>> {
+        if ways.iter().all(|way| way.layout.size(Axis::Pp) == 1) {
             bail!(
-                "--slow-link {axis}={link}: none of the compared layouts has {axis} ranks; split that axis, \
-                 or leave the link out"
+                "--requests: none of the compared layouts has pp ranks; give one that has, such as --layout pp=2"
             );
         }
-        ways.extend(split.into_iter().map(|way| Partitioning { slow: a.slow_link, ..way }));
+        let orders = |way: &Partitioning| {
+            let way = *way;
+            let split = way.layout.size(Axis::Pp) > 1;
+            let orders = RequestMode::ALL.into_iter().filter(move |order| split || *order == way.requests);
+            orders.map(move |requests| Partitioning { requests, ..way })
+        };
+        Ok(ways.iter().flat_map(orders).collect())
     }
-    Ok((ways, experiment))
-}
-
-/// Ways with stages in every order of requests, the others as they are.
-///
-/// # Errors
-/// If no way has stages.
-fn in_every_order(ways: &[Partitioning]) -> Result<Vec<Partitioning>> {
-    if ways.iter().all(|way| way.layout.size(Axis::Pp) == 1) {
-        bail!(
-            "--requests: none of the compared layouts has pp ranks; give one that has, such as --layout pp=2"
-        );
-    }
-    let orders = |way: &Partitioning| {
-        let way = *way;
-        let split = way.layout.size(Axis::Pp) > 1;
-        let orders = RequestMode::ALL.into_iter().filter(move |order| split || *order == way.requests);
-        orders.map(move |requests| Partitioning { requests, ..way })
-    };
-    Ok(ways.iter().flat_map(orders).collect())
-}
-
-/// Draws the rows of generation as ratios to `standard`, or to the unsplit model if there is no such row.
-///
-/// # Errors
-/// If nothing was generated.
-pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
-    let rows: Vec<_> = rows.iter().filter(|row| row.workload == Workload::Inference).collect();
-    let standard = rows.iter().find(|row| row.name == "standard");
-    let Some(by) = standard.or(rows.first()) else {
-        bail!("--svg draws generation, but this model generates no text; leave --svg out");
-    };
-    let point = |row: &&LayoutRow| {
-        (row.name.clone(), row.most_bytes() / by.most_bytes(), row.rate.number() / by.rate.number())
-    };
-    let points: Vec<_> = rows.iter().map(point).collect();
-    let ours =
-        points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
-    let all: Vec<_> = ours.chain(standard.map(|_| ELSEWHERE)).collect();
-    let held = comm::readable(by.most_bytes() as u128);
-    let lines = [
-        format!("measured by {}: {:.0} token/s in {held}", by.name, by.rate.number()),
-        "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),
-    ];
-    Ok(front::draw(&all, &by.name, "Tokens a second against memory", &lines))
 }

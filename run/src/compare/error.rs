@@ -4,7 +4,7 @@
 //! still rounds differently, so one rounding of the largest value takes the place of that error. A correct
 //! row may have an error of many roundings: the field finds every difference that is not rounding. An error
 //! alone makes a row wrong only if it is not finite, or if all of the truth is 0 and the row is not.
-use crate::commands::diff::unit;
+use crate::roundoff::unit;
 use tensor::safetensors::Storable;
 
 /// The largest error; infinite if a value is not finite.

@@ -1,4 +1,6 @@
 //! Rows of a comparison: one for each workload under each layout.
+use crate::event::{self, CellValue, RecordColumn, RunRecord, column, hidden};
+use crate::words::speed;
 use parallel::measure::PeakBytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -91,6 +93,9 @@ pub struct LayoutRow {
     pub tie: Option<Tie>,
     /// Peak bytes of the rank that holds the most, in each dtype, as priced.
     pub peak_bytes_by_number: BTreeMap<&'static str, usize>,
+    /// Dtype other than the run's in which tables of people give the peak.
+    #[serde(skip)]
+    pub other_number: &'static str,
     /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own error; in f64,
     /// where that is 0, ÷ one rounding of the largest value.
     pub error_ratio: f64,
@@ -110,10 +115,60 @@ impl LayoutRow {
         let (Some(own), Some(others)) = (self.spread, other.spread) else { return false };
         self.rate.number() * (1.0 - own) > other.rate.number() * (1.0 + others)
     }
+    /// The speed, and the spread of the runs: `17.0k ±3 %`.
+    fn speed(&self) -> String {
+        let speed = speed(self.rate.number());
+        self.spread.map_or(speed.clone(), |part| format!("{speed} ±{:.0} %", 100.0 * part))
+    }
+    /// The verdict on the texts, in a word.
+    fn tokens(&self) -> Option<String> {
+        Some(match (self.tokens_equal, &self.tie) {
+            (None, _) => return None,
+            (Some(true), _) => "equal".into(),
+            (Some(false), Some(tie)) => format!("tie at {}", tie.token),
+            (Some(false), None) => "DIFFERENT".into(),
+        })
+    }
     /// Bytes of the work on the rank that holds most.
     #[must_use]
     pub fn most_bytes(&self) -> f64 {
         self.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64
+    }
+}
+
+impl RunRecord for LayoutRow {
+    fn kind(&self) -> &'static str {
+        "layout"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let is_text = self.workload == Workload::Inference;
+        let (title, per) =
+            if is_text { ("Generating text", "a token") } else { ("One training step", "a step") };
+        let other = self.peak_bytes_by_number[self.other_number] as u128;
+        let (rate, error) = (self.rate.number(), self.error_ratio);
+        let number = |number: Option<f64>| number.map_or(CellValue::None, CellValue::Number);
+        let field = if self.equal { "equal" } else { "DIFFERENT" };
+        vec![
+            (column("name", title), CellValue::word(&self.name)),
+            (hidden("workload"), CellValue::word(if is_text { "inference" } else { "training" })),
+            (hidden("layout"), CellValue::word(&self.layout)),
+            (column("per_second", self.rate.unit()), CellValue::Shown(rate, self.speed())),
+            (hidden("spread"), number(self.spread)),
+            (hidden("seconds"), CellValue::Number(self.seconds)),
+            (hidden("runs"), CellValue::Count(self.runs)),
+            (column("peak_bytes", "holds"), CellValue::bytes(self.most_bytes() as u128)),
+            (column("other_peak_bytes", format!("in {}", self.other_number)), CellValue::bytes(other)),
+            (column("traffic_bytes", format!("sent\n{per}")), CellValue::bytes(self.traffic_bytes as u128)),
+            (column("field", "field"), CellValue::word(field)),
+            (
+                column("tokens", "tokens").hidden_if(!is_text),
+                self.tokens().map_or(CellValue::None, CellValue::Word),
+            ),
+            (column("error_ratio", "error"), CellValue::Shown(error, format!("x{error:.2}"))),
+        ]
+    }
+    fn json(&self) -> String {
+        event::json(self)
     }
 }
 
@@ -140,6 +195,7 @@ mod tests {
             tokens_equal: None,
             tie: None,
             peak_bytes_by_number: BTreeMap::new(),
+            other_number: "bf16",
             error_ratio: 1.0,
         }
     }

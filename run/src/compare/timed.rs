@@ -2,6 +2,7 @@
 //! until each was measured for the given seconds. The results are the median of its runs and half of the
 //! distance between their quartiles.
 use super::{Comparison, LR, LayoutRow, Partitioning, Rate, Workload, trainer};
+use crate::event::{Observer, doing};
 use models::Model;
 use models::generate::{Generated, Prompts};
 use parallel::dtype::RunDevice;
@@ -65,10 +66,10 @@ pub(super) fn generating<D: RunDevice>(
     (work, model): (&Comparison, &Model),
     ways: &[Partitioning],
     request: &Prompts,
-    watch: &dyn Fn(&str),
+    observer: &Observer,
 ) -> Result<Vec<(Generated<D::Elem>, RowTimes)>> {
     let untraced = work.network.untraced();
-    watch("generating, rows in turn");
+    doing("generating, rows in turn", observer)?;
     let timed = in_turn(ways.len(), work.seconds, |row, runs| {
         let mut all = ways[row].generate::<D>((model, &untraced), (request, runs))?;
         let seconds = all.iter().map(|generated| measure::seconds(&generated.taken)).collect();
@@ -86,7 +87,7 @@ pub(super) fn steps<D: RunDevice>(
     work: &Comparison,
     ways: &[Partitioning],
     batch: &Batch,
-    watch: &dyn Fn(&str),
+    observer: &Observer,
 ) -> Result<Vec<(Vec<RankMeasurements>, RowTimes)>> {
     let untraced = work.network.untraced();
     let turn = |way: &Partitioning, over: &Network, counted: usize| {
@@ -108,7 +109,7 @@ pub(super) fn steps<D: RunDevice>(
             Ok((last, (1..=counted).map(seconds).collect()))
         })
     };
-    watch("training, rows in turn");
+    doing("training, rows in turn", observer)?;
     let timed = in_turn(ways.len(), work.seconds, |row, runs| turn(&ways[row], &untraced, runs))?;
     if work.network.trace.is_some() {
         ways.iter().try_for_each(|way| turn(way, &work.network, 1).map(drop))?;
@@ -165,6 +166,7 @@ pub(super) fn row(
         never_ran: Vec::new(),
         tokens_equal: None,
         tie: None,
+        other_number: Bf16::NAME,
         peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
         error_ratio,
     }
