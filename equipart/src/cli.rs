@@ -1,7 +1,6 @@
 //! Command line: the flags of the commands, and the display of their results.
 pub(crate) mod args;
 pub(crate) mod constants;
-pub(crate) mod dropout;
 pub(crate) mod echo;
 pub(crate) mod loads;
 pub(crate) mod out;
@@ -11,6 +10,7 @@ pub(crate) mod profile;
 pub(crate) mod requests;
 pub(crate) mod searching;
 pub(crate) mod show;
+pub(crate) mod train;
 pub(crate) mod viewing;
 pub(crate) mod watch;
 

@@ -30,6 +30,8 @@ pub enum RunEvent<'a> {
     },
     /// Words for people about the results.
     Text(&'a str),
+    /// A picture in the letters of a terminal; others are shown a picture.
+    Screen(&'a str),
     /// A picture of the results.
     Picture {
         /// Words on its subject.

@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use crate::circles::{self, Arrows};
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none, root};
 use serde_json::Value;
@@ -179,6 +180,23 @@ fn axes_named(files: &[File]) -> Vec<String> {
     wrong
 }
 
+/// Lists the files of the program that name a command from below: flags, drawings and views stand under the
+/// commands, and no command stands on another.
+fn commands_named(arrows: &Arrows) -> Vec<String> {
+    let command = |file: &str| {
+        file.strip_prefix("commands/").map(|rest| rest.split('/').next().unwrap_or(rest).to_owned())
+    };
+    let is_below = |file: &str| ["cli", "draw", "views"].contains(&file.split('/').next().unwrap_or(file));
+    let wrong = |from: &str, to: &str| match (command(from), command(to)) {
+        (None, Some(_)) => is_below(from),
+        (Some(one), Some(other)) => one != other,
+        (_, None) => false,
+    };
+    let all = arrows.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)));
+    let named = all.filter(|(from, to)| wrong(from, to));
+    named.map(|(from, to)| format!("equipart/src/{from}.rs names the command in {to}.rs")).collect()
+}
+
 /// True if `line` holds the word and then one of `next`.
 fn words_follow(line: &str, word: &str, next: &[&str]) -> bool {
     line.match_indices(word).any(|(at, _)| {
@@ -212,6 +230,39 @@ fn layers_name_the_oracle_in_proofs_alone() {
 #[test]
 fn axes_are_named_by_their_strategies_alone() {
     none(&axes_named(&files()));
+}
+
+#[test]
+fn no_file_stands_on_a_command() {
+    none(&commands_named(&circles::arrows("equipart", &files(), true)));
+}
+
+#[test]
+fn a_planted_command_is_seen() {
+    let wrong = commands_named(&circles::arrows(
+        "equipart",
+        &[
+            File::new("equipart/src/lib.rs", "mod cli; mod commands; mod draw;"),
+            File::new("equipart/src/cli.rs", "pub trait Run {}"),
+            File::new("equipart/src/draw.rs", "use crate::commands::train::Rows;"),
+            File::new("equipart/src/commands.rs", "pub mod plan; pub mod train; use train::Rows;"),
+            File::new(
+                "equipart/src/commands/train.rs",
+                "mod ended; pub struct Rows; use crate::cli::Run; use ended::End;",
+            ),
+            File::new("equipart/src/commands/train/ended.rs", "use super::Rows; pub struct End;"),
+            File::new(
+                "equipart/src/commands/plan.rs",
+                "use super::train::Rows;\n#[cfg(test)]\nmod tests { use crate::commands::train::Rows; }",
+            ),
+        ],
+        true,
+    ));
+    let wanted = [
+        "commands/plan.rs names the command in commands/train.rs",
+        "draw.rs names the command in commands/train.rs",
+    ];
+    assert_eq!(wrong, wanted.map(|line| format!("equipart/src/{line}")));
 }
 
 #[test]

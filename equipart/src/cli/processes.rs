@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::env;
 use std::path::PathBuf;
-use std::process::exit;
+use std::process::{Command, exit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{sleep, spawn};
@@ -66,6 +66,13 @@ pub(crate) fn begin(is_by_processes: bool, all: &[&str]) -> Result<()> {
         out::silence();
     }
     Ok(())
+}
+
+/// Returns a command that starts this program.
+pub(crate) fn program() -> Result<Command> {
+    let path = std::env::current_exe();
+    let path = path.map_err(|why| Error::new(format!("the path of this program is not known: {why}")))?;
+    Ok(Command::new(path))
 }
 
 /// Ends this process, from a thread, once the `equipart launch` that started it is gone: nothing else would.

@@ -33,18 +33,26 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
     table
 }
 
-/// Fits a table to the terminal width by wrapping its first column: between words, or after their commas. A
-/// table whose other columns leave no room for the head of the first is left as it is.
-pub(crate) fn fitted(mut table: Table) -> Table {
+/// Room that the other columns of a table leave to the first in a terminal of so many columns.
+fn room(table: &Table, columns: usize) -> usize {
     const PADDING: usize = 2; // of a column
-    let columns = out::terminal().1.min(1000) as u16;
     let others = table.column_max_content_widths().into_iter().skip(1);
     let others: usize = others.map(|width| PADDING + usize::from(width)).sum();
-    let room = usize::from(columns).saturating_sub(others + PADDING);
+    columns.saturating_sub(others + PADDING)
+}
+
+/// Fits a table to the terminal width, if the other columns leave room for the head of the first.
+pub(crate) fn fitted_if_wide(table: Table) -> Table {
+    let room = room(&table, out::terminal().1);
     let head = table.header().and_then(|head| Some(head.cell_iter().next()?.content()));
-    if head.is_some_and(|head| head.lines().any(|line| line.chars().count() > room)) {
-        return table;
-    }
+    let fits = head.is_none_or(|head| head.lines().all(|line| line.chars().count() <= room));
+    if fits { fitted(table) } else { table }
+}
+
+/// Fits a table to the terminal width by wrapping its first column: between words, or after their commas.
+pub(crate) fn fitted(mut table: Table) -> Table {
+    let columns = out::terminal().1.min(1000) as u16;
+    let room = room(&table, usize::from(columns));
     for row in table.row_iter_mut() {
         let mut cells: Vec<_> = row.cell_iter().cloned().collect();
         cells.first_mut().into_iter().for_each(|first| *first = Cell::new(broken(&first.content(), room)));

@@ -3,6 +3,7 @@ use super::out;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use run::event::RunRecord;
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use std::time::Duration;
 use tensor::Key;
 
@@ -12,6 +13,7 @@ const BAR: &str = "{pos}/{len} {msg}, {eta} left {wide_bar}";
 pub(crate) struct ProgressWatch {
     bar: ProgressBar,
     terminal: bool,
+    ticks: OnceLock<()>,
 }
 
 impl ProgressWatch {
@@ -28,16 +30,14 @@ impl ProgressWatch {
         self.bar.set_length(steps as u64);
         self.tick_steadily();
     }
-    /// Returns a spinner for work of unknown length.
+    /// Returns a spinner for work of unknown length, which appears with the first activity.
     pub(crate) fn spinner() -> Self {
         let style = ProgressStyle::with_template("{spinner} {wide_msg} ({elapsed})");
-        let watch = Self::new(ProgressBar::new_spinner(), style);
-        watch.tick_steadily();
-        watch
+        Self::new(ProgressBar::new_spinner(), style)
     }
     fn tick_steadily(&self) {
         if self.terminal {
-            self.bar.enable_steady_tick(Duration::from_millis(200));
+            self.ticks.get_or_init(|| self.bar.enable_steady_tick(Duration::from_millis(200)));
         }
     }
     fn new(bar: ProgressBar, style: Result<ProgressStyle, indicatif::style::TemplateError>) -> Self {
@@ -46,10 +46,11 @@ impl ProgressWatch {
         if !terminal {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        Self { bar, terminal }
+        Self { bar, terminal, ticks: OnceLock::new() }
     }
     /// Shows the current activity.
     pub(crate) fn say(&self, what: &str) {
+        self.tick_steadily();
         self.bar.set_message(what.to_string());
         if !self.terminal {
             out::note(what);

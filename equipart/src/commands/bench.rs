@@ -1,6 +1,5 @@
 //! `bench`: measures.
 use super::Run;
-use super::gpu_check::guarded;
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::profile::{self, ProfileArgs};
 use crate::cli::viewing::ViewArgs;
@@ -13,6 +12,7 @@ use clap::Args;
 use cuda::measure::{self, MeasureSize};
 use cuda::{Card, CardEngine, Cuda, Gpu};
 use parallel::{Error, Network, Result};
+use run::card::guarded;
 use run::device::{DeviceName, first_card};
 use run::event::RunEvent;
 use run::words::digits;

@@ -5,23 +5,17 @@ use crate::cli::args::{self, DtypeArgs, ModelName, RanksArgs, patience};
 use crate::cli::pictures::{PicturesArgs, digits, only_text};
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{corpus, learner, loads, out, processes, show};
+use crate::cli::{corpus, learner, loads, out, processes};
 use crate::views::Views;
 use clap::Args;
-use comm::Axis;
-use kernels::MetaOf;
-use layers::{LayerCounts, counted};
-use models::{Model, TrainableModel, ids, text};
-use parallel::dtype::RunDevice;
-use parallel::{
-    Batch, BuildContext, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session,
-};
+use layers::counted;
+use models::{Model, ids, text};
+use parallel::{Layout, Network, Result, Sequence, bail};
+use run::eval::{Evaluation, evaluate};
 use run::in_device;
 use run::train::settings::{SEQ, sequences};
-use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
-use tensor::Real;
 use tensor::files::{self, seen};
 
 /// Measure the loss and the perplexity of a text or of given ids
@@ -58,81 +52,6 @@ pub(crate) struct EvalArgs {
     pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
-}
-
-/// Evaluation of a model.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Evaluation {
-    /// Mean loss of a token, in nats.
-    pub loss: f64,
-    /// e^loss: the number of equally likely tokens that the model chooses among.
-    pub perplexity: f64,
-    /// Number of predicted tokens, or of pictures.
-    pub tokens: usize,
-    /// Fraction of the pictures classified correctly.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accuracy: Option<f64>,
-    /// Tokens per expert.
-    #[serde(skip_serializing_if = "LayerCounts::is_empty")]
-    pub experts: LayerCounts,
-}
-
-/// Sequences, and pictures, evaluated at once on each data rank.
-const TOGETHER: [usize; 2] = [8, 1000];
-
-/// Evaluates sequences under a layout, over a network; `watch` receives the number of finished parts and of
-/// all parts.
-///
-/// # Errors
-/// If the layout does not fit the model, there are fewer sequences than data ranks and no experts for the
-/// ranks without a sequence, memory is too small, or a rank fails.
-pub fn evaluate<D: RunDevice>(
-    model: &TrainableModel,
-    (layout, network): (&Layout, &Network),
-    sequences: Vec<Sequence>,
-    watch: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Evaluation> {
-    let (design, pictures) = (&model.design, model.text.is_none());
-    layout.fits(design.clone().inferring())?;
-    let (data, together) = (layout.tokens().data_ranks(), TOGETHER[usize::from(pictures)]);
-    let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
-    let batch = Batch::new(sequences, microbatches)?.idling(layout.shares_experts());
-    batch.deals(&layout.tokens())?;
-    let largest = batch.largest(layout.size(Axis::Pp));
-    let peak = price::peak_of_all::<D, _>(
-        layout,
-        |tokens| largest.dealt(&tokens),
-        |at: BuildContext<MetaOf<D>>| Trainer::evaluator(&at, design)?.evaluate(&largest, &|_| ()).map(drop),
-    )?;
-    budget::fits::<D::Place>(
-        format_args!("evaluating under {layout}"),
-        [network.here(layout), layout.ranks()],
-        peak.all,
-    )?;
-    let ranks = session::run(
-        (layout, &network.world(layout, "evaluation")?),
-        model.values(),
-        |at: BuildContext<D>| {
-            let done = |n| {
-                if at.mesh.rank() == 0 {
-                    watch(n, microbatches);
-                }
-            };
-            let mut trainer = Trainer::evaluator(&at, design)?;
-            network.agrees(at.mesh)?;
-            let loss = trainer.evaluate(&batch, &done)?;
-            let experts: LayerCounts = network.of_all(at.mesh, trainer.take_counts())?.into_iter().collect();
-            let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
-            Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
-        },
-    )?;
-    let ((loss, right), tokens) = ((ranks[0].0, ranks[0].1), batch.counted());
-    let experts = ranks.into_iter().map(|(.., experts)| experts).collect();
-    if !loss.is_finite() {
-        bail!("the loss is {loss}, which is not finite; check the weights");
-    }
-    let accuracy = right.map(|right| right as f64 / tokens.max(1) as f64);
-    Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy, experts })
 }
 
 /// Reads the test pictures.
@@ -191,14 +110,16 @@ impl Run for EvalArgs {
         let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
         watch.done();
         let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
-        show::one(json, &evaluation, || match accuracy {
+        let views = Views::printed(json);
+        views.object(&evaluation)?;
+        views.say(&match accuracy {
             None => format!(
                 "loss {loss:.6} nats a token, perplexity {perplexity:.4}, {}",
                 counted(tokens, "token")
             ),
             Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
-        });
-        loads::loads(&evaluation.experts, &Views::printed(json))?;
+        })?;
+        loads::loads(&evaluation.experts, &views)?;
         Ok(true)
     }
 }

@@ -2,12 +2,12 @@
 mod local;
 
 use super::Run;
-use super::train::TrainArgs;
+use crate::cli::train::TrainArgs;
 use crate::cli::out;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comm::Secret;
 use layers::counted;
-pub(crate) use local::program;
+use crate::cli::processes::program;
 use local::{FirstEnd, LocalRanks, RunEnd};
 use parallel::{Error, Layout, Result, bail};
 use run::train::settings::at_least_1;

@@ -1,30 +1,27 @@
 //! `plan`: the best layout of a model on a machine.
-mod proof;
-mod texts;
-
 use super::Run;
-use run::price::seconds::MachineTime;
 use crate::cli::args::{dtype, optimizer, size};
+use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
-use crate::cli::out::line;
 use crate::cli::searching::SearchNotes;
-use crate::cli::{config, show};
+use crate::cli::viewing::ViewArgs;
+use crate::cli::watch::ProgressWatch;
+use crate::draw::details;
+use crate::views::Views;
+use crate::views::view::RECORDS;
 use clap::Args;
-use comm::readable;
-use kernels::Kernels;
-use layers::{Design, GradientScaling, OptimizerKind, counted};
+use layers::{Design, GradientScaling, OptimizerKind};
 use models::Config;
 use parallel::dtype::DtypeName;
-use parallel::{Error, Layout, Result, bail, with_dtype};
-use plan::advice::{self, DecisionStep};
-use plan::clock::time;
-use plan::search::{Goal, LayoutSearch, SearchResult, Weighed};
-use plan::step::{TrainingJob, model_flops};
-use plan::watch::SearchEvent;
-use plan::{Machine, Part, morphing};
-use prove::Verdict;
+use parallel::{Result, bail};
+use plan::Machine;
+use plan::generation::{GenerationJob, TextsGoal};
+use plan::search::Goal;
+use plan::step::TrainingJob;
+use run::event::RunEvent;
+use run::plan::texts::TextsPlanRun;
+use run::plan::{Devices, MOST_DEVICES, PlanRun};
 use run::train::settings::at_least_1;
-use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -76,6 +73,8 @@ pub(crate) struct PlanArgs {
     /// Measure of the best layout
     #[arg(long, default_value = "throughput", value_enum)]
     goal: GoalName,
+    #[command(flatten)]
+    views: ViewArgs<RECORDS>,
     /// Prove the best layout, on a small image of the model and at most 16 ranks, before recommending it
     #[arg(long)]
     prove: bool,
@@ -92,9 +91,6 @@ enum GoalName {
     Memory,
 }
 
-/// The most devices, and the most tokens of a step.
-const MOST: [usize; 2] = [1 << 17, 1 << 26];
-
 impl PlanArgs {
     /// Returns what is trained.
     fn job(&self, config: &Config) -> Result<TrainingJob> {
@@ -106,202 +102,74 @@ impl PlanArgs {
         if seq > config.positions {
             bail!("--seq is {seq}; the model has {} positions", config.positions);
         }
-        let tokens = seq as u128 * self.batch_size as u128;
-        if tokens > MOST[1] as u128 {
-            bail!("the step has {tokens} tokens; it may have at most {}", MOST[1]);
-        }
         let scaling = GradientScaling { clip: Some(1.0), loss: self.dtype.loss_scaling() };
         let optimizer = (self.constants.of(self.optimizer, 1.0)?, scaling);
         let design = Design::from(config.shape);
         Ok(TrainingJob { design, optimizer, seq, batch_size: self.batch_size, dtype: self.dtype.name() })
     }
-    /// Returns the machine, and the memory of a device.
-    fn machine(&self) -> Result<(Arc<Machine>, usize)> {
+    /// Returns what is generated.
+    fn texts(&self, config: &Config) -> Result<GenerationJob> {
+        let a = self;
+        let new = a.new.unwrap_or(256.min(config.positions / 2));
+        let prompt = a.prompt.unwrap_or(2048.min(config.positions.saturating_sub(new)));
+        at_least_1(&[("devices", a.devices), ("prompt", prompt), ("new", new), ("batch-size", a.batch_size)])?;
+        config.generates()?;
+        let tokens = prompt.saturating_add(new);
+        if tokens > config.positions {
+            bail!(
+                "--prompt is {prompt} and --new {new}, together {tokens}; the model has {} positions",
+                config.positions
+            );
+        }
+        let design = Design::from(config.shape).inferring();
+        Ok(GenerationJob { design, prompt, new, texts: a.batch_size, dtype: a.dtype.name() })
+    }
+    /// Returns the devices.
+    fn on(&self) -> Result<Devices> {
         let machine = Machine::named(&self.machine)?;
-        let memory = self.memory.unwrap_or(machine.memory.value as usize);
-        Ok((Arc::new(machine), memory))
+        Ok(Devices {
+            number: self.devices,
+            all: self.all_devices,
+            memory: self.memory.unwrap_or(machine.memory.value as usize),
+            machine: Arc::new(machine),
+            proves: self.prove,
+        })
+    }
+    /// Plans training.
+    fn training(&self, config: &Config, views: &Views) -> Result<bool> {
+        let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
+        let plan = PlanRun { job: self.job(config)?, dtype: self.dtype, on: self.on()?, goal };
+        plan.check()?;
+        let notes = SearchNotes::until_interrupted()?;
+        let found = plan.find(&|event| notes.watch(event), &|| notes.is_cut());
+        notes.done();
+        let found = found?;
+        let equal = plan.tell(&found, &|event: &RunEvent| views.see(event))?;
+        views.details(|observer| details::tell(&plan.step(&found.best[0]), observer))?;
+        Ok(equal)
+    }
+    /// Plans generation.
+    fn generation(&self, config: &Config, views: &Views) -> Result<bool> {
+        self.constants.refused_by("--generate")?;
+        let goal = match self.goal {
+            GoalName::Throughput => TextsGoal::Throughput,
+            GoalName::Latency => TextsGoal::Latency,
+            GoalName::Memory => TextsGoal::Memory,
+        };
+        let job = self.texts(config)?;
+        let plan = TextsPlanRun { job, dtype: self.dtype, on: self.on()?, goal };
+        plan.run(&|event: &RunEvent| views.see(event))
     }
 }
 
 impl Run for PlanArgs {
     fn run(self, json: bool) -> Result<bool> {
-        if self.devices > MOST[0] {
-            bail!("--devices is {}; it must be at most {}", self.devices, MOST[0]);
+        if self.devices > MOST_DEVICES {
+            bail!("--devices is {}; it must be at most {MOST_DEVICES}", self.devices);
         }
         let config = config(self.config.as_deref())?;
-        if self.generate {
-            self.constants.refused_by("--generate")?;
-            return texts::run(&self, &config, json);
-        }
-        let job = self.job(&config)?;
-        let (machine, memory) = self.machine()?;
-        let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
-        let notes = SearchNotes::until_interrupted()?;
-        let watch = &|event: &SearchEvent| notes.watch(event);
-        let search = LayoutSearch {
-            job: &job,
-            machine: &machine,
-            memory,
-            ranks: self.devices,
-            microbatches: None,
-            goal,
-            all: false,
-            watch,
-        };
-        if self.all_devices {
-            indivisible(self.devices, &job.design, [job.batch_size, job.seq])?;
-        }
-        let all = self.all_devices;
-        let find = |of: &LayoutSearch| with_dtype!(self.dtype, D => if all { of.find::<D>() } else { morphing::find::<D>(of) });
-        let found = find(&search);
-        let is_empty = found.best.is_empty() && !found.cut;
-        let why = is_empty.then(|| with_dtype!(self.dtype, D => nothing_fits::<D>(&search)));
-        let why = why.filter(|_| !notes.is_cut());
-        notes.done();
-        let Some(best) = found.best.first() else {
-            let cut = || Error::new("the search was cut before it weighed a layout that fits");
-            return Err(why.unwrap_or_else(cut));
-        };
-        let proof = self.prove.then(|| proof::of(job.design.shape(), &best.layout)).transpose()?;
-        let (flops, steps) = with_dtype!(self.dtype, D =>
-            Ok::<_, Error>((model_flops::<D>(&job)?, advice::steps::<D>(&search, best)?)))?;
-        let time = |of: &Weighed| MachineTime::new(&of.step, (&job, flops), (&machine, of.layout.ranks()));
-        let plans: Vec<_> = found.best.iter().map(|of| (of, time(of))).collect();
-        if json {
-            plans.iter().map(object).for_each(|plan| show::json(&plan));
-            show::json(&json!({ "steps": steps, "proof": proof, "cut": found.cut }));
-        } else {
-            report(&search, &plans, &found);
-            decided(&steps, proof.as_ref());
-        }
-        Ok(proof.is_none_or(|proof| proof.equal))
-    }
-}
-
-/// Refuses devices that no layout uses fully, and says which number some layout does.
-fn indivisible(devices: usize, design: &Design, sizes: [usize; 2]) -> Result<()> {
-    let would = match morphing::divisible(devices, design, sizes) {
-        Some(all) if all == devices => return Ok(()),
-        Some(fewer) => format!("{} could be used fully", counted(fewer, "device")),
-        None => "no number of devices could".into(),
-    };
-    bail!(
-        "no layout of the model uses all {} for {}; {would}, or leave --all-devices out",
-        counted(devices, "device"),
-        counted(sizes[0], "sequence")
-    );
-}
-
-/// Says which memory would do, and how many devices.
-fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
-    let least = |ranks, memory| {
-        let any = LayoutSearch { memory, goal: Goal::Memory, ranks, ..*search };
-        any.find::<D>().best.into_iter().next()
-    };
-    let all = least(search.ranks, usize::MAX);
-    // below that, entries that only save memory are tried
-    let all = all.map(|of| least(search.ranks, of.step.peak - 1).unwrap_or(of));
-    let least = all.map(|Weighed { layout, step, .. }| {
-        let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST[0]);
-        let mut enough = more.filter_map(|ranks| least(ranks, search.memory));
-        let or = enough.next().map_or_else(
-            || "; 8 times as many devices would not do, either".into(),
-            |of| format!("; {} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
-        );
-        (step.peak, layout, or)
-    });
-    too_large(search.memory, search.ranks, least)
-}
-
-/// Says that nothing fits, and the least peak of a layout, if one divides the model, with what else would do.
-fn too_large(memory: usize, devices: usize, least: Option<(usize, Layout, String)>) -> Error {
-    let would = match least {
-        Some((peak, layout, or)) => {
-            format!("the least is {} each, under {layout}{or}", readable(peak as u128))
-        }
-        None => "no layout divides the model over them; use another number of devices".into(),
-    };
-    let (memory, devices) = (readable(memory as u128), counted(devices, "device"));
-    Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
-}
-
-/// A layout that was found, and its time for reports.
-type PlanRow<'a> = (&'a Weighed, MachineTime);
-
-fn object((of, time): &PlanRow) -> Value {
-    json!({
-        "layout": of.layout.to_string(), "devices": of.layout.ranks(), "microbatches": of.microbatches,
-        "seconds": time.seconds, "tokens_per_second": time.tokens_per_second,
-        "share_of_peak": time.share_of_peak, "peak_bytes": of.step.peak, "sent_bytes": of.step.sent, "parts": time.parts,
-    })
-}
-
-/// Prints the layouts for people, and why the best is the best.
-fn report(search: &LayoutSearch, plans: &[PlanRow], found: &SearchResult) {
-    let LayoutSearch { job, machine, memory, ranks, .. } = search;
-    line(&format!(
-        "Training in {} on {} of {}, with {} each: {} of {} in a step.\n{} layouts were weighed, {} bounded and {} \
-         refused.\n",
-        job.dtype,
-        counted(*ranks, "device"),
-        machine.about,
-        readable(*memory as u128),
-        counted(job.batch_size, "sequence"),
-        counted(job.seq, "token"),
-        found.weighed,
-        found.bounded,
-        found.refused,
-    ));
-    let row = |(of, all): &PlanRow| {
-        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / all.seconds);
-        let waits = [Part::Tp, Part::Cp, Part::Ep, Part::Dp, Part::Pp];
-        vec![
-            of.layout.to_string(),
-            of.microbatches.to_string(),
-            time(all.seconds),
-            format!("{:.1} %", 100.0 * all.share_of_peak),
-            readable(of.step.peak as u128),
-            readable(of.step.sent as u128),
-            share(of.step.bubble),
-            share(waits.iter().map(|part| of.step.parts[*part as usize]).sum()),
-        ]
-    };
-    let head = ["layout", "microbatches", "step", "of peak", "holds", "sends", "bubble", "other waits"];
-    line(&show::fitted(show::table(&head, plans.iter().map(row))).to_string());
-    let (_, best) = &plans[0];
-    line(&format!(
-        "\nThe best makes {} tokens a second. Its rank that ends last spends {}.",
-        run::words::amount(best.tokens_per_second),
-        best.spent()
-    ));
-    if found.cut {
-        line("The search was cut: layouts that were not weighed may be better.");
-    }
-    if found.needed {
-        line("Nothing fits without strategies that only save memory, so they were tried, too.");
-    }
-    idle(plans[0].0.layout.ranks(), *ranks);
-}
-
-/// Says how many devices stay idle.
-fn idle(used: usize, ranks: usize) {
-    if used < ranks {
-        line(&format!("It uses {used} of {ranks} devices; {} idle.", stay(ranks - used)));
-    }
-}
-
-fn stay(devices: usize) -> String {
-    let stay = if devices == 1 { "stays" } else { "stay" };
-    format!("{} {stay}", counted(devices, "device"))
-}
-
-/// Prints the steps of the decision, and the proof.
-fn decided(steps: &[DecisionStep], proof: Option<&Verdict>) {
-    line("\nBy the usual decision trees:");
-    for DecisionStep { question, answer } in steps {
-        line(&format!("- {question} {answer}"));
-    }
-    if let Some(proof) = proof {
-        line(&format!("\n{}", proof::sentence(proof)));
+        self.views.open(json, "this run", "")?.watched(ProgressWatch::spinner()).during(|views| {
+            if self.generate { self.generation(&config, views) } else { self.training(&config, views) }
+        })
     }
 }

@@ -4,7 +4,7 @@ use super::Run;
 use crate::cli::args::{DtypeArgs, RanksArgs, TableArgs, microbatches, offloads_on, optimizer};
 use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
-use crate::cli::dropout::DropoutRate;
+use crate::cli::train::dropout::DropoutRate;
 use crate::cli::pictures::{NamedModel, PicturesArgs};
 use crate::cli::viewing::ViewArgs;
 use crate::views::view::RECORDS;

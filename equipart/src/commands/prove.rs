@@ -1,26 +1,24 @@
 //! `prove`: proves that a layout equals the unsplit oracle, on a panel of small models, on one configuration,
 //! or on drawn cases.
-pub(crate) mod cases;
-
 use super::Run;
 use crate::cli::args::{RanksArgs, TableArgs, device, dtype, note};
 use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
 use crate::cli::processes::ProcessesArgs;
+use crate::cli::viewing::ViewArgs;
 use crate::cli::watch::ProgressWatch;
-use crate::cli::{out, processes, show};
-use crate::commands::gpu_check::{TableLine, kernels};
-use cases::CasesArgs;
+use crate::cli::{out, processes};
+use crate::draw::details;
+use crate::views::Views;
 use clap::Args;
-use layers::Shape;
 use models::{Config, Model, names};
 use parallel::dtype::DtypeName;
-use parallel::{Layout, Network, Result, bail, budget, dump};
-use prove::cases::{certify_panel, image, never_ran};
-use prove::{Exact, KEYS, Keys, Subject, Verdict, certify, exact};
-use run::device::{DeviceName, first_card};
-use run::in_device;
+use parallel::{Layout, Network, Result, bail};
+use run::device::DeviceName;
+use run::event::RunEvent;
+use run::prove::{ProofRun, ProvenModel, draw, fresh_key, on_card, replay};
 use std::path::PathBuf;
-use tensor::{Key, mix};
+use std::sync::Arc;
+use tensor::Key;
 
 /// Prove that a layout equals the unsplit model, bit for bit, in a finite field
 #[derive(Args, Debug)]
@@ -62,15 +60,27 @@ pub(crate) struct ProveArgs {
     #[arg(long, conflicts_with_all = ["config", "dump"])]
     pub(crate) model: Option<NamedModel>,
     #[command(flatten)]
+    views: ViewArgs<0>,
+    #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
     #[command(flatten)]
     pub(crate) processes: ProcessesArgs,
 }
 
-/// Returns a key that no earlier run had.
-pub(crate) fn fresh_key() -> Key {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Key(mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id())))
+/// Flags of `prove` for drawn or saved cases.
+#[derive(Args, Debug)]
+pub(crate) struct CasesArgs {
+    /// Prove this number of drawn cases: models, batches and, without --layout, layouts; a failing case is
+    /// shrunk to the smallest
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
+    pub(crate) cases: Option<usize>,
+    /// Draw cases for this number of minutes; with --cases, until either limit is reached
+    #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
+    pub(crate) minutes: Option<f64>,
+    /// Prove the cases of a file, or of standard input (-), one line of JSON each
+    #[arg(long, value_name = "FILE|-",
+        conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden", "limit", "split", "schedule"])]
+    pub(crate) case: Option<PathBuf>,
 }
 
 impl Run for ProveArgs {
@@ -86,134 +96,92 @@ impl Run for ProveArgs {
             ("case", a.cases.case.is_some()),
             ("dump", a.dump.is_some()),
         ];
-        let network =
-            a.processes.join(Network::default(), (&[layout], None), a.on_ranks.split.as_ref(), &all_here)?;
+        let split = a.on_ranks.split.as_ref();
+        let network = a.processes.join(Network::default(), (&[layout], None), split, &all_here)?;
         if a.device != DeviceName::Cpu {
-            return on_device(&a, json);
-        }
-        if let Some(number) = a.number {
+            a.fits_card()?;
+        } else if let Some(number) = a.number {
             bail!(
                 "--dtype is {number}; a proof runs in a finite field, where nothing rounds; leave --dtype out"
             );
         }
-        if let Some(equal) = cases::asked(&a, json)? {
-            return Ok(equal);
-        }
-        let watch = ProgressWatch::spinner();
+        let watch = Arc::new(a.cases.cases.map_or_else(ProgressWatch::spinner, ProgressWatch::bar));
+        a.views.open(json, "this run", "")?.watched(watch.clone()).during(|views| {
+            let observer = &|event: &RunEvent| views.see(event);
+            let unsplit = a.layout.unwrap_or_default();
+            match &a.cases {
+                _ if a.device != DeviceName::Cpu => on_card(&unsplit, &a.numbers(), a.device, observer),
+                CasesArgs { case: Some(file), .. } => replay(file, observer),
+                CasesArgs { cases: None, minutes: None, .. } => a.prove(layout, network, views),
+                CasesArgs { cases, minutes, .. } => {
+                    let key = a.key.unwrap_or_else(fresh_key);
+                    let done = &|done, next| watch.case(done, next);
+                    draw((a.layout, key), (*cases, *minutes), (done, observer))
+                }
+            }
+        })
+    }
+}
+
+impl ProveArgs {
+    /// Proves the layout on the panel, or on one model.
+    fn prove(&self, layout: Layout, network: Network, views: &Views) -> Result<bool> {
         let drawn = || network.processes.as_ref().map_or_else(fresh_key, |all| Key(all.number()));
-        let key = a.key.unwrap_or_else(drawn);
-        let keys = Keys::Sure(key, a.keys.unwrap_or(*KEYS.start()));
-        if let Some(keys) = a.keys.filter(|keys| !(1..=*KEYS.end()).contains(keys)) {
-            bail!("--keys is {keys}; it must be 1 to {}", KEYS.end());
-        }
-        if a.model != Some(NamedModel::Mlp) {
-            a.pictures.unused()?;
+        let key = self.key.unwrap_or_else(drawn);
+        let mut proof = ProofRun { layout, key, keys: self.keys, network };
+        proof.check()?;
+        let observer = &|event: &RunEvent| views.see(event);
+        let Some(model) = self.model()? else {
+            if self.on_ranks.split.is_some() {
+                bail!("--split needs one model, but the panel has many; give --config or --model");
+            }
+            note(&[layout], None);
+            views.details(|observer| details::layout(&layout, observer))?;
+            return proof.on_panel(observer);
+        };
+        proof.layout = self.on_ranks.of(layout, &model.design)?;
+        views.details(|observer| details::layout(&proof.layout, observer))?;
+        proof.on_model(&model, observer)
+    }
+    /// Returns the model of the flags, if one is given.
+    fn model(&self) -> Result<Option<ProvenModel>> {
+        if self.model != Some(NamedModel::Mlp) {
+            self.pictures.unused()?;
         }
         let of_text = |config: &Config| (config.shape.into(), names::entries(config));
-        let (model, entries) = match (&a.model, &a.config) {
+        let (design, entries) = match (&self.model, &self.config) {
             (Some(NamedModel::Mlp), _) => {
-                let model = a.pictures.fresh(None, 0);
+                let model = self.pictures.fresh(None, 0);
                 (model.design.clone(), model.entries())
             }
             (Some(NamedModel::Moe), _) => of_text(&Model::moe()?.config),
             (None, Some(file)) => of_text(&Config::read(file)?),
-            (None, None) => {
-                if a.on_ranks.split.is_some() {
-                    bail!("--split needs one model, but the panel has many; give --config or --model");
-                }
-                note(&[layout], None);
-                let reported = |name: &str| watch.say(&format!("proving {name}"));
-                let certificate = certify_panel(&layout, keys, (&network, &reported))?;
-                watch.done();
-                show::one(json, &certificate, || certificate.statement());
-                return Ok(certificate.verdict.equal);
-            }
+            (None, None) => return Ok(None),
         };
-        let layout = a.on_ranks.of(layout, &model)?;
-        layout.fits(&model)?;
-        let (mut subject, mut of) = (Subject::smallest(model, &layout)?, None);
-        if let Err(why) = prove::check(&subject, &layout, &network) {
-            if network.processes.is_some() {
-                return Err(why); // each has another idea of what is free
-            }
-            let (small, words) = image_of(&a, &subject, &layout).ok_or(why.clone())?;
-            let words = format!("{why}. Its small image is proven instead, with all of its parts: {words}.");
-            out::note(&format!("note: {words}"));
-            (subject, of) = (Subject::smallest(small, &layout)?, Some(words));
-            prove::check(&subject, &layout, &network)?;
-        }
-        a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-        let verdict = certify(&subject, &layout, keys, (&network, &|what| watch.say(what)))?;
-        let verdict = Verdict { never_ran: never_ran(&subject, &layout), image: of, ..verdict };
-        if let Some(dir) = &a.dump {
-            prove::dump(&subject, &layout, key, dir, &entries)?;
-        }
-        watch.done();
-        Ok(tell(&verdict, json))
+        let has_image = self.config.is_some() && self.dump.is_none() && self.on_ranks.split.is_none();
+        Ok(Some(ProvenModel { design, entries, dump: self.dump.clone(), has_image }))
     }
-}
-
-/// Small image of the model of --config, if this machine lacks the memory for the model. `None` if the proof
-/// fails for another reason, or if the files or stages of the model itself are requested.
-fn image_of(a: &ProveArgs, subject: &Subject, layout: &Layout) -> Option<(Shape, String)> {
-    let whole = a.config.is_none() || a.dump.is_some() || a.on_ranks.split.is_some();
-    let shape = subject.model.shape().filter(|_| !whole)?;
-    let bytes = prove::bytes(subject, layout).ok()?;
-    (!budget::fits_in_free(bytes, budget::free())).then(|| image(*shape, layout))?
-}
-
-/// Prints a verdict. Returns true if all was equal.
-pub(crate) fn tell(verdict: &Verdict, json: bool) -> bool {
-    show::one(json, verdict, || verdict.statement());
-    verdict.equal
-}
-
-/// Text below the table of a card's proof.
-const STATEMENT: &str = "\
-On whole numbers every sum is exact in any order: there linear layers, collectives and products equal the field's oracle, or the\n\
-host's product, bit for bit. Kernels that round equal the host's in f64 to the rounding of their dtype. The layout's program itself\n\
-is proven in the field, without --device.";
-
-/// Proves on a card: on whole numbers linear layers, collectives and products are exact, and equal the
-/// field's oracle bit for bit; every other kernel is compared with the host's in f64.
-fn on_device(a: &ProveArgs, json: bool) -> Result<bool> {
-    let layout = a.layout.unwrap_or_default();
-    let of_a_model = [
-        ("key", a.key.is_some()),
-        ("keys", a.keys.is_some()),
-        ("config", a.config.is_some()),
-        ("model", a.model.is_some()),
-        ("hidden", a.pictures.hidden.is_some()),
-        ("schedule", a.table.schedule.is_some()),
-        ("split", a.on_ranks.split.is_some()),
-        ("memory-limit", a.on_ranks.limit.is_some()),
-        ("cases", a.cases.cases.is_some()),
-        ("minutes", a.cases.minutes.is_some()),
-        ("case", a.cases.case.is_some()),
-    ];
-    refuse(&of_a_model, "proofs in the field; --device cuda")?;
-    a.device.open(layout.ranks(), &out::note)?;
-    let (card, watch, mut lines) = (first_card()?, ProgressWatch::spinner(), Vec::new());
-    for number in a.number.map_or(vec![DtypeName::Bf16, DtypeName::F32], |number| vec![number]) {
-        let both = in_device!((a.device, number), D => exact::<D>(&layout, &|what| watch.say(what)))?;
-        let line = |(what, seen): (&str, Exact)| {
-            let Exact { tensors, elements, first_difference } = seen;
-            let well = Some(first_difference.is_none());
-            let equal = || format!("{tensors} tensors, {elements} elements equal the oracle's bit for bit");
-            TableLine {
-                what: format!("{what} of {layout}, {number}"),
-                outcome: first_difference.unwrap_or_else(equal),
-                well,
-            }
-        };
-        let made = |(_, seen): &(&str, Exact)| seen.tensors > 0;
-        lines.extend(["linear layers", "collectives"].into_iter().zip(both).filter(made).map(line));
+    /// The dtypes of a proof on a card.
+    fn numbers(&self) -> Vec<DtypeName> {
+        self.number.map_or(vec![DtypeName::Bf16, DtypeName::F32], |number| vec![number])
     }
-    lines.extend(kernels(&card, &watch));
-    watch.done();
-    show::all(json, &lines, || {
-        out::line(&show::table(&TableLine::HEAD, lines.iter().map(TableLine::cells)).to_string());
-        out::line(STATEMENT);
-    });
-    Ok(lines.iter().all(|line| line.well == Some(true)))
+    /// Checks that a card can prove what flags ask for, and opens it.
+    fn fits_card(&self) -> Result<()> {
+        let a = self;
+        let of_a_model = [
+            ("key", a.key.is_some()),
+            ("keys", a.keys.is_some()),
+            ("config", a.config.is_some()),
+            ("model", a.model.is_some()),
+            ("hidden", a.pictures.hidden.is_some()),
+            ("schedule", a.table.schedule.is_some()),
+            ("split", a.on_ranks.split.is_some()),
+            ("memory-limit", a.on_ranks.limit.is_some()),
+            ("cases", a.cases.cases.is_some()),
+            ("minutes", a.cases.minutes.is_some()),
+            ("case", a.cases.case.is_some()),
+        ];
+        refuse(&of_a_model, "proofs in the field; --device cuda")?;
+        a.device.open(a.layout.unwrap_or_default().ranks(), &out::note).map(drop)
+    }
 }

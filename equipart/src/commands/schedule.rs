@@ -1,22 +1,22 @@
 //! `schedule`: draws and measures a pipeline's schedule before anything runs.
-mod partition;
-
 use super::Run;
 use crate::cli::args::{self, DtypeArgs, ModelName};
-use crate::cli::{config, out, show};
+use crate::cli::viewing::ViewArgs;
+use crate::cli::{config, out};
 use crate::draw::pipeline::{MOST_RANKS, Timeline, svg};
+use crate::views::Views;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use layers::{ADAMW, Design, NumberArgument};
+use layers::NumberArgument;
 use models::{Config, Model};
-use parallel::price::MoveCosts;
 use parallel::step::simulate::CellTimes;
 use parallel::step::table::{self, Table};
 use parallel::step::{PassKind, Plan, check};
-use parallel::{Batch, Error, Layout, Pipeline, Result, Schedule, Scheme, Sequence, bail, pipeline};
-use partition::PartitionArgs;
+use parallel::{Error, Pipeline, Result, Schedule, bail, pipeline};
 use run::device::DeviceName;
-use run::in_device;
+use run::event::RunEvent;
+use run::schedule::partition::PartitionRun;
+use run::schedule::peaks;
 use run::train::settings::SEQ;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -77,6 +77,8 @@ pub(crate) struct ScheduleArgs {
     #[arg(long, conflicts_with_all = ["kind", "stages", "microbatches", "chunks", "slices"])]
     file: Option<PathBuf>,
     #[command(flatten)]
+    views: ViewArgs<0>,
+    #[command(flatten)]
     held: HeldArgs,
     #[command(flatten)]
     partition: PartitionArgs,
@@ -86,6 +88,20 @@ pub(crate) struct ScheduleArgs {
     /// Write the table to this file, as CSV, a column for each tick
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+}
+
+/// Flags of the partitioner.
+#[derive(Args, Debug)]
+struct PartitionArgs {
+    /// Measure the blocks of --model on this machine, and split them into stages over at most this number of
+    /// ranks, with more ranks for slower stages
+    #[arg(long = "partition", value_name = "RANKS", requires = "model", conflicts_with_all = [
+        "kind", "stages", "microbatches", "chunks", "slices", "times", "link", "file", "svg", "csv",
+    ])]
+    ranks: Option<usize>,
+    /// With --partition, sequences of a microbatch
+    #[arg(long, default_value_t = 4, requires = "ranks")]
+    sequences: usize,
 }
 
 /// Numbers from 0 up, separated by commas.
@@ -140,89 +156,108 @@ impl ScheduleArgs {
 }
 
 impl Run for ScheduleArgs {
-    fn run(self, as_json: bool) -> Result<bool> {
+    fn run(self, json: bool) -> Result<bool> {
         let a = &self;
-        if let (Some(ranks), Some(model)) = (a.partition.ranks, a.held.model()?) {
+        a.views.open(json, "this run", "")?.during(|views| {
+            let (Some(ranks), Some(model)) = (a.partition.ranks, a.held.model()?) else {
+                return a.draw(json, views).map(|()| true);
+            };
             if a.held.number.device == DeviceName::Cuda {
                 bail!("--partition measures on the CPU; leave out --device cuda");
             }
-            let seq = a.held.seq(&model.config)?;
-            return a.partition.run(ranks, (&model, seq), a.held.number.name, as_json);
-        }
-        let table = a.file.as_deref().map(args::table).transpose()?;
-        let (schedule, plan) =
-            table.map_or_else(|| a.listed(), |table| Ok((table as &dyn Schedule, table.sizes())))?;
-        let [f, i, w] = a.times.0;
+            let (sequences, seq) = (a.partition.sequences, a.held.seq(&model.config)?);
+            let split = PartitionRun { model: &model, sequences, seq, ranks, dtype: a.held.number.name };
+            split.run(&|event: &RunEvent| views.see(event)).map(|()| true)
+        })
+    }
+}
+
+impl ScheduleArgs {
+    /// Times of the cells of a schedule.
+    fn cell_times(&self, schedule: &dyn Schedule) -> Result<CellTimes> {
+        let [f, i, w] = self.times.0;
         if f + i + w == 0.0 {
             bail!("--times is 0,0,0; at least one must be above 0");
         }
-        let drawn = 3 * plan.all_chunks() * plan.slices * plan.microbatches;
-        if a.svg.is_some() && drawn > MOST_DRAWN {
-            bail!("--svg would draw {drawn} cells; it draws {MOST_DRAWN} or fewer");
-        }
-        let most = if a.svg.is_some() {
-            drawn
-        } else if as_json {
-            0
-        } else {
-            KEPT
-        };
-        let [latency, message] = a.link.0;
+        let [latency, message] = self.link.0;
         let mut times = CellTimes { latency, message, ..CellTimes::new(f, i, w) };
-        match (a.update, schedule.updates_each()) {
+        match (self.update, schedule.updates_each()) {
             (Some(NumberList([update])), false) => {
                 bail!("--update is {update}, but {} has no update cells; leave it out", schedule.about().word)
             }
             (None, false) => {}
             (update, true) => times.acts[PassKind::U as usize] = update.map_or(UPDATE, |update| update.0[0]),
         }
-        let displayed = if a.svg.is_some() { plan.ranks } else { plan.ranks.min(MOST_RANKS) };
-        let timeline = Timeline::of(schedule, plan, &times, [displayed, most]).map_err(Error::new)?;
-        let pipeline = Pipeline { number: a.chunks.or(a.slices), ..schedule.into() };
-        let bytes = a.held.peaks(pipeline, &plan, table)?;
-        if let Some(file) = &a.svg {
-            files::replace_file(file, svg::draw(&timeline).as_bytes())?;
+        Ok(times)
+    }
+    /// Draws a schedule, and shows its figures.
+    fn draw(&self, json: bool, views: &Views) -> Result<()> {
+        let table = self.file.as_deref().map(args::table).transpose()?;
+        let (schedule, plan) =
+            table.map_or_else(|| self.listed(), |table| Ok((table as &dyn Schedule, table.sizes())))?;
+        let times = self.cell_times(schedule)?;
+        let drawn = 3 * plan.all_chunks() * plan.slices * plan.microbatches;
+        if self.svg.is_some() && drawn > MOST_DRAWN {
+            bail!("--svg would draw {drawn} cells; it draws {MOST_DRAWN} or fewer");
         }
-        if let Some(file) = &a.csv {
+        let has_picture = self.svg.is_some() || self.views.has_report() && drawn <= MOST_DRAWN;
+        let kept = match (has_picture, json) {
+            (true, _) => [plan.ranks, drawn],
+            (_, true) => [0, 0],
+            _ => [MOST_RANKS, KEPT],
+        };
+        let timeline = Timeline::of(schedule, plan, &times, kept).map_err(Error::new)?;
+        let pipeline = Pipeline { number: self.chunks.or(self.slices), ..schedule.into() };
+        let bytes = self.held.peaks(pipeline, &plan, table)?;
+        if has_picture {
+            let svg = svg::draw(&timeline);
+            if let Some(file) = &self.svg {
+                files::replace_file(file, svg.as_bytes())?;
+            }
+            views.see(&RunEvent::Picture { title: "The schedule.", svg: &svg })?;
+        }
+        if let Some(file) = &self.csv {
             let csv = table::csv(schedule, &plan).map_err(Error::new)?;
             files::replace_file(file, csv.as_bytes())?;
         }
-        if as_json {
-            let mut object = object(a, schedule, &timeline);
-            if let Some(table) = table {
-                object["messages"] = json!(table.messages());
-            }
-            if let Some(bytes) = bytes {
-                object["peak_bytes"] = json!(bytes);
-            }
-            show::json(&object);
-        } else {
-            say(a, &timeline, bytes.as_deref(), table);
+        let mut object = object(self, schedule, &timeline);
+        if let Some(table) = table {
+            object["messages"] = json!(table.messages());
         }
-        Ok(true)
+        if let Some(bytes) = &bytes {
+            object["peak_bytes"] = json!(bytes);
+        }
+        views.object(&object)?;
+        if json { Ok(()) } else { say(self, &timeline, (bytes.as_deref(), table), views) }
     }
 }
 
-/// Prints the timeline, its figures, and the files that were written.
-fn say(a: &ScheduleArgs, timeline: &Timeline, bytes: Option<&[usize]>, table: Option<&Table>) {
+/// Shows the timeline, its figures, and the files that were written.
+fn say(
+    a: &ScheduleArgs,
+    timeline: &Timeline,
+    (bytes, table): (Option<&[usize]>, Option<&Table>),
+    views: &Views,
+) -> Result<()> {
     let (terminal, width) = out::terminal();
-    out::line(&format!("{}\n", timeline.title()));
-    timeline.lines(width, terminal).iter().for_each(|line| out::line(line));
-    out::line("");
-    timeline.figures().iter().for_each(|line| out::line(line));
+    views.say(&format!("{}\n", timeline.title()))?;
+    for line in timeline.lines(width, terminal) {
+        views.see(&RunEvent::Screen(&line))?;
+    }
+    let mut lines = vec![String::new()];
+    lines.extend(timeline.figures());
     if let Some(messages) = table.map(Table::messages).filter(|messages| *messages > 0) {
-        out::line(&format!("its {messages} sends and receives match its cells"));
+        lines.push(format!("its {messages} sends and receives match its cells"));
     }
     if let Some((bytes, most)) = bytes.and_then(|bytes| Some((bytes, bytes.iter().max()?))) {
         let [each, most] = [bytes, &[*most]]
             .map(|all| all.iter().map(|bytes| comm::readable(*bytes as u128)).collect::<Vec<_>>().join(", "));
-        out::line(&format!("a rank holds at most {most}; by rank: {each}"));
+        lines.push(format!("a rank holds at most {most}; by rank: {each}"));
     }
-    for (what, file) in [("diagram", &a.svg), ("table", &a.csv)] {
-        if let Some(file) = file {
-            out::line(&format!("the {what} is in {}", file.display()));
-        }
-    }
+    let written = [("diagram", &a.svg), ("table", &a.csv)].into_iter();
+    let written = written.filter_map(|(what, file)| Some((what, file.as_ref()?)));
+    lines.extend(written.map(|(what, file)| format!("the {what} is in {}", file.display())));
+    lines.iter().try_for_each(|line| views.say(line))
 }
 
 fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: &Timeline) -> Value {
@@ -277,20 +312,8 @@ impl HeldArgs {
         table: Option<&'static Table>,
     ) -> Result<Option<Vec<usize>>> {
         let Some(Model { config, .. }) = self.model()? else { return Ok(None) };
-        let seq = self.seq(&config)?;
-        let layout: Layout =
-            if plan.ranks == 1 { Layout::UNSPLIT } else { format!("pp={}", plan.ranks).parse()? };
-        let layout = table.map_or(Ok(layout), |table| layout.scheduled(table))?;
-        // Enough microbatches to have every kind of cell; a table from a file has its own number.
-        let few = plan.microbatches.min((2 * plan.ranks + 1).max(3));
-        let few = table.map_or(few, |_| plan.microbatches);
-        let batch = Batch::new(vec![Sequence::new(vec![0; seq], vec![0; seq]); few], few)?;
-        let design: Design = config.shape.into();
-        in_device!((self.number.device, self.number.name), D => {
-            let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
-            scheme.fits(&design)?;
-            let held = |rank| MoveCosts::new((scheme, rank), &design, (ADAMW, pipeline.clip(Some(1.0))), &batch, (None, || ()));
-            (0..plan.ranks).map(|rank| held(rank)?.peak(pipeline.schedule, plan)).collect::<Result<_>>().map(Some)
-        })
+        let (design, seq) = (config.shape.into(), self.seq(&config)?);
+        let on = (self.number.device, self.number.name);
+        peaks((&design, seq), (pipeline, plan, table), on).map(Some)
     }
 }

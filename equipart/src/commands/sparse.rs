@@ -3,7 +3,7 @@
 mod timed;
 
 use super::Run;
-use super::train::TrainArgs;
+use crate::cli::train::TrainArgs;
 use crate::cli::args::ModelName;
 use crate::cli::out::line;
 use crate::cli::pictures::PicturesArgs;

@@ -1,17 +1,11 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
-mod auto;
 mod ended;
-pub(crate) mod evaluations;
-pub(crate) mod flags;
 pub(crate) mod log;
-mod loss_scale;
-mod planned;
-pub(crate) mod saving;
 mod shown;
 mod specified;
 mod stragglers;
 
-pub(crate) use self::flags::TrainArgs;
+pub(crate) use crate::cli::train::TrainArgs;
 use super::Run;
 use crate::cli::out;
 use crate::cli::watch::ProgressWatch;

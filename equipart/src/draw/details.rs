@@ -26,12 +26,24 @@ pub fn tell(run: &PriceRun, observer: &Observer) -> Result<()> {
         known.map_or_else(String::new, |row| readable(row.price.peak_bytes["total"] as u128))
     };
     ranks((layout, "priced"), held, observer)?;
-    schedule(run, observer)?;
+    schedule(layout, run.settings.microbatches, observer)?;
     let each = if layout.ranks() > EACH { "each kind of rank" } else { "each rank" };
     let words =
         format!("Priced peak memory of {each} in a training step, by category, each at its own time:");
     say(&words, observer)?;
     tell_table(&rows, observer)
+}
+
+/// Tells an observer a layout without a model: its ranks and its schedule.
+///
+/// # Errors
+/// If the observer fails.
+pub fn layout(layout: &Layout, observer: &Observer) -> Result<()> {
+    if let Some(svg) = mesh::draw(layout, |_| String::new()) {
+        let title = "Ranks of the layout, each with its place along the axes.";
+        observer(&RunEvent::Picture { title, svg: &svg })?;
+    }
+    schedule(layout, layout.usual_microbatches(), observer)
 }
 
 /// Tells an observer the ranks of a layout, with the peak of each.
@@ -65,7 +77,7 @@ pub fn compared(
         ranks((&layout, "measured"), |rank| readable(peak(rank)), observer)?;
         if of.learns {
             let run = of.step(&layout, (device, number))?;
-            schedule(&run, observer)?;
+            schedule(&layout, run.settings.microbatches, observer)?;
             say("Priced peak memory of a training step, by category, each at its own time:", observer)?;
             tell_table(&run.prices_of_each(EACH)?, observer)?;
         }
@@ -74,10 +86,9 @@ pub fn compared(
 }
 
 /// Tells an observer the schedule of a step, if it is a pipeline with few cells.
-fn schedule(run: &PriceRun, observer: &Observer) -> Result<()> {
-    let layout = &run.layout;
+fn schedule(layout: &Layout, microbatches: usize, observer: &Observer) -> Result<()> {
     let (stages, pipeline) = (layout.size(Axis::Pp), layout.pipeline());
-    let plan = pipeline.plan(stages, run.settings.microbatches);
+    let plan = pipeline.plan(stages, microbatches);
     if stages > 1 && 3 * plan.all_chunks() * plan.slices * plan.microbatches <= CELLS {
         let times = CellTimes::new(1.0, 1.0, 1.0);
         let timeline = Timeline::of(pipeline.schedule, plan, &times, [usize::MAX; 2]).map_err(Error::new)?;

@@ -5,8 +5,8 @@
 //! reduce-scatter
 //!    1  c0 +→1  c1 +→2  c2 +→0
 //! ```
-use crate::commands::collectives::{AllReducePlan, chunk_names};
 use comm::{Arrival, CommRound};
+use run::collectives::{AllReducePlan, chunk_names};
 
 /// Legend for algorithms in which a rank sends one message in a round.
 const LEGEND: &str =

@@ -2,8 +2,8 @@
 //! the sending rank to the receiving rank, in the colour of its first chunk. The label of a message is at the
 //! start of its arrow.
 use super::picture::{FAINT, INK, MUTED, Picture, shade};
-use crate::commands::collectives::{AllReducePlan, chunk_names};
 use comm::{Arrival, CommRound, Transfer};
+use run::collectives::{AllReducePlan, chunk_names};
 
 /// Sizes, in user units.
 const ROW: f64 = 40.0;

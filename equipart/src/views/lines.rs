@@ -22,10 +22,10 @@ pub struct Lines;
 impl RunView for Lines {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         match event {
-            RunEvent::Text(words) => out::line(words),
+            RunEvent::Text(words) | RunEvent::Screen(words) => out::line(words),
             RunEvent::Table { heads, rows } => {
                 let heads: Vec<_> = heads.iter().map(String::as_str).collect();
-                out::line(&show::fitted(show::table(&heads, rows.iter().cloned())).to_string());
+                out::line(&show::fitted_if_wide(show::table(&heads, rows.iter().cloned())).to_string());
             }
             _ => {}
         }

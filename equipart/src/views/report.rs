@@ -119,7 +119,7 @@ impl RunView for ReportPage {
             RunEvent::Table { heads, rows } => self.add(&tabled(heads, rows)),
             RunEvent::Picture { title, svg } => self.add(&drawn(title, svg)),
             RunEvent::Record(record) => self.point(*record),
-            RunEvent::Progress { .. } => {}
+            RunEvent::Progress { .. } | RunEvent::Screen(_) => {}
         }
         if self.written.elapsed() > EVERY {
             self.written = Instant::now();

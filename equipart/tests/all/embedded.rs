@@ -2,11 +2,11 @@
 //! tell. Its sister with experts knows no less, and uses them about alike.
 use crate::child::equipart;
 use crate::order3::order3;
-use equipart::commands::eval::{Evaluation, evaluate};
 use layers::SGD;
 use models::text::{Corpus, windows};
 use models::{Model, embedded};
 use parallel::{Layout, Network, Trainer};
+use run::eval::{Evaluation, evaluate};
 use run::train::data::held_out;
 use run::train::settings::sequences;
 use serde_json::Value;

@@ -1,4 +1,5 @@
 //! Processes of ranks on this machine: their output with rank prefixes, signals to them, and their end.
+use crate::cli::processes::program;
 use comm::Launch;
 use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
@@ -6,7 +7,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::c_int;
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -39,13 +40,6 @@ impl FirstEnd {
     pub(super) fn is_lost(&self) -> bool {
         self.status.code().is_none_or(|code| code > 2)
     }
-}
-
-/// Returns a command that starts this program.
-pub(crate) fn program() -> Result<Command> {
-    let path = std::env::current_exe();
-    let path = path.map_err(|why| Error::new(format!("the path of this program is not known: {why}")))?;
-    Ok(Command::new(path))
 }
 
 /// Processes of all ranks.

@@ -1,6 +1,6 @@
 //! A model's forwards in a process of their own, which may be paused for a part of the time.
 use crate::cli::args::ModelName;
-use crate::commands::launch::program;
+use crate::cli::processes::program;
 use layers::counted;
 use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,5 +1,6 @@
 //! The end of a training run, in words and tables.
-use super::{TrainArgs, stragglers};
+use super::stragglers;
+use crate::cli::train::TrainArgs;
 use crate::cli::{loads, profile};
 use crate::draw::timeline;
 use crate::views::Views;

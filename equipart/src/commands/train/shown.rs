@@ -1,5 +1,5 @@
 //! Views of a training run.
-use super::TrainArgs;
+use crate::cli::train::TrainArgs;
 use super::log::EarlierSteps;
 use crate::cli::out;
 use crate::cli::watch::ProgressWatch;

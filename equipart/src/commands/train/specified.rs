@@ -1,5 +1,5 @@
 //! The run of the flags: its settings, its network, and the numbers that memory decides.
-use super::{TrainArgs, auto};
+use crate::cli::train::{TrainArgs, auto};
 use crate::cli::{out, processes};
 use crate::views::Views;
 use bench::profile;

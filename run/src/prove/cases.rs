@@ -1,34 +1,15 @@
-//! `prove --cases` and `prove --case`: drawn cases, and saved cases.
-use super::ProveArgs;
-use super::{fresh_key, tell};
-use crate::cli::show;
-use crate::cli::watch::ProgressWatch;
-use clap::Args;
+//! Drawn cases, and saved ones.
+use super::tell;
+use crate::event::{self, Observer, doing, say};
+use crate::train::settings::at_least_1;
 use comm::caught;
-use parallel::{Error, Network, Result, bail};
+use parallel::{Error, Layout, Network, Result, bail};
 use prove::cases::{Campaign, Failure, ProofCase, judge};
 use prove::{Verdict, certify};
-use run::train::settings::at_least_1;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use tensor::files;
-
-/// Flags of `prove` for drawn or saved cases.
-#[derive(Args, Debug)]
-pub(crate) struct CasesArgs {
-    /// Prove this number of drawn cases: models, batches and, without --layout, layouts; a failing case is
-    /// shrunk to the smallest
-    #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
-    pub(super) cases: Option<usize>,
-    /// Draw cases for this number of minutes; with --cases, until either limit is reached
-    #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden", "limit", "split", "schedule"])]
-    pub(super) minutes: Option<f64>,
-    /// Prove the cases of a file, or of standard input (-), one line of JSON each
-    #[arg(long, value_name = "FILE|-",
-        conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden", "limit", "split", "schedule"])]
-    pub(super) case: Option<PathBuf>,
-}
+use tensor::{Key, files};
 
 /// The most minutes: a year.
 const MINUTES: f64 = 525_600.0;
@@ -37,36 +18,36 @@ const STDIN: &str = "-";
 /// The most bytes read from standard input: about ten thousand cases.
 const MOST: u64 = 16 << 20;
 
-/// Proves the cases that the flags request. Returns whether all were equal; `None` if no flag requests cases.
+/// Proves drawn cases under a layout, or each under a layout of its own, until so many are done or so many
+/// minutes have passed; `watch` receives the number of equal ones and the next key. Tells the report. Returns
+/// true if all were equal.
 ///
 /// # Errors
-/// If a flag or a case is invalid.
-pub(crate) fn asked(a: &ProveArgs, json: bool) -> Result<Option<bool>> {
-    match &a.cases {
-        CasesArgs { case: Some(file), .. } => replay(file, json).map(Some),
-        CasesArgs { cases: None, minutes: None, .. } => Ok(None),
-        CasesArgs { cases, minutes, .. } => draw(a, *cases, *minutes, json).map(Some),
-    }
-}
-
-fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -> Result<bool> {
+/// If a number is out of range, a case cannot be run, or the observer fails.
+pub fn draw(
+    (layout, key): (Option<Layout>, Key),
+    (cases, minutes): (Option<usize>, Option<f64>),
+    (watch, observer): (&dyn Fn(usize, Key), &Observer),
+) -> Result<bool> {
     at_least_1(&[("cases", cases.unwrap_or(1))])?;
     if let Some(minutes) = minutes.filter(|minutes| !(*minutes > 0.0 && *minutes <= MINUTES)) {
         bail!("--minutes is {minutes}; it must be above 0 and at most {MINUTES}");
     }
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
-    let key = a.key.unwrap_or_else(fresh_key);
-    let watch = cases.map_or_else(ProgressWatch::spinner, ProgressWatch::bar);
-    watch.say(&format!("proving drawn cases from --key {key}"));
-    let campaign = Campaign { key, cases, until, layout: a.layout, judge: &judge };
-    let mut report = campaign.run(&|done, next| watch.case(done, next))?;
+    doing(&format!("proving drawn cases from --key {key}"), observer)?;
+    let campaign = Campaign { key, cases, until, layout, judge: &judge };
+    let mut report = campaign.run(watch)?;
     report.failure = report.failure.map(Failure::located);
-    watch.done();
-    show::one(json, &report, || report.statement());
+    event::object(&report, observer)?;
+    say(&report.statement(), observer)?;
     Ok(report.equal)
 }
 
-fn replay(file: &Path, json: bool) -> Result<bool> {
+/// Proves the cases of a file, or of standard input, and tells each verdict. Returns true if all were equal.
+///
+/// # Errors
+/// If the file is no list of cases, or the observer fails.
+pub fn replay(file: &Path, observer: &Observer) -> Result<bool> {
     let mut equal = true;
     for case in read(file)? {
         let keys = [case.key, case.key.next()];
@@ -76,7 +57,7 @@ fn replay(file: &Path, json: bool) -> Result<bool> {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(Error { why, .. })) | Err(why) => Verdict::failed(&subject, &case.layout, &keys, why),
         };
-        equal &= tell(&verdict, json);
+        equal &= tell(&verdict, observer)?;
     }
     Ok(equal)
 }

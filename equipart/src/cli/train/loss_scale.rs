@@ -22,7 +22,7 @@ impl LossScaleArgs {
     ///
     /// # Errors
     /// If a number is out of range, or is given for a dtype that needs none.
-    pub(super) fn of(&self, dtype: DtypeName) -> Result<Option<LossScaling>> {
+    pub(crate) fn of(&self, dtype: DtypeName) -> Result<Option<LossScaling>> {
         let Some(usual) = dtype.loss_scaling() else {
             let given = [("scale", self.loss_scale), ("scale-window", self.loss_scale_window)];
             return match given.into_iter().find_map(|(flag, value)| Some((flag, value?))) {
@@ -43,7 +43,7 @@ impl LossScaleArgs {
         Ok(Some(LossScaling { log2: scale.ilog2(), window, ..usual }))
     }
     /// Says that a flag differs from what a run to resume began with, if one does.
-    pub(super) fn differ(&self, begun: Option<LossScaling>) -> Option<String> {
+    pub(crate) fn differ(&self, begun: Option<LossScaling>) -> Option<String> {
         let window =
             differs("loss-scale-window", self.loss_scale_window, begun.map_or(0, |begun| begun.window));
         window.or_else(|| differs("loss-scale", self.loss_scale, begun.map_or(1, |begun| 1 << begun.log2)))

@@ -1,31 +1,38 @@
 //! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
-use super::evaluations::EvaluationArgs;
-use super::saving::SaveArgs;
+pub(crate) mod auto;
+pub(crate) mod dropout;
+mod evaluations;
+mod loss_scale;
+mod planned;
+mod saving;
+
 use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, TableArgs};
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::processes::{self, ProcessesArgs};
 use crate::cli::viewing::ViewArgs;
 use crate::cli::{config, corpus, model, noted, out, pictures};
-use crate::commands::train::auto::Amount;
-use crate::cli::dropout::DropoutRate;
-use crate::commands::train::loss_scale::LossScaleArgs;
-use crate::commands::train::planned::LayoutFlag;
 use crate::views::view::{CURVES, RECORDS};
+use auto::Amount;
 use clap::{Args, Command, FromArgMatches};
+use dropout::DropoutRate;
+use evaluations::EvaluationArgs;
 use layers::{OptimizerKind, counted};
+use loss_scale::LossScaleArgs;
 use models::text::{Corpus, documents};
 use models::tokenizer::TokenizerSource;
 use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
 use parallel::step::table::Table;
 use parallel::{Error, Result, bail, layout};
+use planned::LayoutFlag;
 use run::device::DeviceName;
 use run::train::data::{DataFiles, TrainData};
 use run::train::epochs;
 use run::train::schedule::LrSchedule;
 use run::train::settings::{SEQ, Settings, at_least_1};
 use run::train::state::State;
+use saving::SaveArgs;
 use std::path::PathBuf;
 
 /// Train on text, or on given ids, with checkpoints

@@ -1,5 +1,5 @@
 //! `--batch-size auto` and `--microbatches auto`: the largest batch that memory holds.
-use super::flags::TrainArgs;
+use super::TrainArgs;
 use crate::cli::args;
 use parallel::price::largest::{LargestBatch, Unknown};
 use parallel::{Result, bail};
@@ -34,7 +34,7 @@ impl FromStr for Amount {
 }
 
 /// Returns the name of the flag that gives this number.
-pub(super) fn flag(unknown: Unknown) -> &'static str {
+pub(crate) fn flag(unknown: Unknown) -> &'static str {
     if unknown == Unknown::BatchSize { "batch-size" } else { "microbatches" }
 }
 

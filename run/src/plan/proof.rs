@@ -1,6 +1,6 @@
 //! Proof of the best layout, on a small image of the model.
-use crate::cli::watch::ProgressWatch;
-use crate::commands::prove::fresh_key;
+use crate::event::{Observer, doing};
+use crate::prove::fresh_key;
 use layers::Shape;
 use parallel::{Error, Layout, Network, Result};
 use prove::cases::image;
@@ -13,17 +13,16 @@ const MOST_RANKS: usize = 16;
 ///
 /// # Errors
 /// If no small model fits the layout, or the proof does not fit this machine.
-pub(super) fn of(shape: Option<&Shape>, layout: &Layout) -> Result<Verdict> {
+pub(super) fn of(shape: Option<&Shape>, layout: &Layout, observer: &Observer) -> Result<Verdict> {
     let small =
         |of: Layout| (of.ranks() <= MOST_RANKS).then(|| image(*shape?, &of).map(|(image, _)| (of, image)))?;
     let shrunk = (2..=MOST_RANKS).rev().filter_map(|most| shrunk(layout, most)).find_map(small);
     let (proven, image) = small(*layout).or(shrunk).ok_or_else(|| {
         Error::new(format!("{layout} cannot be proven: no small model fits it, not with fewer ranks, either"))
     })?;
-    let (subject, watch) = (Subject::smallest(image, &proven)?, ProgressWatch::spinner());
+    let subject = Subject::smallest(image, &proven)?;
     let (network, keys) = (Network::default(), Keys::Sure(fresh_key(), *KEYS.start()));
-    let verdict = certify(&subject, &proven, keys, (&network, &|what| watch.say(what)));
-    watch.done();
+    let verdict = certify(&subject, &proven, keys, (&network, &|what| drop(doing(what, observer))));
     let fewer = (proven != *layout).then(|| format!("{layout} with fewer ranks along its axes"));
     verdict.map(|verdict| Verdict { image: fewer, ..verdict })
 }

@@ -1,7 +1,7 @@
 //! `--layout auto`: the planner's layout for a number of ranks, with a run's step: the same sequences in the
 //! same microbatches, so the same training. The planner tries no schedule with stale weights.
+use super::TrainArgs;
 use super::auto::Amount;
-use super::flags::TrainArgs;
 use crate::cli::out;
 use crate::cli::processes;
 use crate::cli::searching::SearchNotes;

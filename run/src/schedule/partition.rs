@@ -1,8 +1,7 @@
-//! `schedule --partition RANKS`: profiles a model's parts, and splits them into replicated stages as
-//! `PipeDream` does.
-use crate::cli::{out, show};
+//! Stages with as many ranks as they need: profiles a model's parts, and splits them into replicated stages
+//! as `PipeDream` does.
+use crate::event::{self, Observer, RunEvent, say};
 use bench::parts;
-use clap::Args;
 use comm::readable;
 use layers::counted;
 use models::Model;
@@ -16,33 +15,28 @@ const MOST: [usize; 2] = [4096, 64];
 /// Number of microbatches of a simulated step.
 const SIMULATED: usize = 64;
 
-/// Flags of the partitioner.
-#[derive(Args, Debug)]
-pub(super) struct PartitionArgs {
-    /// Measure the blocks of --model on this machine, and split them into stages over at most this number of
-    /// ranks, with more ranks for slower stages
-    #[arg(long = "partition", value_name = "RANKS", requires = "model", conflicts_with_all = [
-        "kind", "stages", "microbatches", "chunks", "slices", "times", "link", "file", "svg", "csv",
-    ])]
-    pub(super) ranks: Option<usize>,
-    /// With --partition, sequences of a microbatch
-    #[arg(long, default_value_t = 4, requires = "ranks")]
-    sequences: usize,
+/// A model to split into stages.
+pub struct PartitionRun<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Sequences of a microbatch.
+    pub sequences: usize,
+    /// Tokens of a sequence.
+    pub seq: usize,
+    /// The most ranks.
+    pub ranks: usize,
+    /// Dtype of the run.
+    pub dtype: DtypeName,
 }
 
-impl PartitionArgs {
-    /// Profiles a model on sequences of `seq` tokens, and prints its best stages on at most `ranks` ranks.
+impl PartitionRun<'_> {
+    /// Profiles the model, and tells its best stages.
     ///
     /// # Errors
-    /// If a number does not fit the model, or the model cannot be trained here.
-    pub(super) fn run(
-        &self,
-        ranks: usize,
-        (model, seq): (&Model, usize),
-        dtype: DtypeName,
-        as_json: bool,
-    ) -> Result<bool> {
-        let (sequences, blocks) = (self.sequences, model.config.shape.blocks);
+    /// If a number does not fit the model, the model cannot be trained here, or the observer fails.
+    pub fn run(&self, observer: &Observer) -> Result<()> {
+        let Self { model, sequences, seq, ranks, dtype } = *self;
+        let blocks = model.config.shape.blocks;
         if !(1..=MOST[1]).contains(&sequences) {
             bail!("--sequences is {sequences}; it must be 1 to {}", MOST[1]);
         }
@@ -54,7 +48,8 @@ impl PartitionArgs {
                 counted(sequences, "rank")
             );
         }
-        out::note(&format!("profiling {}", counted(blocks, "block")));
+        let note = format!("profiling {}", counted(blocks, "block"));
+        observer(&RunEvent::Note(&note))?;
         let shape = model.config.shape;
         let profile =
             with_dtype!(dtype, D => parts::profile::<D>((shape, model.values()), [sequences, seq]))?;
@@ -63,26 +58,28 @@ impl PartitionArgs {
         let speedup = profile.seconds() * rate;
         let layout = layout(&partition);
         let simulated = layout.is_none().then(|| partition.simulated(&profile, SIMULATED)).transpose()?;
-        if as_json {
-            let (layout, split) = layout.unzip();
-            show::json(&json!({
+        let (named, split) = layout.clone().unzip();
+        event::object(
+            &json!({
                 "sequences": sequences, "seq": seq, "parts": profile.parts, "bandwidth": profile.bandwidth,
-                "stages": partition.stages, "bottleneck": partition.bottleneck, "speedup": speedup, "layout": layout,
+                "stages": partition.stages, "bottleneck": partition.bottleneck, "speedup": speedup, "layout": named,
                 "split": split.flatten(), "microbatches_per_second": rate, "simulated_microbatches_per_second": simulated,
-            }));
-            return Ok(true);
-        }
+            }),
+            observer,
+        )?;
         let batch = format!("{} of {}", counted(sequences, "sequence"), counted(seq, "token"));
         let (origin, steps) = (&model.origin, parts::STEPS);
-        out::line(&format!(
+        let words = format!(
             "The model is {origin}. Its parts, on one rank and a microbatch of {batch}, median of {steps} steps:\n"
-        ));
-        tables(&profile, &partition);
+        );
+        say(&words, observer)?;
+        tables(&profile, &partition, observer)?;
         let ms = partition.bottleneck * 1e3;
-        out::line(&format!(
+        let words = format!(
             "\nThe bottleneck takes {ms:.3} ms a microbatch: {speedup:.2} times the speed of one rank."
-        ));
-        out::line(&match layout {
+        );
+        say(&words, observer)?;
+        let runs = match layout {
             Some((layout, None)) => format!("It runs: train --layout {layout}"),
             Some((layout, Some(split))) => format!("It runs: train --layout {layout} --split {split}"),
             None => format!(
@@ -90,8 +87,8 @@ impl PartitionArgs {
                  {:.2} microbatches per second;\nthe bottleneck allows {rate:.2}.",
                 simulated.unwrap_or_default(),
             ),
-        });
-        Ok(true)
+        };
+        say(&runs, observer)
     }
 }
 
@@ -106,17 +103,22 @@ fn layout(Partition { stages, .. }: &Partition) -> Option<(String, Option<String
     stages.iter().all(|stage| stage.ranks == m).then(|| (layout, (k > 1).then(|| split.join(","))))
 }
 
-/// Prints the measured parts, and the stages.
-fn tables(profile: &ModelProfile, Partition { stages, bottleneck }: &Partition) {
+/// Tells the measured parts, and the stages.
+fn tables(
+    profile: &ModelProfile,
+    Partition { stages, bottleneck }: &Partition,
+    observer: &Observer,
+) -> Result<()> {
     let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
     let bytes = |bytes: usize| readable(bytes as u128);
     let rows = profile.parts.iter().zip(0..).map(|(part, block)| {
         let sizes = [part.activation_bytes, part.weight_bytes].map(bytes);
         [vec![format!("block {block}"), ms(part.seconds())], sizes.into()].concat()
     });
-    out::line(&show::table(&["part", "ms", "activation", "weights"], rows).to_string());
+    event::table(&["part", "ms", "activation", "weights"], rows, observer)?;
     let speed = bytes(profile.bandwidth as usize);
-    out::line(&format!("\nTwo ranks pass {speed}/s. Stages, and messages from the stage before and back:\n"));
+    let words = format!("\nTwo ranks pass {speed}/s. Stages, and messages from the stage before and back:\n");
+    say(&words, observer)?;
     let rows = stages.iter().zip(0..).map(|(of, stage)| {
         let (blocks, ranks) = (of.parts.len().to_string(), of.ranks.to_string());
         let share = format!("{:.0} %", 100.0 * of.seconds / bottleneck);
@@ -130,5 +132,5 @@ fn tables(profile: &ModelProfile, Partition { stages, bottleneck }: &Partition) 
         ]
     });
     let head = ["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"];
-    out::line(&show::table(&head, rows).to_string());
+    event::table(&head, rows, observer)
 }

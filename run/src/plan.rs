@@ -1,0 +1,297 @@
+//! Plans: the best layouts of a model on a machine, for training or for generating texts.
+mod proof;
+pub mod texts;
+
+use crate::event::{self, CellValue, Observer, RecordColumn, RunEvent, RunRecord, column, hidden, say};
+use crate::price::PriceRun;
+use crate::price::seconds::MachineTime;
+use crate::train::settings::Settings;
+use crate::words::amount;
+use comm::readable;
+use kernels::Kernels;
+use layers::{Design, counted};
+use parallel::dtype::DtypeName;
+use parallel::{Error, Layout, Result, bail, with_dtype};
+use plan::advice::{self, DecisionStep};
+use plan::clock::time;
+use plan::search::{Goal, LayoutSearch, SearchResult, Weighed};
+use plan::step::{TrainingJob, model_flops};
+use plan::watch::SearchWatch;
+use plan::{Machine, Part, morphing};
+use prove::Verdict;
+use serde_json::json;
+use std::sync::Arc;
+
+/// The most devices.
+pub const MOST_DEVICES: usize = 1 << 17;
+/// The most tokens of a step.
+const MOST_TOKENS: u128 = 1 << 26;
+
+/// Training to plan.
+pub struct PlanRun {
+    /// The training.
+    pub job: TrainingJob,
+    /// Dtype of the run, that of the job.
+    pub dtype: DtypeName,
+    /// The devices.
+    pub on: Devices,
+    /// Measure of the best layout.
+    pub goal: Goal,
+}
+
+/// The devices that a plan is for.
+pub struct Devices {
+    /// Their number.
+    pub number: usize,
+    /// True if a layout has to use all of them.
+    pub all: bool,
+    /// The machine that they are of.
+    pub machine: Arc<Machine>,
+    /// Memory of one, in bytes.
+    pub memory: usize,
+    /// True if the best layout is proven before it is recommended.
+    pub proves: bool,
+}
+
+impl PlanRun {
+    /// Checks the sizes of a step.
+    ///
+    /// # Errors
+    /// If it has too many tokens.
+    pub fn check(&self) -> Result<()> {
+        let tokens = self.job.seq as u128 * self.job.batch_size as u128;
+        if tokens > MOST_TOKENS {
+            bail!("the step has {tokens} tokens; it may have at most {MOST_TOKENS}");
+        }
+        Ok(())
+    }
+    /// The step of a layout that was found, to be priced.
+    #[must_use]
+    pub fn step(&self, of: &Weighed) -> PriceRun {
+        let (optimizer, scaling) = self.job.optimizer;
+        let settings = Settings {
+            seq: self.job.seq,
+            batch_size: self.job.batch_size,
+            microbatches: of.microbatches,
+            optimizer,
+            clip: of.layout.pipeline().clip(scaling.clip),
+            loss_scaling: scaling.loss,
+            number: self.dtype,
+            ..Settings::default()
+        };
+        PriceRun { design: self.job.design.clone(), experts: None, settings, layout: of.layout }
+    }
+    fn search<'a>(&'a self, watch: SearchWatch<'a>) -> LayoutSearch<'a> {
+        let Devices { number: ranks, machine, memory, .. } = &self.on;
+        let (job, goal, memory, ranks) = (&self.job, self.goal, *memory, *ranks);
+        LayoutSearch { job, machine, memory, ranks, microbatches: None, goal, all: false, watch }
+    }
+    /// Finds the best layouts.
+    ///
+    /// # Errors
+    /// If nothing fits: which memory would do, and how many devices; or if the search was cut before that.
+    pub fn find(&self, watch: SearchWatch, is_cut: &dyn Fn() -> bool) -> Result<SearchResult> {
+        let search = self.search(watch);
+        let all = self.on.all;
+        if all {
+            indivisible(self.on.number, &self.job.design, [self.job.batch_size, self.job.seq])?;
+        }
+        let found =
+            with_dtype!(self.dtype, D => if all { search.find::<D>() } else { morphing::find::<D>(&search) });
+        if found.best.is_empty() {
+            let why = (!found.cut).then(|| with_dtype!(self.dtype, D => nothing_fits::<D>(&search)));
+            let cut = || Error::new("the search was cut before it weighed a layout that fits");
+            return Err(why.filter(|_| !is_cut()).unwrap_or_else(cut));
+        }
+        Ok(found)
+    }
+    /// Tells the layouts that were found, and why the best is the best. Returns false if its proof fails.
+    ///
+    /// # Errors
+    /// If the proof cannot be run, or the observer fails.
+    pub fn tell(&self, found: &SearchResult, observer: &Observer) -> Result<bool> {
+        let (job, best) = (&self.job, &found.best[0]);
+        let proof =
+            self.on.proves.then(|| proof::of(job.design.shape(), &best.layout, observer)).transpose()?;
+        let search = self.search(&|_| true);
+        let (flops, steps) = with_dtype!(self.dtype, D =>
+            Ok::<_, Error>((model_flops::<D>(job)?, advice::steps::<D>(&search, best)?)))?;
+        let row = |of| PlanRow::new(of, (job, flops), &self.on.machine);
+        let rows: Vec<_> = found.best.iter().map(row).collect();
+        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
+        event::object(&json!({ "steps": steps, "proof": proof, "cut": found.cut }), observer)?;
+        self.tell_rows(&rows, found, observer)?;
+        decided(&steps, observer)?;
+        tell_proof(proof.as_ref(), observer)
+    }
+    fn tell_rows(&self, rows: &[PlanRow], found: &SearchResult, observer: &Observer) -> Result<()> {
+        let Self { job, on, .. } = self;
+        let words = format!(
+            "Training in {} on {}: {} of {} in a step.\n{} layouts were weighed, {} bounded and {} refused.\n",
+            job.dtype,
+            on.words(),
+            counted(job.batch_size, "sequence"),
+            counted(job.seq, "token"),
+            found.weighed,
+            found.bounded,
+            found.refused,
+        );
+        say(&words, observer)?;
+        event::tell_table(rows, observer)?;
+        let best = &rows[0];
+        let (tokens, spent) = (amount(best.time.tokens_per_second), best.time.spent());
+        say(
+            &format!("\nThe best makes {tokens} tokens a second. Its rank that ends last spends {spent}."),
+            observer,
+        )?;
+        if found.cut {
+            say("The search was cut: layouts that were not weighed may be better.", observer)?;
+        }
+        if found.needed {
+            say("Nothing fits without strategies that only save memory, so they were tried, too.", observer)?;
+        }
+        on.tell_idle(best.devices, observer)
+    }
+}
+
+impl Devices {
+    fn words(&self) -> String {
+        let (machine, memory) = (&self.machine.about, readable(self.memory as u128));
+        format!("{} of {machine}, with {memory} each", counted(self.number, "device"))
+    }
+    /// Says how many devices stay idle.
+    fn tell_idle(&self, used: usize, observer: &Observer) -> Result<()> {
+        let ranks = self.number;
+        if used == ranks {
+            return Ok(());
+        }
+        say(&format!("It uses {used} of {ranks} devices; {} idle.", stay(ranks - used)), observer)
+    }
+}
+
+fn stay(devices: usize) -> String {
+    let stay = if devices == 1 { "stays" } else { "stay" };
+    format!("{} {stay}", counted(devices, "device"))
+}
+
+/// Refuses devices that no layout uses fully, and says which number some layout does.
+fn indivisible(devices: usize, design: &Design, sizes: [usize; 2]) -> Result<()> {
+    let would = match morphing::divisible(devices, design, sizes) {
+        Some(all) if all == devices => return Ok(()),
+        Some(fewer) => format!("{} could be used fully", counted(fewer, "device")),
+        None => "no number of devices could".into(),
+    };
+    bail!(
+        "no layout of the model uses all {} for {}; {would}, or leave --all-devices out",
+        counted(devices, "device"),
+        counted(sizes[0], "sequence")
+    );
+}
+
+/// Says which memory would do, and how many devices.
+fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
+    let least = |ranks, memory| {
+        let any = LayoutSearch { memory, goal: Goal::Memory, ranks, ..*search };
+        any.find::<D>().best.into_iter().next()
+    };
+    let all = least(search.ranks, usize::MAX);
+    // below that, entries that only save memory are tried
+    let all = all.map(|of| least(search.ranks, of.step.peak - 1).unwrap_or(of));
+    let least = all.map(|Weighed { layout, step, .. }| {
+        let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST_DEVICES);
+        let mut enough = more.filter_map(|ranks| least(ranks, search.memory));
+        let or = enough.next().map_or_else(
+            || "; 8 times as many devices would not do, either".into(),
+            |of| format!("; {} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
+        );
+        (step.peak, layout, or)
+    });
+    too_large(search.memory, search.ranks, least)
+}
+
+/// Says that nothing fits, and the least peak of a layout, if one divides the model, with what else would do.
+fn too_large(memory: usize, devices: usize, least: Option<(usize, Layout, String)>) -> Error {
+    let would = match least {
+        Some((peak, layout, or)) => {
+            format!("the least is {} each, under {layout}{or}", readable(peak as u128))
+        }
+        None => "no layout divides the model over them; use another number of devices".into(),
+    };
+    let (memory, devices) = (readable(memory as u128), counted(devices, "device"));
+    Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
+}
+
+/// A layout that was found, and the time of its step.
+struct PlanRow {
+    layout: String,
+    devices: usize,
+    microbatches: usize,
+    time: MachineTime,
+    peak_bytes: usize,
+    sent_bytes: usize,
+    bubble: f64,
+    waits: f64,
+}
+
+impl PlanRow {
+    fn new(of: &Weighed, (job, flops): (&TrainingJob, f64), machine: &Machine) -> Self {
+        let devices = of.layout.ranks();
+        let waits = [Part::Tp, Part::Cp, Part::Ep, Part::Dp, Part::Pp];
+        Self {
+            layout: of.layout.to_string(),
+            devices,
+            microbatches: of.microbatches,
+            time: MachineTime::new(&of.step, (job, flops), (machine, devices)),
+            peak_bytes: of.step.peak,
+            sent_bytes: of.step.sent,
+            bubble: of.step.bubble,
+            waits: waits.iter().map(|part| of.step.parts[*part as usize]).sum(),
+        }
+    }
+}
+
+impl RunRecord for PlanRow {
+    fn kind(&self) -> &'static str {
+        "plan"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let MachineTime { seconds, share_of_peak, tokens_per_second, .. } = self.time;
+        let percent = |part: f64| CellValue::Shown(part, format!("{:.1} %", 100.0 * part));
+        vec![
+            (column("layout", "layout"), CellValue::word(&self.layout)),
+            (hidden("devices"), CellValue::Count(self.devices)),
+            (column("microbatches", "microbatches"), CellValue::Count(self.microbatches)),
+            (column("seconds", "step"), CellValue::Shown(seconds, time(seconds))),
+            (hidden("tokens_per_second"), CellValue::Number(tokens_per_second)),
+            (column("share_of_peak", "of peak"), percent(share_of_peak)),
+            (column("peak_bytes", "holds"), CellValue::bytes(self.peak_bytes as u128)),
+            (column("sent_bytes", "sends"), CellValue::bytes(self.sent_bytes as u128)),
+            (column("bubble", "bubble"), percent(self.bubble / seconds)),
+            (column("other_waits", "other waits"), percent(self.waits / seconds)),
+        ]
+    }
+    fn json(&self) -> String {
+        let Self { layout, devices, microbatches, time, peak_bytes, sent_bytes, .. } = self;
+        let of_step = json!({
+            "layout": layout, "devices": devices, "microbatches": microbatches, "seconds": time.seconds,
+            "tokens_per_second": time.tokens_per_second, "share_of_peak": time.share_of_peak,
+            "peak_bytes": peak_bytes, "sent_bytes": sent_bytes, "parts": time.parts,
+        });
+        of_step.to_string()
+    }
+}
+
+/// Tells the steps of the decision.
+fn decided(steps: &[DecisionStep], observer: &Observer) -> Result<()> {
+    say("\nBy the usual decision trees:", observer)?;
+    let step =
+        |DecisionStep { question, answer }: &DecisionStep| say(&format!("- {question} {answer}"), observer);
+    steps.iter().try_for_each(step)
+}
+
+/// Tells the proof, if there is one. Returns false if it fails.
+fn tell_proof(proof: Option<&Verdict>, observer: &Observer) -> Result<bool> {
+    let Some(proof) = proof else { return Ok(true) };
+    say(&format!("\n{}", proof::sentence(proof)), observer)?;
+    Ok(proof.equal)
+}

@@ -1,0 +1,131 @@
+//! The best layout for generating texts.
+use super::{Devices, indivisible, proof, tell_proof, too_large};
+use crate::event::{self, CellValue, Observer, RecordColumn, RunEvent, RunRecord, column, hidden, say};
+use crate::price::seconds::{spent, used};
+use crate::words::amount;
+use layers::counted;
+use parallel::dtype::DtypeName;
+use parallel::{Result, with_dtype};
+use plan::clock::time;
+use plan::generation::{FoundTexts, GenerationJob, GenerationSearch, TextsGoal, WeighedTexts};
+use serde_json::json;
+
+/// Generation to plan.
+pub struct TextsPlanRun {
+    /// The generation.
+    pub job: GenerationJob,
+    /// Dtype of the run, that of the job.
+    pub dtype: DtypeName,
+    /// The devices.
+    pub on: Devices,
+    /// Measure of the best layout.
+    pub goal: TextsGoal,
+}
+
+impl TextsPlanRun {
+    /// Finds the best layouts, and tells them. Returns false if the proof of the best one fails.
+    ///
+    /// # Errors
+    /// If nothing fits, the proof cannot be run, or the observer fails.
+    pub fn run(&self, observer: &Observer) -> Result<bool> {
+        let Self { job, on, goal, .. } = self;
+        if on.all {
+            indivisible(on.number, &job.design, [job.texts, job.prompt])?;
+        }
+        let Devices { number: ranks, machine, memory, .. } = on;
+        let (ranks, memory, goal) = (*ranks, *memory, *goal);
+        let search = GenerationSearch { job, machine, memory, ranks, goal };
+        let found = with_dtype!(self.dtype, D => search.find::<D>(!on.all));
+        let Some(best) = found.best.first() else {
+            let least = found.least.map(|(peak, layout)| (peak, layout, String::new()));
+            return Err(too_large(memory, ranks, least));
+        };
+        let prove = || proof::of(job.design.shape(), &best.layout, observer);
+        let proof = on.proves.then(prove).transpose()?;
+        let rows: Vec<_> = found.best.iter().map(|of| TextsRow::new(of, job)).collect();
+        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
+        proof.iter().try_for_each(|proof| event::object(&json!({ "proof": proof }), observer))?;
+        self.tell(&rows, &found, observer)?;
+        tell_proof(proof.as_ref(), observer)
+    }
+    fn tell(&self, rows: &[TextsRow], found: &FoundTexts, observer: &Observer) -> Result<()> {
+        let Self { job, on, .. } = self;
+        let words = format!(
+            "Generating in {} on {}: {} after a prompt of {}, at most {} at once.\n{} layouts and \
+             numbers of texts were weighed, and {} refused.\n",
+            job.dtype,
+            on.words(),
+            counted(job.new, "token"),
+            job.prompt,
+            counted(job.texts, "text"),
+            found.weighed,
+            found.refused,
+        );
+        say(&words, observer)?;
+        event::tell_table(rows, observer)?;
+        let best = &found.best[0];
+        let parts = used(&best.time.parts, 0.0);
+        let words = format!("\nWith the best, a text spends {}.", spent(&parts, best.time.seconds));
+        say(&words, observer)?;
+        on.tell_idle(best.layout.ranks(), observer)
+    }
+}
+
+/// A layout and a number of texts that were found.
+struct TextsRow {
+    layout: String,
+    devices: usize,
+    texts: usize,
+    /// Seconds until the first token, until each later one, and of all.
+    seconds: [f64; 3],
+    tokens_per_second: f64,
+    peak_bytes: usize,
+    parts: Parts,
+}
+
+/// Seconds by use.
+type Parts = std::collections::BTreeMap<&'static str, f64>;
+
+impl TextsRow {
+    fn new(of: &WeighedTexts, job: &GenerationJob) -> Self {
+        let later = job.new.saturating_sub(1).max(1) as f64;
+        let (first, all) = (of.time.first, of.time.seconds);
+        Self {
+            layout: of.layout.to_string(),
+            devices: of.layout.ranks(),
+            texts: of.texts,
+            seconds: [first, (all - first) / later, all],
+            tokens_per_second: of.tokens_per_second(job),
+            peak_bytes: of.time.peak,
+            parts: used(&of.time.parts, 0.0),
+        }
+    }
+}
+
+impl RunRecord for TextsRow {
+    fn kind(&self) -> &'static str {
+        "plan of texts"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let [first, later, all] = self.seconds.map(|seconds| CellValue::Shown(seconds, time(seconds)));
+        let rate = self.tokens_per_second;
+        vec![
+            (column("layout", "layout"), CellValue::word(&self.layout)),
+            (hidden("devices"), CellValue::Count(self.devices)),
+            (column("texts", "texts at once"), CellValue::Count(self.texts)),
+            (column("first_token_seconds", "first token"), first),
+            (column("later_token_seconds", "each later one"), later),
+            (column("seconds", "all"), all),
+            (column("tokens_per_second", "tokens/s"), CellValue::Shown(rate, amount(rate))),
+            (column("peak_bytes", "holds"), CellValue::bytes(self.peak_bytes as u128)),
+        ]
+    }
+    fn json(&self) -> String {
+        let Self { layout, devices, texts, seconds, tokens_per_second, peak_bytes, parts } = self;
+        let of_texts = json!({
+            "layout": layout, "devices": devices, "texts": texts, "first_token_seconds": seconds[0],
+            "seconds": seconds[2], "tokens_per_second": tokens_per_second, "peak_bytes": peak_bytes, "parts": parts,
+        });
+        of_texts.to_string()
+    }
+}
