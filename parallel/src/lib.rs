@@ -13,6 +13,7 @@
 //! | `price.rs`, `budget.rs` | peak memory, from shapes alone; whether the machine, or a limit, can hold it |
 //! | `measure.rs`, `dump.rs`, `copies.rs` | costs of a run; its tensors as files; digests of copies |
 //! | `dtype.rs`, `error.rs` | the dtypes of a run; errors of one sentence |
+#![cfg_attr(test, allow(clippy::too_many_lines))] // a test tells one story
 pub mod attention;
 mod batch;
 pub mod budget;

@@ -214,14 +214,7 @@ impl<D: Kernels> Stages<D> {
                     self.coming.push(((payload, task), coming));
                 }
                 ActionPhase::End(Action::Receive(payload, task, _)) => {
-                    let task = in_flight(task);
-                    let Passed { x, row } = named(&mut self.coming, (payload, task)).wait()?;
-                    let x = if x.region() == self.regions[0] {
-                        x
-                    } else {
-                        x.gather(self.mesh.group(Axis::Tp))?.into()
-                    };
-                    self.held.push(((payload, task), Passed { x, row }));
+                    self.received((payload, in_flight(task)))?;
                 }
                 ActionPhase::Begin(Action::Send(payload, task, to)) => {
                     let task = in_flight(task);
@@ -243,6 +236,14 @@ impl<D: Kernels> Stages<D> {
                 ActionPhase::End(Action::Complete | Action::Update) => {}
             }
         }
+        Ok(())
+    }
+    /// Waits for a message, and keeps it in the region of the stage's input.
+    fn received(&mut self, of: (Payload, Task)) -> Result<()> {
+        let Passed { x, row } = named(&mut self.coming, of).wait()?;
+        let lies_right = x.region() == self.regions[0];
+        let x = if lies_right { x } else { x.gather(self.mesh.group(Axis::Tp))?.into() };
+        self.held.push((of, Passed { x, row }));
         Ok(())
     }
     /// Returns this rank's moves for a plan, and keeps them for the next step. The whole table is checked

@@ -265,7 +265,7 @@ impl LayoutSearch<'_> {
         all: &[Division],
         kept: &KeptPrices,
     ) -> Option<(BinaryHeap<Candidate>, SearchResult)> {
-        let (job, blocks) = (self.job, self.job.design.parts(1));
+        let job = self.job;
         let keys: BTreeSet<_> =
             self.roomy(all).flat_map(|division| division.work.iter().map(block_key)).collect();
         let ideal = Arc::new(self.machine.ideal());
@@ -277,8 +277,6 @@ impl LayoutSearch<'_> {
         }
         let (mut heap, mut found) = (Vec::new(), SearchResult::default());
         for (number, division) in all.iter().enumerate() {
-            let dp = division.work[0].size(TokenShards::SEQUENCES);
-            let pp = division.work[0].size(Axis::Pp);
             let lines: Vec<CostLine> = division
                 .work
                 .iter()
@@ -291,51 +289,64 @@ impl LayoutSearch<'_> {
                     }
                 })
                 .collect();
-            let order = |order: &Layout| {
-                let pipeline = order.pipeline();
-                let ranks = StageWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
-                (pipeline, has_halves(order), ranks)
-            };
-            let orders: Vec<_> = division.order.iter().map(order).collect();
-            for power in self.powers(dp) {
-                let microbatches = self.microbatches(dp, power);
-                let sequences = job.batch_size.div_ceil(microbatches);
-                let most = rank_sequences(&division.work[0], sequences);
-                let costs: Vec<_> = lines.iter().map(|line| line.at(most)).collect();
-                for (o, (pipeline, halves, ranks)) in orders.iter().enumerate() {
-                    let plan = pipeline.plan(pp, microbatches);
-                    let held = kept.held(pipeline, blocks, &plan);
-                    if held.is_empty() {
-                        found.refused += lines.len() * division.bytes.len();
+            self.candidates((number, division), &lines, kept, (&mut heap, &mut found));
+        }
+        Some((heap.into(), found))
+    }
+    /// Adds the candidates of a division whose work has these costs to a heap, and counts the others.
+    fn candidates(
+        &self,
+        (number, division): (usize, &Division),
+        lines: &[CostLine],
+        kept: &KeptPrices,
+        (heap, found): (&mut Vec<Candidate>, &mut SearchResult),
+    ) {
+        let (blocks, work) = (self.job.design.parts(1), &division.work[0]);
+        let (dp, pp) = (work.size(TokenShards::SEQUENCES), work.size(Axis::Pp));
+        let order = |order: &Layout| {
+            let pipeline = order.pipeline();
+            let ranks = StageWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
+            (pipeline, has_halves(order), ranks)
+        };
+        let orders: Vec<_> = division.order.iter().map(order).collect();
+        for power in self.powers(dp) {
+            let microbatches = self.microbatches(dp, power);
+            let most = rank_sequences(work, self.job.batch_size.div_ceil(microbatches));
+            let costs: Vec<_> = lines.iter().map(|line| line.at(most)).collect();
+            for (o, (pipeline, halves, ranks)) in orders.iter().enumerate() {
+                let plan = pipeline.plan(pp, microbatches);
+                let held = kept.held(pipeline, blocks, &plan);
+                if held.is_empty() {
+                    found.refused += lines.len() * division.bytes.len();
+                    continue;
+                }
+                let states = || division.bytes.iter().enumerate();
+                let pairs =
+                    costs.iter().enumerate().flat_map(|cost| states().map(move |state| (cost, state)));
+                for ((w, cost), (s, state)) in pairs {
+                    let bytes = cost.bytes(state, blocks, (&plan, *halves), &held);
+                    let bytes = (bytes as f64 * BYTES_BELOW) as usize;
+                    if bytes > self.memory && !self.all {
+                        found.bounded += 1;
                         continue;
                     }
-                    for (w, cost) in costs.iter().enumerate() {
-                        for (s, state) in division.bytes.iter().enumerate() {
-                            let bytes = cost.bytes(state, blocks, (&plan, *halves), &held);
-                            let bytes = (bytes as f64 * BYTES_BELOW) as usize;
-                            if bytes > self.memory && !self.all {
-                                found.bounded += 1;
-                                continue;
-                            }
-                            let bound = match self.goal {
-                                Goal::Time => cost.seconds(ranks, &plan, *halves, &least(state)),
-                                Goal::Memory => bytes as f64,
-                            };
-                            heap.push(Candidate {
-                                bound,
-                                division: number as u32,
-                                work: w as u16,
-                                state: s as u16,
-                                order: o as u16,
-                                power,
-                                level: IDEAL,
-                            });
-                        }
-                    }
+                    let bound = match self.goal {
+                        Goal::Time => cost.seconds(ranks, &plan, *halves, &least(state)),
+                        Goal::Memory => bytes as f64,
+                    };
+                    let [work, state, order] = [w, s, o].map(|at| at as u16);
+                    heap.push(Candidate {
+                        bound,
+                        division: number as u32,
+                        work,
+                        state,
+                        order,
+                        power,
+                        level: IDEAL,
+                    });
                 }
             }
         }
-        Some((heap.into(), found))
     }
     /// Divisions under which the state of a stage's blocks alone may fit.
     fn roomy<'a>(&self, all: &'a [Division]) -> impl Iterator<Item = &'a Division> {

@@ -2,9 +2,11 @@
 mod check;
 mod copies;
 pub mod data;
+mod dumped;
 pub mod epochs;
 pub mod evaluations;
 mod largest;
+mod rank;
 mod records;
 mod run;
 pub mod schedule;

@@ -69,12 +69,7 @@ fn run_museum(selection: Selection) -> TaskResult {
         return Err(wrong.join("; "));
     }
     let mut record = PassedRecord::read(root());
-    let exhibit_digests: BTreeMap<&str, u64> =
-        labels.iter().map(|label| (&*label.exhibit, passed::of_exhibit(&files, label))).collect();
-    let of_exercise = |e| passed::of_exercise(&files, e, (&exercises, &labels));
-    let exercise_digests: BTreeMap<&str, u64> =
-        exercises.iter().map(|e| (&*e.name, of_exercise(e))).collect();
-    let digests: BTreeMap<&str, u64> = exhibit_digests.into_iter().chain(exercise_digests).collect();
+    let digests = digests(&files, &labels, &exercises);
     record.keep(&digests.keys().copied().collect::<Vec<_>>());
     let takes = |name: &str| selection.takes(name, record.has(name, digests[name]));
     let displayed: Vec<&Label> = labels.iter().filter(|label| takes(&label.exhibit)).collect();
@@ -106,15 +101,7 @@ fn run_museum(selection: Selection) -> TaskResult {
     let built = build::build(&scratch, killers())?;
     eprintln!("{} patches apply, alone and together; built after {}", patches.len(), seconds(start));
     let jobs: BTreeSet<&Killer> = killers().filter(|k| matches!(k, Killer::Test { .. })).collect();
-    let jobs: Vec<&Killer> = jobs.into_iter().collect();
-    for (killer, verdict) in jobs.iter().zip(each(&jobs, |killer| judge(&scratch, &built, killer, ""))) {
-        let why = match verdict? {
-            ProofVerdict::Passed => continue,
-            ProofVerdict::Killed => "fails".into(),
-            ProofVerdict::Broken(why) => format!("is inconclusive: {why}"),
-        };
-        return Err(format!("without any exhibit, {killer} {why}"));
-    }
+    passes_alone(&scratch, &built, &jobs.into_iter().collect::<Vec<_>>())?;
     let rounding =
         compare(&scratch, &built, "")?.ok_or("without any exhibit, the example prints no losses")?;
     let code = || displayed.iter().copied().filter(|label| by_compiler(label));
@@ -124,11 +111,7 @@ fn run_museum(selection: Selection) -> TaskResult {
     let toured = Instant::now();
     let wrong = exercises::wrong(&scratch, &built, &done)?;
     let all_killed = displayed.is_empty() || report(&seen, start);
-    for why in &wrong {
-        println!("{why}");
-    }
-    let right = done.len() - wrong.len();
-    println!("{right} of {} exercises print what their chapters say, in {}", done.len(), seconds(toured));
+    tell_exercises(done.len(), &wrong, toured);
     if !all_killed || !wrong.is_empty() {
         return Ok(ExitCode::FAILURE);
     }
@@ -136,6 +119,39 @@ fn run_museum(selection: Selection) -> TaskResult {
     names.for_each(|name| record.add(name, digests[name]));
     record.write(root())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints which exercises are wrong, and how many are right.
+fn tell_exercises(done: usize, wrong: &[String], toured: Instant) {
+    for why in wrong {
+        println!("{why}");
+    }
+    let right = done - wrong.len();
+    println!("{right} of {done} exercises print what their chapters say, in {}", seconds(toured));
+}
+
+/// Checks that every test passes without any exhibit.
+fn passes_alone(scratch: &ScratchCopy, built: &ExhibitPrograms, jobs: &[&Killer]) -> Result<(), String> {
+    for (killer, verdict) in jobs.iter().zip(each(jobs, |killer| judge(scratch, built, killer, ""))) {
+        let why = match verdict? {
+            ProofVerdict::Passed => continue,
+            ProofVerdict::Killed => "fails".into(),
+            ProofVerdict::Broken(why) => format!("is inconclusive: {why}"),
+        };
+        return Err(format!("without any exhibit, {killer} {why}"));
+    }
+    Ok(())
+}
+
+/// The digests of exhibits and exercises, by their names.
+fn digests<'a>(
+    files: &BTreeMap<PathBuf, Vec<u8>>,
+    labels: &'a [Label],
+    exercises: &'a [Exercise],
+) -> BTreeMap<&'a str, u64> {
+    let exhibits = labels.iter().map(|label| (&*label.exhibit, passed::of_exhibit(files, label)));
+    let of_exercise = |e: &'a Exercise| (&*e.name, passed::of_exercise(files, e, (exercises, labels)));
+    exhibits.chain(exercises.iter().map(of_exercise)).collect()
 }
 
 /// True if an exhibit is code that the compiler refuses.

@@ -1,31 +1,20 @@
 //! The world: starts the ranks, runs the same function on each, reports the first failure.
 mod ends;
+mod running;
 
-use self::ends::{EndReport, Reported};
-use super::engines;
-use super::panics::catch;
+use self::running::WorldRun;
 use super::watch::Watch;
-use crate::flight::LastCalls;
 #[cfg(any(test, feature = "mutants"))]
-use crate::mutants::{OnTrial, Trial};
-use crate::processes::{Order, Processes, ReportingEngines, StandIn};
+use crate::mutants::Trial;
+use crate::processes::Processes;
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::trace::Traced;
-use crate::{
-    Axis, CommError, Engines, FlightRecorder, Grid, Link, Mesh, RankRecord, Result, TimeUse, Trace, TraceRun,
-};
-use std::collections::BTreeSet;
+use crate::{Axis, CommError, FlightRecorder, Grid, Link, Mesh, RankRecord, Result, Trace, TraceRun};
 use std::fmt::{self, Display};
-use std::panic::resume_unwind;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, PoisonError};
-use std::thread::{Builder, scope};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-#[cfg(any(test, feature = "mutants"))]
-use tensor::Host;
-use tensor::quoted::sentence;
-use tensor::{Device, Key};
+use tensor::Device;
 
 const MOST_RANKS: usize = 1024;
 const STACK: usize = 8 << 20; // bytes, as the main thread has; allocated as it is used
@@ -212,90 +201,9 @@ impl World {
             calls: FlightRecorder::default(),
             told_by: None,
         })?;
-        let (watch, processes) = (Watch::new(self.records(), self.limit), self.processes.as_deref());
-        #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
-        let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
-        let watch = Arc::new(if processes.is_some() { watch.on_shared_cores() } else { watch });
-        let order = self.processes.as_ref().map(|processes| {
-            let watch = watch.clone();
-            Order::new(processes, self.limit, move || watch.alive())
-        });
-        let order = order.as_ref();
-        let world =
-            engines::AllEngines::new((place.clone(), order.cloned()), &self.grid, &self.links, &watch);
-        let world = world.shared();
-        let key = Key::current();
-        let (ends, ended) = channel();
-        let reported = Mutex::new(Reported::new());
-        self.processes.clone().inspect(|processes| {
-            let (own, told) = (processes.rank(), processes.clone());
-            processes.begin(watch.record(own), self.limit);
-            watch.tell_by(own, move |members, wait| told.tell_wait(members, wait));
-        });
-        let body = |rank: usize, ends: Sender<usize>| {
-            let (_key, _end) = (key.map(Key::enter), EndReport(rank, ends));
-            if let Some(processes) = processes.filter(|processes| processes.rank() != rank) {
-                let found = |reason: &str| watch.fail(rank, reason);
-                let waits = |wait| watch.told(rank, wait);
-                let stand_in = StandIn::new(rank, (&place, &*world), watch.record(rank), (&found, &waits));
-                return on_rank(&watch, rank, || {
-                    let Some(((of, reason), calls)) = stand_in.run(processes)? else { return Ok(None) };
-                    lock(&reported).insert(rank, ((of, reason.clone()), calls));
-                    watch.blame(rank, &CommError::Dead { rank: of, reason: reason.clone() });
-                    Err(reason)
-                });
-            }
-            let outcome = on_rank(&watch, rank, || {
-                let device = D::on(&place.of_rank(rank)).clone();
-                self.memory.inspect(|&bytes| device.meter().limit(bytes));
-                f(rank, device, self.mesh::<D>((rank, order), &place, &watch, &world)).map(Some)
-            });
-            order.inspect(|order| order.end());
-            if let Some(processes) = processes {
-                let calls = LastCalls::of(watch.record(rank), watch.waited(rank));
-                let failure = watch.failure().map(|(of, reason)| ((*of, sentence(reason)), calls));
-                failure.clone().inspect(|failure| drop(lock(&reported).insert(rank, failure.clone())));
-                processes.end(failure.as_ref());
-            }
-            outcome
-        };
-        let body = &body;
-        let outcomes: Vec<Result<Option<()>, String>> = scope(|threads| {
-            let start = |rank: usize| {
-                let thread = Builder::new().name(format!("rank {rank}")).stack_size(STACK);
-                let ends = ends.clone();
-                let started = thread.spawn_scoped(threads, move || body(rank, ends));
-                started.map_err(|error| {
-                    let reason = format!("its thread did not start: {error}");
-                    watch.fail(rank, &reason);
-                    reason
-                })
-            };
-            let ranks: Vec<_> = (0..self.size()).map(start).collect();
-            let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
-            let mut running: BTreeSet<_> = started.map(|(rank, _)| rank).collect();
-            order.inspect(|order| {
-                let end = EndReport(self.size(), ends.clone()); // after the ranks, which the order outlasts
-                running.insert(self.size());
-                threads.spawn(|| {
-                    let _end = end;
-                    order.follow();
-                });
-            });
-            self.listen(&watch, running, &ended);
-            let ended =
-                ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect();
-            order.inspect(|order| order.ended());
-            ended
-        });
-        let reported = reported.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let same = reported.values().map(|(failure, _)| failure).min(); // in all processes
-        if let Some((rank, reason)) = same.or(watch.failure()) {
-            let own = outcomes[*rank].as_ref().err().filter(|_| processes.is_none()).unwrap_or(reason);
-            return Err(self.failure(&watch, (*rank, own), &BTreeSet::new(), &reported));
-        }
-        self.trace(&watch);
-        Ok(())
+        let run = WorldRun::new(self, place);
+        let outcomes = run.threads::<D>(f);
+        run.judged(&outcomes)
     }
     fn trace(&self, watch: &Watch) {
         let Some((trace, name)) = &self.trace else { return };
@@ -308,64 +216,6 @@ impl World {
         let record = |rank| RankRecord::new(rank, start, traced).counting_waits(self.counts_waits);
         (0..self.size()).map(|rank| Arc::new(record(rank))).collect()
     }
-    fn mesh<D: Device<Place: SharedPlace>>(
-        &self,
-        (rank, order): (usize, Option<&Arc<Order>>),
-        place: &D::Place,
-        watch: &Arc<Watch>,
-        world: &Arc<dyn Engines<D::Place>>,
-    ) -> Mesh<D::Place> {
-        let record = watch.record(rank).clone();
-        let engines = match self.processes.as_ref().zip(order) {
-            None => world.clone(),
-            Some(processes) => {
-                let watch = watch.clone();
-                let fails = move |on: usize, call: String, error: &CommError| {
-                    watch.blame(rank, error);
-                    watch.gave_up(rank, on, call);
-                };
-                ReportingEngines::engines(place, world, processes, self.limit, fails)
-            }
-        };
-        #[cfg(any(test, feature = "mutants"))]
-        let engines = match &self.trial {
-            None => engines,
-            Some(trial) => on_trial::<D>(trial, rank, &record, &self.grid, world),
-        };
-        Mesh::new(self.grid.clone(), rank, record, engines)
-    }
-}
-
-/// Returns the engines of a world on trial. Mutants touch memory, so they are for the host only.
-#[cfg(any(test, feature = "mutants"))]
-fn on_trial<D: Device<Place: SharedPlace>>(
-    trial: &Trial,
-    rank: usize,
-    record: &Arc<RankRecord>,
-    grid: &Arc<Grid>,
-    world: &Arc<dyn Engines<D::Place>>,
-) -> Arc<dyn Engines<D::Place>> {
-    use std::any::Any;
-    let world = (world as &dyn Any).downcast_ref().expect("a world on trial is on the host");
-    let on_trial: Arc<dyn Engines<Host>> =
-        Arc::new(OnTrial::<D::Elem>::new(trial, rank, record, grid, world));
-    (&on_trial as &dyn Any).downcast_ref().cloned().expect("as above")
-}
-
-/// Runs one rank, and reports its end to all that watch.
-fn on_rank<T, E: Display>(watch: &Watch, rank: usize, f: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    let (record, begun) = (watch.record(rank), Instant::now());
-    let ended = catch(|| {
-        let returned = f().map_err(|error| error.to_string())?;
-        record.nothing_open().map(|()| returned).map_err(|error| error.to_string())
-    });
-    record.spent(|| TimeUse::Span(format!("rank {rank}")), begun);
-    let outcome = ended.as_ref().map_or_else(|panic| Some(&panic.message), |outcome| outcome.as_ref().err());
-    match outcome {
-        None => watch.finish(rank),
-        Some(reason) => watch.fail(rank, reason),
-    }
-    ended.unwrap_or_else(|panic| Err(panic.report()))
 }
 
 #[cfg(all(test, not(loom)))]

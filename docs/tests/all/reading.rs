@@ -140,9 +140,10 @@ fn a_strategy_is_read_with_twenty_types() {
 }
 
 /// Files that a batch passes through from the command to a strategy.
-const WAY: [&str; 11] = [
+const WAY: [&str; 12] = [
     "equipart/src/commands/train.rs",
     "run/src/train/run.rs",
+    "run/src/train/rank.rs",
     "parallel/src/session.rs",
     "parallel/src/trainer.rs",
     "parallel/src/trainer/dealt.rs",

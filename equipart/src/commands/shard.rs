@@ -3,10 +3,10 @@ mod check;
 mod expression;
 
 use super::Run;
-use crate::cli::out::line;
 use crate::cli::pictures::PicturesArgs;
-use crate::cli::{config, out, show};
+use crate::cli::{config, out};
 use crate::draw::blocks;
+use crate::views::Views;
 use clap::{Args, ValueEnum};
 use comm::{Axis, Link};
 use expression::{Statements, sized, sorted};
@@ -152,7 +152,7 @@ impl Run for ShardArgs {
             .map_err(|why| contradiction(&graph, mesh, &statements).unwrap_or_else(|| why.into()))?;
         let took = start.elapsed();
         let checked = check::run(&found.plan)?;
-        self.print(json, &found, &*prices, (took, &checked));
+        self.show(&found, &*prices, (took, &checked), &Views::printed(json))?;
         if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
             tensor::files::replace_file(file, blocks::draw(&found.plan, &shown(&found)).as_bytes())?;
         }
@@ -183,77 +183,78 @@ impl ShardArgs {
             }
         }
     }
-    fn print(
+    /// Shows what was found, and its price and check.
+    fn show(
         &self,
-        json: bool,
         found: &FoundGraph,
         prices: &dyn Prices,
         (took, checked): (Duration, &Option<(GraphVerdict, f64)>),
-    ) {
+        views: &Views,
+    ) -> Result<()> {
         let (plan, lines) = (&found.plan, found.plan.lines(prices));
-        let price = match self.machine {
-            Some(_) => time(plan.price),
-            None => format!("that of {} operations", run::words::amount(plan.price)),
-        };
-        let end = match found.end {
-            SearchEnd::Exact => format!("exact, in {}", time(took.as_secs_f64())),
-            SearchEnd::Stopped { found, alike, after } => format!(
-                "stopped after {}: of {found} plans that no single change makes cheaper {alike} have this price, \
-                 the first after {}",
-                time(took.as_secs_f64()),
-                time(after.as_secs_f64())
-            ),
-        };
-        if json {
-            lines.iter().for_each(show::json);
-            for (name, [rows, columns], blocks) in shown(found).iter().map(|(t, at)| {
-                (&plan.graph.tensors[*t].name, plan.graph.tensors[*t].shape, at.blocks(&plan.mesh))
-            }) {
-                show::json(&json!({ "matrix": **name, "shape": [rows, columns], "blocks": blocks }));
-            }
-            let proven = checked.as_ref().map(|(verdict, _)| verdict.differs.is_none());
-            let seconds = checked.as_ref().map(|(_, seconds)| seconds);
-            show::json(&json!({ "price": plan.price, "search": end, "proven": proven, "seconds": seconds }));
-            return;
+        lines.iter().try_for_each(|line| views.object(line))?;
+        for (tensor, at) in shown(found) {
+            let (of, blocks) = (&plan.graph.tensors[tensor], at.blocks(&plan.mesh));
+            views.object(&json!({ "matrix": *of.name, "shape": of.shape, "blocks": blocks }))?;
         }
+        let proven = checked.as_ref().map(|(verdict, _)| verdict.differs.is_none());
+        let seconds = checked.as_ref().map(|(_, seconds)| seconds);
+        let end = ended(found, took);
+        views.object(&json!({ "price": plan.price, "search": end, "proven": proven, "seconds": seconds }))?;
         let axes: Vec<_> = plan.mesh.iter().map(|(axis, n)| format!("{axis}={n}")).collect();
-        line(&format!("Mesh {}. Blocks of rows and columns:", axes.join(" x ")));
+        views.say(&format!("Mesh {}. Blocks of rows and columns:", axes.join(" x ")))?;
         for (tensor, at) in shown(found) {
             let tensor = &plan.graph.tensors[tensor];
             let [rows, columns] = tensor.shape;
-            line(&format!("  {} {rows}x{columns} {}", tensor.name, plan.blocks(&at)));
+            views.say(&format!("  {} {rows}x{columns} {}", tensor.name, plan.blocks(&at)))?;
         }
         let mut phase = "";
         for of in &lines {
             if phase != of.phase {
                 phase = of.phase;
-                line(&format!("{phase}:"));
+                views.say(&format!("{phase}:"))?;
             }
-            match &of.step {
-                None => line(&format!("  {}", of.equation)),
-                Some(step) if of.elements == 0 => line(&format!("    {}: {step}", of.equation)),
+            views.say(&match &of.step {
+                None => format!("  {}", of.equation),
+                Some(step) if of.elements == 0 => format!("    {}: {step}", of.equation),
                 Some(step) => {
                     let sent = comm::readable(of.bytes as u128);
-                    line(&format!("    {}: {step}, {} elements, {sent} sent", of.equation, of.elements));
+                    format!("    {}: {step}, {} elements, {sent} sent", of.equation, of.elements)
                 }
-            }
+            })?;
         }
-        line(&format!("Price of a step: {price}. Search: {end}."));
-        match checked {
-            Some((GraphVerdict { tensors, differs }, seconds)) => {
-                let verdict = match differs {
-                    None => {
-                        format!("all {tensors} results, gradients and new parameters equal the unsplit ones")
-                    }
-                    Some((rank, name)) => format!("{name} DIFFERS from the unsplit one on rank {rank}"),
-                };
-                line(&format!("In the field, {verdict}. A step of f32 takes {} here.", time(*seconds)));
-            }
-            None => {
-                line("Neither proven nor run: it has more work, ranks or bytes than a check here may take.");
-            }
-        }
+        let price = match self.machine {
+            Some(_) => time(plan.price),
+            None => format!("that of {} operations", run::words::amount(plan.price)),
+        };
+        views.say(&format!("Price of a step: {price}. Search: {end}."))?;
+        views.say(&checked_in_words(checked.as_ref()))
     }
+}
+
+/// The end of a search, in words.
+fn ended(found: &FoundGraph, took: Duration) -> String {
+    let took = time(took.as_secs_f64());
+    match found.end {
+        SearchEnd::Exact => format!("exact, in {took}"),
+        SearchEnd::Stopped { found, alike, after } => format!(
+            "stopped after {took}: of {found} plans that no single change makes cheaper {alike} have this price, \
+             the first after {}",
+            time(after.as_secs_f64())
+        ),
+    }
+}
+
+/// The outcome of a check.
+fn checked_in_words(checked: Option<&(GraphVerdict, f64)>) -> String {
+    let Some((GraphVerdict { tensors, differs }, seconds)) = checked else {
+        return "Neither proven nor run: it has more work, ranks or bytes than a check here may take.".into();
+    };
+    let verdict = match differs {
+        None => format!("all {tensors} results, gradients and new parameters equal the unsplit ones"),
+        Some((rank, name)) => format!("{name} DIFFERS from the unsplit one on rank {rank}"),
+    };
+    format!("In the field, {verdict}. A step of f32 takes {} here.", time(*seconds))
 }
 
 /// Returns the matrices to show, each once, with their shardings: parameters and inputs as they are used, and

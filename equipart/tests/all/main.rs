@@ -1,4 +1,6 @@
 //! Every test of the crate as its users see it, in one program: the models are built for each number once.
+#![allow(clippy::too_many_lines)] // a test tells one story
+
 mod altered;
 mod answers;
 mod bench;

@@ -140,6 +140,7 @@ pub(super) unsafe fn multiply_add<const PAIRS: bool>(x: __m512, y: __m512, mut s
 
 /// Innermost loop, with few instructions besides the multiply-adds: loads of A and B, and every fourth step
 /// one for each pointer. The CPU's own prefetching brings the panels from L2.
+#[allow(clippy::too_many_lines, reason = "one loop, whose registers no call may touch")]
 #[target_feature(enable = "avx512f")]
 unsafe fn micro<
     const R: usize,

@@ -5,6 +5,7 @@ use super::gradients::product_gradient;
 use super::loss::{cross_entropy, logits_gradient};
 use super::sharded::{MeshPlace, Sharded, owned};
 use super::{filled, product, sum_of, wide_along};
+use crate::graph::sharding::Sharding;
 use crate::graph::{GradientOf, OperatorKind, OperatorSplit};
 use crate::{Error, Param, Result};
 use kernels::{Attend, Heads, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Span, Write};
@@ -95,9 +96,7 @@ pub fn operate_back<D: Kernels>(
     dy: Sharded<D>,
     (params, numbers, wants): (&mut [Option<Param<D>>], &[usize], &[GradientOf]),
 ) -> Result<Vec<Option<Sharded<D>>>> {
-    if dy.at.cuts != split.output.cuts || !dy.at.partial.is_empty() {
-        return Err(Error::Cannot(format!("a gradient is {}; it must be {}", dy.at, split.output)));
-    }
+    lies_as(&dy.at, &split.output)?;
     let OperatorSaved { inputs, stats, output } = saved;
     let (device, dy) = (dy.share.device().clone(), dy.share);
     let x = |i: usize| inputs[i].share.view();
@@ -118,9 +117,8 @@ pub fn operate_back<D: Kernels>(
         OperatorKind::Product => {
             for (i, [a, b]) in [[dy.view(), x(1).t()], [x(0).t(), dy.view()]].into_iter().enumerate() {
                 if is_wanted(i) {
-                    let mut dx = fresh(i);
+                    let dx = found[i].insert(fresh(i));
                     product(&device, dx.view_mut(), a, b, Write::Set);
-                    found[i] = Some(dx);
                 } else if wants[i] == GradientOf::Param {
                     add(i, &mut |to, write| product_gradient(&device, to, a, b, write));
                 }
@@ -133,9 +131,7 @@ pub fn operate_back<D: Kernels>(
         OperatorKind::Sum => found = vec![Some(dy.clone()), Some(dy)],
         OperatorKind::Value => found[0] = Some(dy),
         OperatorKind::Activation(f) => {
-            let mut dx = fresh(0);
-            device.activate_backward(dx.view_mut(), x(0), dy.view(), f);
-            found[0] = Some(dx);
+            device.activate_backward(found[0].insert(fresh(0)).view_mut(), x(0), dy.view(), f);
         }
         OperatorKind::Gated => {
             let [mut gate, mut up] = [fresh(0), fresh(1)];
@@ -143,23 +139,15 @@ pub fn operate_back<D: Kernels>(
             found = vec![Some(gate), Some(up)];
         }
         OperatorKind::Norm { .. } => {
-            let (mut dx, r, dy) = (fresh(0), stats(), dy.view());
+            let (dx, r, dy) = (found[0].insert(fresh(0)), stats(), dy.view());
             add(1, &mut |to, write| {
                 let gain = sum_of(&device, to, write);
                 device.rms_norm_backward(dx.view_mut(), gain, x(0), r.view(), x(1), dy, None);
             });
-            found[0] = Some(dx);
         }
         OperatorKind::Attention { heads, seq } => {
-            let (attend, spans) = attends(heads, seq, inputs[0].share.shape());
-            let zero =
-                |i: usize| filled(&device, Category::Activations, inputs[i].share.shape(), D::Elem::ZERO);
-            let [mut q, mut k, mut v] = [zero(0), zero(1), zero(2)];
             let given = (output.as_ref().expect("forward kept its output"), stats(), &dy);
-            let qkv = Qkv { q: x(0), k: x(1), v: x(2) };
-            let to = [q.view_mut(), k.view_mut(), v.view_mut()];
-            softmax_backward(&device, (&attend, &spans), qkv, given, to);
-            found = vec![Some(q), Some(k), Some(v)];
+            found = attention_back(&device, (heads, seq), &inputs, given);
         }
         OperatorKind::Loss => return Err(Error::Cannot("a loss has a backward of its own".into())),
     }
@@ -168,6 +156,30 @@ pub fn operate_back<D: Kernels>(
         Some(Sharded { share, shape: inputs[i].shape, at: split.gradient(i) })
     };
     Ok(found.into_iter().enumerate().map(sharded).collect())
+}
+
+/// Checks that a gradient is sharded as its result.
+fn lies_as(at: &Sharding, wanted: &Sharding) -> Result<()> {
+    if at.cuts != wanted.cuts || !at.partial.is_empty() {
+        return Err(Error::Cannot(format!("a gradient is {at}; it must be {wanted}")));
+    }
+    Ok(())
+}
+
+/// Computes the gradients of queries, keys and values.
+fn attention_back<D: Kernels>(
+    device: &D,
+    (heads, seq): (Heads, usize),
+    inputs: &[Sharded<D>],
+    given: (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
+) -> Vec<Option<Tensor<D>>> {
+    let (attend, spans) = attends(heads, seq, inputs[0].share.shape());
+    let zero = |x: &Sharded<D>| filled(device, Category::Activations, x.share.shape(), D::Elem::ZERO);
+    let [mut q, mut k, mut v] = [0, 1, 2].map(|i| zero(&inputs[i]));
+    let [x, y, z] = [0, 1, 2].map(|i| inputs[i].share.view());
+    let to = [q.view_mut(), k.view_mut(), v.view_mut()];
+    softmax_backward(device, (&attend, &spans), Qkv { q: x, k: y, v: z }, given, to);
+    vec![Some(q), Some(k), Some(v)]
 }
 
 /// Values that the backward of a loss needs.

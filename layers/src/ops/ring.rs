@@ -15,7 +15,7 @@ use crate::{PassContext, Result};
 use comm::{Group, Request, Tag};
 use kernels::{Attend, Indexed, Kernels, Qkv, RunningSoftmax, Span};
 use std::ops::Range;
-use tensor::{Category, Device, Scalar, Tensor, View};
+use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
 /// A ring of members, each of `block` consecutive context ranks, which have each other's tokens.
 pub struct AttentionRing<D: Kernels> {
@@ -27,6 +27,22 @@ pub struct AttentionRing<D: Kernels> {
 struct Travelling<D: Kernels> {
     sent: Option<Request<D>>,
     coming: Option<Request<D>>,
+}
+
+/// Adds gradients of keys and values that came back, side by side, to the rows of `to` that were given away.
+fn add_back<D: Kernels>(
+    wide: &D::Wide,
+    given: &[Range<usize>],
+    back: &Tensor<D::Wide>,
+    to: [ViewMut<D::Wide>; 2],
+) {
+    for (mut to, from) in to.into_iter().zip(halves(back)) {
+        let mut row = 0;
+        for of in given {
+            wide.add(to.again().take_rows(of.start, of.len()), from.take_rows(row, of.len()));
+            row += of.len();
+        }
+    }
 }
 
 impl<D: Kernels> Travelling<D> {
@@ -174,6 +190,18 @@ impl<D: Kernels> AttentionRing<D> {
         }
         Ok(run)
     }
+    /// Starts to return the gradients of keys that arrived, and to receive those of keys that were given.
+    fn give_back(
+        &self,
+        (h, hop): (usize, &Hop<D::Place>),
+        of_arrived: Option<Tensor<D::Wide>>,
+        (wide, cols): (&D::Wide, usize),
+    ) -> Result<Travelling<D::Wide>> {
+        let (rows, tag) = (hop.give.iter().map(Range::len).sum(), Tag::new("gradients of keys", h));
+        let sent = of_arrived.map(|d| self.group.start_send(hop.from, d, tag)).transpose()?;
+        let receive = || self.group.start_receive(wide, hop.to, rows, cols, tag);
+        Ok(Travelling { sent, coming: (rows > 0).then(receive).transpose()? })
+    }
     /// The gradient of [`attention`](Self::attention), `dQKV[B_r, (Hq+2Hk)·d]` in the wide dtype. With a
     /// cache, slices run backward last slice first, as in [`attention_backward`](super::attention_backward).
     ///
@@ -221,36 +249,26 @@ impl<D: Kernels> AttentionRing<D> {
                 add_gradients(device, (attend, &hop.spans), Qkv { q, k, v }, saved, d);
             }
             let mut sum = |(h, back): (usize, Travelling<D::Wide>)| -> Result<()> {
-                let (Some(back), mut row) = (back.arrive()?, 0) else { return Ok(()) };
-                for of in &hops.list[h].give {
-                    for (i, from) in halves(&back).into_iter().enumerate() {
-                        let to = match &mut cached {
-                            Some(sums) => sums[i].view_mut(),
-                            None => own.again().take_cols(i * cols, cols),
-                        };
-                        wide.add(to.take_rows(of.start, of.len()), from.take_rows(row, of.len()));
-                    }
-                    row += of.len();
-                }
+                let Some(back) = back.arrive()? else { return Ok(()) };
+                let to = match &mut cached {
+                    Some(sums) => sums.each_mut().map(Tensor::view_mut),
+                    None => own.again().split_cols(cols).into(),
+                };
+                add_back::<D>(wide, &hops.list[h].give, &back, to);
                 Ok(())
             };
             returning.take().map_or(Ok(()), &mut sum)?;
             if h > 0 {
-                let (rows, tag) = (hop.give.iter().map(Range::len).sum(), Tag::new("gradients of keys", h));
-                let sent = of_arrived.map(|d| self.group.start_send(hop.from, d, tag)).transpose()?;
-                let receive = || self.group.start_receive(wide, hop.to, rows, 2 * cols, tag);
-                returning = Some((h, Travelling { sent, coming: (rows > 0).then(receive).transpose()? }));
+                returning = Some((h, self.give_back((h, hop), of_arrived, (wide, 2 * cols))?));
             }
             if h + 1 == hops.list.len() {
                 returning.take().map_or(Ok(()), &mut sum)?;
             }
         }
-        if let Some(sums) = cached {
+        for (i, sum) in cached.iter().flat_map(|sums| sums.iter()).enumerate() {
             for (rows, from) in &hops.stored {
-                for (i, sum) in sums.iter().enumerate() {
-                    let to = own.again().take_rows(rows.start, rows.len()).take_cols(i * cols, cols);
-                    wide.copy(to, sum.view().take_rows(*from, rows.len()));
-                }
+                let to = own.again().take_rows(rows.start, rows.len()).take_cols(i * cols, cols);
+                wide.copy(to, sum.view().take_rows(*from, rows.len()));
             }
         }
         if let Some(mut past) = past.filter(|_| cx.pass().slice == 0) {

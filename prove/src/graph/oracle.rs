@@ -1,6 +1,6 @@
 //! A graph evaluated on whole matrices by the independent reference.
 use kernels::Heads;
-use layers::graph::{Graph, OperatorKind};
+use layers::graph::{Graph, Operator, OperatorKind};
 use reference::{Mask, Tokens};
 use shape::Objective;
 use std::collections::BTreeMap;
@@ -28,74 +28,91 @@ pub(super) fn evaluate<S: Scalar>(
     targets: &[u32],
     dy: Option<Vec<S>>,
 ) -> (Values<S>, Values<S>) {
-    let objective = Objective::default();
-    let wide = |t: usize| graph.tensors[t].shape[1];
-    let sequences = |rows: usize, seq: usize| Tokens::new(&vec![seq; rows / seq]);
     for operator in &graph.operators {
-        let x = |i: usize| &values[&operator.inputs[i]][..];
-        let n = |i: usize| wide(operator.inputs[i]);
-        let y = match operator.kind {
-            OperatorKind::Product => reference::linear(x(0), x(1), [n(0), n(1)]),
-            OperatorKind::Bias => {
-                let mut y = x(0).to_vec();
-                reference::add_bias(&mut y, x(1));
-                y
-            }
-            OperatorKind::Value => x(0).to_vec(),
-            OperatorKind::Sum => x(0).iter().zip(x(1)).map(|(&a, &b)| a + b).collect(),
-            OperatorKind::Activation(f) => reference::activate(x(0), f),
-            OperatorKind::Gated => reference::swiglu(&joined(&[(x(0), n(0)), (x(1), n(1))]), n(0)),
-            OperatorKind::Norm { eps } => reference::rms_norm(x(0), x(1), eps),
-            OperatorKind::Attention { heads, seq } => {
-                let qkv = joined(&[(x(0), n(0)), (x(1), n(1)), (x(2), n(2))]);
-                let tokens = sequences(x(0).len() / n(0), seq);
-                reference::attention(&qkv, heads, Mask::Causal, &tokens, None)
-            }
-            OperatorKind::Loss => {
-                vec![reference::cross_entropy(x(0), targets, n(0), targets.len(), &objective)]
-            }
-        };
+        let y = forward(graph, operator, &values, targets);
         values.insert(operator.output, y);
     }
     let mut gradients: Values<S> = dy.map(|dy| (graph.result(), dy)).into_iter().collect();
     for operator in graph.operators.iter().rev() {
-        let x = |i: usize| &values[&operator.inputs[i]][..];
-        let n = |i: usize| wide(operator.inputs[i]);
         let dy = gradients.get(&operator.output).cloned().unwrap_or_default();
-        let of_inputs: Vec<Vec<S>> = match operator.kind {
-            OperatorKind::Product => {
-                let (dx, dw) = reference::linear_backward(x(0), x(1), &dy, [n(0), n(1)]);
-                vec![dx, dw]
-            }
-            OperatorKind::Bias => vec![dy.clone(), reference::bias_gradient(&dy, n(0))],
-            OperatorKind::Sum => vec![dy.clone(), dy],
-            OperatorKind::Value => vec![dy],
-            OperatorKind::Activation(f) => vec![reference::activate_backward(x(0), &dy, f)],
-            OperatorKind::Gated => {
-                let joint = joined(&[(x(0), n(0)), (x(1), n(1))]);
-                let d = reference::swiglu_backward(&joint, &dy, n(0));
-                [0, n(0)].map(|from| columns(&d, 2 * n(0), from, n(0))).to_vec()
-            }
-            OperatorKind::Norm { eps } => {
-                let (dx, gain) = reference::rms_norm_backward(x(0), x(1), &dy, eps);
-                vec![dx, gain]
-            }
-            OperatorKind::Attention { heads, seq } => {
-                let qkv = joined(&[(x(0), n(0)), (x(1), n(1)), (x(2), n(2))]);
-                let tokens = sequences(x(0).len() / n(0), seq);
-                let d = reference::attention_backward(&qkv, &dy, heads, Mask::Causal, &tokens, None);
-                let Heads { queries, keys, dim } = heads;
-                let ends = [0, queries * dim, (queries + keys) * dim, (queries + 2 * keys) * dim];
-                (0..3).map(|i| columns(&d, ends[3], ends[i], n(i))).collect()
-            }
-            OperatorKind::Loss => {
-                vec![reference::cross_entropy_backward(x(0), targets, n(0), targets.len(), &objective)]
-            }
-        };
+        let of_inputs = backward(graph, operator, &values, (targets, dy));
         for (&input, gradient) in operator.inputs.iter().zip(of_inputs) {
             let sum = gradients.entry(input).or_insert_with(|| vec![S::ZERO; gradient.len()]);
             sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
         }
     }
     (values, gradients)
+}
+
+/// Sequences of equal length.
+fn sequences(rows: usize, seq: usize) -> Tokens {
+    Tokens::new(&vec![seq; rows / seq])
+}
+
+/// The result of an operator.
+fn forward<S: Scalar>(graph: &Graph, of: &Operator, values: &Values<S>, targets: &[u32]) -> Vec<S> {
+    let x = |i: usize| &values[&of.inputs[i]][..];
+    let n = |i: usize| graph.tensors[of.inputs[i]].shape[1];
+    match of.kind {
+        OperatorKind::Product => reference::linear(x(0), x(1), [n(0), n(1)]),
+        OperatorKind::Bias => {
+            let mut y = x(0).to_vec();
+            reference::add_bias(&mut y, x(1));
+            y
+        }
+        OperatorKind::Value => x(0).to_vec(),
+        OperatorKind::Sum => x(0).iter().zip(x(1)).map(|(&a, &b)| a + b).collect(),
+        OperatorKind::Activation(f) => reference::activate(x(0), f),
+        OperatorKind::Gated => reference::swiglu(&joined(&[(x(0), n(0)), (x(1), n(1))]), n(0)),
+        OperatorKind::Norm { eps } => reference::rms_norm(x(0), x(1), eps),
+        OperatorKind::Attention { heads, seq } => {
+            let qkv = joined(&[(x(0), n(0)), (x(1), n(1)), (x(2), n(2))]);
+            let tokens = sequences(x(0).len() / n(0), seq);
+            reference::attention(&qkv, heads, Mask::Causal, &tokens, None)
+        }
+        OperatorKind::Loss => {
+            vec![reference::cross_entropy(x(0), targets, n(0), targets.len(), &Objective::default())]
+        }
+    }
+}
+
+/// The gradients of an operator's inputs.
+fn backward<S: Scalar>(
+    graph: &Graph,
+    of: &Operator,
+    values: &Values<S>,
+    (targets, dy): (&[u32], Vec<S>),
+) -> Vec<Vec<S>> {
+    let x = |i: usize| &values[&of.inputs[i]][..];
+    let n = |i: usize| graph.tensors[of.inputs[i]].shape[1];
+    match of.kind {
+        OperatorKind::Product => {
+            let (dx, dw) = reference::linear_backward(x(0), x(1), &dy, [n(0), n(1)]);
+            vec![dx, dw]
+        }
+        OperatorKind::Bias => vec![dy.clone(), reference::bias_gradient(&dy, n(0))],
+        OperatorKind::Sum => vec![dy.clone(), dy],
+        OperatorKind::Value => vec![dy],
+        OperatorKind::Activation(f) => vec![reference::activate_backward(x(0), &dy, f)],
+        OperatorKind::Gated => {
+            let joint = joined(&[(x(0), n(0)), (x(1), n(1))]);
+            let d = reference::swiglu_backward(&joint, &dy, n(0));
+            [0, n(0)].map(|from| columns(&d, 2 * n(0), from, n(0))).to_vec()
+        }
+        OperatorKind::Norm { eps } => {
+            let (dx, gain) = reference::rms_norm_backward(x(0), x(1), &dy, eps);
+            vec![dx, gain]
+        }
+        OperatorKind::Attention { heads, seq } => {
+            let qkv = joined(&[(x(0), n(0)), (x(1), n(1)), (x(2), n(2))]);
+            let tokens = sequences(x(0).len() / n(0), seq);
+            let d = reference::attention_backward(&qkv, &dy, heads, Mask::Causal, &tokens, None);
+            let Heads { queries, keys, dim } = heads;
+            let ends = [0, queries * dim, (queries + keys) * dim, (queries + 2 * keys) * dim];
+            (0..3).map(|i| columns(&d, ends[3], ends[i], n(i))).collect()
+        }
+        OperatorKind::Loss => {
+            vec![reference::cross_entropy_backward(x(0), targets, n(0), targets.len(), &Objective::default())]
+        }
+    }
 }

@@ -2,24 +2,20 @@
 use super::data::{TrainData, held_out};
 use super::epochs::{self, Epoch, EpochBefore, EpochLine};
 use super::evaluations::Evaluations;
+use super::rank::RankTraining;
 use super::settings::Settings;
-use super::state::{self, Saver, Saves, State};
+use super::state::{self, Saves, State};
 use crate::event::{Observer, RunEvent};
 use crate::in_device;
-use bench::profile;
 use comm::RankWaits;
-use kernels::loss_scale;
 use layers::LayerCounts;
 use models::TrainableModel;
 use parallel::dtype::RunDevice;
-use parallel::dump::{self, Provenance, Recorded};
 use parallel::measure;
 use parallel::{BuildContext, Layout, Network, Result, Trainer, bail, session};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::time::Instant;
-use tensor::{Phase, Real};
+use tensor::Phase;
 
 /// A training run.
 pub struct TrainRun<'a> {
@@ -102,7 +98,7 @@ pub struct Finished {
     /// Waits of all ranks for each other during the steps, if they were counted.
     pub waits: Vec<RankWaits>,
     /// Reason why the run ended early: copies of a parameter that differ.
-    differ: Option<String>,
+    pub(super) differ: Option<String>,
 }
 
 impl<'a> TrainRun<'a> {
@@ -154,7 +150,7 @@ impl TrainRun<'_> {
                 state.restore(&mut trainer)?;
             }
             self.network.agrees(at.mesh)?;
-            let work = || self.on_rank(&at, &mut trainer, observer);
+            let work = || RankTraining::new(self, &at, &mut trainer, observer).train();
             let (done, _) = measure::work(&at, Phase::Step, work)?;
             Ok(done)
         })?;
@@ -164,134 +160,11 @@ impl TrainRun<'_> {
         let all = ranks.iter().map(|(finished, _)| finished.experts.clone());
         let waits = ranks.iter().flat_map(|(finished, _)| finished.waits.clone()).collect();
         let finished = Finished { experts: all.collect(), waits, ..ranks[0].0.clone() };
-        if let Some(dir) = &self.dump {
-            let layout = self.layout.to_string();
-            let about = Provenance { layout, step: Some(finished.steps - 1), ..Provenance::default() };
-            let seen = ranks.into_iter().filter_map(|(_, seen)| seen).collect();
-            dump::write(dir, &self.model.entries(), seen, &about)?;
-        }
+        self.write_dump(ranks.into_iter().filter_map(|(_, seen)| seen).collect(), finished.steps)?;
         Ok(finished)
     }
-    fn on_rank<D: RunDevice>(
-        &self,
-        at: &BuildContext<D>,
-        trainer: &mut Trainer<D>,
-        observer: &Observer,
-    ) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
-        let (device, mesh, mut seen) = (at.device, at.mesh, None);
-        let (rate, done) = (self.settings.learning_rate(), self.resume.as_ref().map_or(0, State::steps));
-        let until = self.stop_after.map_or(usize::MAX, |n| done.saturating_add(n)).min(self.settings.steps);
-        let (mut clock, mut epoch) = (Instant::now(), None);
-        let note = |words: &str| drop(observer(&RunEvent::Note(words))); // the next step tells of an error
-        let saver = |dir| Saver::new((dir, &self.saves), (&self.settings, &self.model), mesh);
-        let mut saver = self.out.as_deref().map(saver).transpose()?;
-        let (mut copies, mut saved, mut shown) = (None, self.resume.is_some(), Vec::new());
-        let (mut evaluations, mut experts) = (self.evaluations, LayerCounts::default());
-        let mut before = evaluations.epoch;
-        let mut line = StepLine { step: done, ..StepLine::default() };
-        let (mut begun, mut running) = (done, VecDeque::new());
-        drop(mesh.take_waits()); // while the model was built
-        while line.step < until && !evaluations.end() {
-            let step = begun;
-            let (batch, lr) = (self.source.batch(&self.settings, step, &mut epoch)?, rate.at(step));
-            if let (Some(losses), Some(epoch)) = (before.take(), &mut epoch) {
-                epoch.continues(losses);
-            }
-            let profiled = profile::WARM..profile::WARM + self.network.profile;
-            let profile = profiled.contains(&(step - done)).then(|| mesh.profile(device.place()));
-            let started = if self.dump.is_some() && step + 1 == until {
-                let (report, all) = dump::step(trainer, mesh, &batch, lr)?;
-                seen = Some(all);
-                report.into()
-            } else {
-                trainer.start_step(&batch, lr)?
-            };
-            drop(profile);
-            begun += 1;
-            // Ranks must not wait for each other while a step of a full pipeline runs.
-            let ends = !trainer.overlaps() || begun == until || self.is_due(begun);
-            running.push_back((started, batch, lr, Instant::now()));
-            while running.len() > usize::from(!ends) {
-                if running.len() == 1 {
-                    trainer.drain()?;
-                    let own = device.meter().peaks_of_all().total;
-                    line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
-                }
-                let (step, batch, lr, over) = running.pop_front().expect("one runs");
-                let report = step.wait()?;
-                let loss = report.loss.read().expect("the host has values")[0].to_f64();
-                if !loss.is_finite() {
-                    bail!("the loss of step {} is {loss}; a smaller --lr may help", line.step);
-                }
-                let end = if running.is_empty() { Instant::now() } else { over };
-                let tokens_per_second = batch.tokens() as f64 / end.duration_since(clock).as_secs_f64();
-                let (step, peak_bytes) = (line.step + 1, line.peak_bytes);
-                let loss_scale = report.scale.map(loss_scale);
-                let skipped = report.skipped;
-                line = StepLine {
-                    step,
-                    loss,
-                    lr,
-                    loss_scale,
-                    skipped,
-                    tokens_per_second,
-                    peak_bytes,
-                    ..StepLine::default()
-                };
-                evaluations.epoch = epoch.as_mut().map(|epoch| epoch.learnt(loss, &batch));
-                experts.join(trainer.take_counts());
-                if running.is_empty() {
-                    self.evaluate(trainer, (&mut line, epoch.as_ref()), &mut evaluations)?;
-                }
-                if mesh.rank() == 0 {
-                    shown.extend(line.epoch.clone());
-                    self.tell(&line, observer)?;
-                }
-                clock = if running.is_empty() { Instant::now() } else { end };
-            }
-            if !ends {
-                continue;
-            }
-            let is_last = line.step == until || evaluations.end();
-            let is_due = is_last || saver.is_some() && line.step.is_multiple_of(self.checkpoint_every);
-            if let Some(why) =
-                self.compare((&mut *trainer, mesh), (line.step, is_due), (&mut copies, &note))?
-            {
-                let last =
-                    if saved { "continue from the last checkpoint with --resume" } else { "start again" };
-                return Ok((
-                    Finished { differ: Some(format!("{why}; {last}")), ..Finished::default() },
-                    None,
-                ));
-            }
-            if let Some(saver) = &mut saver {
-                let _span = is_due.then(|| mesh.span("checkpoint"));
-                saved |= is_due;
-                if is_due {
-                    saver.save(trainer, &evaluations)?;
-                }
-                saver.advance(mesh, is_last)?;
-            }
-        }
-        let waits = mesh.take_waits();
-        let experts = self.network.of_all(mesh, experts)?.into_iter().collect();
-        let reported = |done, of| {
-            if mesh.rank() == 0 {
-                drop(observer(&RunEvent::Progress { what: "held-out text: evaluated", done, of }));
-            }
-        };
-        let held_out = match line.held_out_bits_per_byte {
-            None => self.held_out(trainer, &reported)?,
-            known => known,
-        };
-        let waits = self.network.of_all(mesh, waits)?.concat();
-        let (steps, epochs, differ) = (line.step, shown, None);
-        let finished =
-            Finished { steps, held_out_bits_per_byte: held_out, experts, evaluations, epochs, waits, differ };
-        Ok((finished, seen))
-    }
     /// Tells of a step, and of the epoch that it ends.
-    fn tell(&self, line: &StepLine, observer: &Observer) -> Result<()> {
+    pub(super) fn tell(&self, line: &StepLine, observer: &Observer) -> Result<()> {
         // the second step is the first that holds everything
         let priced = self.priced.filter(|_| line.step == 2);
         for (held, priced) in line.peak_bytes.iter().zip(priced.into_iter().cycle()).filter(|(a, b)| *a > b) {
@@ -313,7 +186,7 @@ impl TrainRun<'_> {
         }
     }
     /// Returns true if an evaluation, a check or a checkpoint is due after this number of steps.
-    fn is_due(&self, steps: usize) -> bool {
+    pub(super) fn is_due(&self, steps: usize) -> bool {
         let epoch = match self.source {
             TrainData::Digits(digits) => Some(epochs::steps(digits, self.settings.batch_size)),
             TrainData::Text(_) | TrainData::Ids(_) => None,
@@ -325,7 +198,7 @@ impl TrainRun<'_> {
             .any(|every| steps.is_multiple_of(every))
     }
     /// Evaluates after a step, if it ends an epoch or an evaluation is due.
-    fn evaluate<D: RunDevice>(
+    pub(super) fn evaluate<D: RunDevice>(
         &self,
         trainer: &mut Trainer<D>,
         (line, epoch): (&mut StepLine, Option<&Epoch>),

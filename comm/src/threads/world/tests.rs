@@ -2,6 +2,7 @@ use super::*;
 use crate::threads::tests::until;
 use crate::{CommError, Op, Reduce};
 use std::sync::Mutex;
+use tensor::Key;
 use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
 #[test]

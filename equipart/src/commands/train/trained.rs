@@ -1,8 +1,9 @@
-//! The end of a training run, in words and tables.
+//! A training run in its views, and its end in words and tables.
 use super::stragglers;
 use crate::cli::train::TrainArgs;
+use crate::cli::watch::ProgressWatch;
 use crate::cli::{loads, profile};
-use crate::draw::timeline;
+use crate::draw::{details, timeline};
 use crate::views::Views;
 use comm::Trace;
 use layers::counted;
@@ -10,16 +11,33 @@ use parallel::Result;
 use parallel::dtype::DtypeName;
 use run::device::DeviceName;
 use run::event::RunEvent;
+use run::price::PriceRun;
 use run::train::data::TrainData;
 use run::train::stragglers::stragglers;
 use run::train::{Finished, TrainRun};
+use std::sync::Arc;
 
 impl TrainArgs {
+    /// Trains, and shows it in the views that flags ask for.
+    ///
+    /// # Errors
+    /// If the run or a view fails.
+    pub(super) fn trained(&self, run: &mut TrainRun, json: bool) -> Result<bool> {
+        let watch = Arc::new(ProgressWatch::bar(run.settings.steps));
+        let views = self.views(run, &watch, json)?;
+        views.during(|views| {
+            views.details(|observer| details::tell(&PriceRun::step_of(run), observer))?;
+            let finished = run.train(&|event: &RunEvent| views.see(event));
+            watch.done();
+            let finished = self.network.keep_trace(&run.network, finished)?;
+            self.ended(run, &finished, views).map(|()| true)
+        })
+    }
     /// Shows the end of a run, and what flags ask for besides.
     ///
     /// # Errors
     /// If a view fails.
-    pub(super) fn ended(&self, run: &TrainRun, finished: &Finished, views: &Views) -> Result<()> {
+    fn ended(&self, run: &TrainRun, finished: &Finished, views: &Views) -> Result<()> {
         if let Some(why) = finished.evaluations.ended(run.source) {
             let words = format!("note: the run ends after step {}: {why}", finished.steps);
             views.see(&RunEvent::Note(&words))?;
