@@ -11,7 +11,7 @@ pub mod tensorboard;
 pub mod view;
 
 use crate::cli::watch::ProgressWatch;
-use parallel::{Error, Result};
+use parallel::Result;
 use progress::Progress;
 use run::event::{self, Observer, RunEvent, RunRecord};
 use serde::Serialize;
@@ -51,15 +51,8 @@ impl Views {
     /// Opens the views of flags, each with its path.
     ///
     /// # Errors
-    /// If a file cannot be written, or two views want the same.
+    /// If a file cannot be written.
     pub fn open(&mut self, asked: &[(&ViewInfo, PathBuf)], context: &ViewContext) -> Result<()> {
-        for (at, (view, path)) in asked.iter().enumerate() {
-            if let Some((other, _)) = asked[..at].iter().find(|(_, other)| other == path) {
-                let (one, two, path) = (other.flag, view.flag, path.display());
-                let why = format!("--{one} and --{two} both want {path}; give each a file of its own");
-                return Err(Error::new(why));
-            }
-        }
         let opened = asked.iter().map(|(view, path)| (view.open)(path, context));
         let opened: Vec<_> = opened.collect::<Result<_>>()?;
         self.all().extend(opened);

@@ -1,9 +1,11 @@
 //! Flags.
 mod network;
+mod ranked;
 mod ranks;
 
 pub(crate) use network::NetworkArgs;
 pub(crate) use network::{link, patience};
+pub(crate) use ranked::RankedArgs;
 pub(crate) use ranks::{
     OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, size, table,
 };

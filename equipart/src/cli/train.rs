@@ -6,10 +6,10 @@ mod loss_scale;
 mod planned;
 mod saving;
 
-use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RanksArgs, TableArgs};
+use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RankedArgs, TableArgs};
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
-use crate::cli::processes::{self, ProcessesArgs};
+use crate::cli::processes;
 use crate::cli::viewing::ViewArgs;
 use crate::cli::{config, corpus, model, noted, out, pictures};
 use crate::views::view::{CURVES, RECORDS};
@@ -99,7 +99,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
     pub(crate) machine: String,
     #[command(flatten)]
-    pub(crate) on_ranks: RanksArgs,
+    pub(crate) ranks: RankedArgs,
     #[command(flatten)]
     pub(crate) offload: OffloadArgs,
     #[command(flatten)]
@@ -157,8 +157,6 @@ pub(crate) struct TrainArgs {
     pub(crate) stragglers: bool,
     #[command(flatten)]
     pub(crate) views: ViewArgs<{ RECORDS | CURVES }>,
-    #[command(flatten)]
-    pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }

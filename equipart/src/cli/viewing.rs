@@ -4,8 +4,8 @@ use crate::views::report::REPORT;
 use crate::views::view::{ViewContext, ViewInfo};
 use crate::views::{VIEWS, Views};
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
-use parallel::Result;
-use std::path::PathBuf;
+use parallel::{Result, bail};
+use std::path::{Path, PathBuf, absolute};
 
 /// The views that flags ask for, each with its path, of a command whose runs have what `HAS` says:
 /// [`RECORDS`](crate::views::view::RECORDS), [`CURVES`](crate::views::view::CURVES).
@@ -20,12 +20,28 @@ impl<const HAS: u8> ViewArgs<HAS> {
     pub(crate) fn has_report(&self) -> bool {
         self.0.iter().any(|(view, _)| view.flag == REPORT.flag)
     }
+    /// Refuses two flags that want the same file; `others` are flags of files that are no views.
+    ///
+    /// # Errors
+    /// If two do.
+    pub(crate) fn apart(&self, others: &[(&'static str, Option<&PathBuf>)]) -> Result<()> {
+        let others = others.iter().filter_map(|(flag, path)| Some((*flag, *path.as_ref()?)));
+        let all: Vec<_> = self.0.iter().map(|(view, path)| (view.flag, path)).chain(others).collect();
+        for (at, (two, path)) in all.iter().enumerate() {
+            let is_same = |other: &Path| other == *path || absolute(other).ok() == absolute(path).ok();
+            if let Some((one, _)) = all[..at].iter().find(|(_, other)| is_same(other)) {
+                bail!("--{one} and --{two} both want {}; give each a file of its own", path.display());
+            }
+        }
+        Ok(())
+    }
     /// Opens the views: lines for people or JSON, and those of the flags, whose files rank 0 writes. `name`
     /// is the run's beside others; of records of the kind `without` only logs and curves are shown.
     ///
     /// # Errors
     /// If a file cannot be written, or two views want the same.
     pub(crate) fn open(&self, is_json: bool, name: &str, without: &'static str) -> Result<Views> {
+        self.apart(&[])?;
         let (mut views, title) = (Views::default(), format!("equipart {}", arguments().join(" ")));
         let context = ViewContext { title: &title, name, without };
         views.print(is_json, without);

@@ -64,17 +64,16 @@ impl Run for CompareArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
+        a.views.apart(&[("svg", a.svg.as_ref()), ("trace", a.network.trace.as_ref())])?;
         let model = learner(a.model.as_ref(), &a.pictures)?;
         let source = ReadData::of(&a, &model)?;
         let (ways, experiment) = ways::asked(&a, &model.design)?;
         let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
-        let engine = a.number.device.open(most, &out::note)?;
         let mut layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
         if most > 1 {
             layouts.retain(|layout| layout.ranks() > 1); // the unsplit work needs one rank of any number
         }
-        let network = a.network.network(None)?;
-        let network = a.processes.join(network, (&layouts, engine), a.on_ranks.split.as_ref(), &[])?;
+        let network = a.ranks.join(a.network.network(None)?, &layouts, a.number.device, &[])?;
         let work = Comparison {
             model: &model,
             data: source.data(),

@@ -1,9 +1,8 @@
 //! `eval`: mean loss and perplexity of a model on a text or on given ids; loss and accuracy of a classifier
 //! on pictures.
 use super::Run;
-use crate::cli::args::{self, DtypeArgs, ModelName, RanksArgs, patience};
+use crate::cli::args::{self, DtypeArgs, ModelName, RankedArgs, patience};
 use crate::cli::pictures::{PicturesArgs, digits, only_text};
-use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{corpus, learner, loads, out, processes};
 use crate::views::Views;
@@ -49,9 +48,7 @@ pub(crate) struct EvalArgs {
     #[arg(long)]
     pub(crate) verify: bool,
     #[command(flatten)]
-    pub(crate) processes: ProcessesArgs,
-    #[command(flatten)]
-    pub(crate) on_ranks: RanksArgs,
+    pub(crate) ranks: RankedArgs,
 }
 
 /// Reads the test pictures.
@@ -101,12 +98,11 @@ impl Run for EvalArgs {
         }
         let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
         let watch = ProgressWatch::bar(0);
-        let layout = a.on_ranks.of(a.layout, &model.design.clone().inferring())?;
+        let layout = a.ranks.each.of(a.layout, &model.design.clone().inferring())?;
         args::note_inference(&layout);
         let watching = |done, of| watch.part("evaluated", done, of);
-        let engine = a.number.device.open(layout.ranks(), &out::note)?;
         let network = Network { timeout: a.timeout, ..Network::default() };
-        let network = a.processes.join(network, (&[layout], engine), a.on_ranks.split.as_ref(), &[])?;
+        let network = a.ranks.join(network, &[layout], a.number.device, &[])?;
         let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
         watch.done();
         let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;

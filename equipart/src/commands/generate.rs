@@ -1,7 +1,6 @@
 //! `generate`: continues prompts.
 use super::Run;
-use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RanksArgs, note_inference};
-use crate::cli::processes::ProcessesArgs;
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RankedArgs, note_inference};
 use crate::cli::requests::RequestsArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{model, out, processes, show};
@@ -59,12 +58,10 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) number: DtypeArgs,
     #[command(flatten)]
-    pub(crate) on_ranks: RanksArgs,
+    pub(crate) ranks: RankedArgs,
     /// Folder for activations and weights, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(crate) dump: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }
@@ -85,7 +82,7 @@ impl Run for GenerateArgs {
         let a = self;
         let (mode, lines) = (a.order.mode()?, a.order.texts()?);
         let (mut model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
-        let layout = a.on_ranks.of(a.layout, &Design::from(model.config.shape).inferring())?;
+        let layout = a.ranks.each.of(a.layout, &Design::from(model.config.shape).inferring())?;
         note_inference(&layout);
         network.fits(&[layout])?;
         let shows_text = !json && model.tokens.are_known();
@@ -115,8 +112,8 @@ impl Run for GenerateArgs {
         let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
         model.config.eos = generation.eos;
         let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
-        let (engine, dumps) = (a.number.device.open(layout.ranks(), &out::note)?, ("dump", a.dump.is_some()));
-        let network = a.processes.join(network, (&[layout], engine), a.on_ranks.split.as_ref(), &[dumps])?;
+        let dumps = ("dump", a.dump.is_some());
+        let network = a.ranks.join(network, &[layout], a.number.device, &[dumps])?;
         in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
     }
 }

@@ -1,9 +1,8 @@
 //! `prove`: proves that a layout equals the unsplit oracle, on a panel of small models, on one configuration,
 //! or on drawn cases.
 use super::Run;
-use crate::cli::args::{RanksArgs, TableArgs, device, dtype, note};
+use crate::cli::args::{RankedArgs, TableArgs, device, dtype, note};
 use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
-use crate::cli::processes::ProcessesArgs;
 use crate::cli::viewing::ViewArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, processes};
@@ -35,7 +34,7 @@ pub(crate) struct ProveArgs {
     #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
     pub(crate) device: DeviceName,
     #[command(flatten)]
-    pub(crate) on_ranks: RanksArgs,
+    pub(crate) ranks: RankedArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
     /// Random key, decimal or 0x; further keys, and those of drawn cases, are hashed from it [default: a
@@ -63,8 +62,6 @@ pub(crate) struct ProveArgs {
     views: ViewArgs<0>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
-    #[command(flatten)]
-    pub(crate) processes: ProcessesArgs,
 }
 
 /// Flags of `prove` for drawn or saved cases.
@@ -88,7 +85,7 @@ impl Run for ProveArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
-        let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.on_ranks.limit);
+        let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.ranks.each.limit);
         let all_here = [
             ("device cuda", a.device != DeviceName::Cpu),
             ("cases", a.cases.cases.is_some()),
@@ -96,8 +93,7 @@ impl Run for ProveArgs {
             ("case", a.cases.case.is_some()),
             ("dump", a.dump.is_some()),
         ];
-        let split = a.on_ranks.split.as_ref();
-        let network = a.processes.join(Network::default(), (&[layout], None), split, &all_here)?;
+        let network = a.ranks.join(Network::default(), &[layout], DeviceName::Cpu, &all_here)?;
         if a.device != DeviceName::Cpu {
             a.fits_card()?;
         } else if let Some(number) = a.number {
@@ -132,14 +128,14 @@ impl ProveArgs {
         proof.check()?;
         let observer = &|event: &RunEvent| views.see(event);
         let Some(model) = self.model()? else {
-            if self.on_ranks.split.is_some() {
+            if self.ranks.each.split.is_some() {
                 bail!("--split needs one model, but the panel has many; give --config or --model");
             }
             note(&[layout], None);
             views.details(|observer| details::layout(&layout, observer))?;
             return proof.on_panel(observer);
         };
-        proof.layout = self.on_ranks.of(layout, &model.design)?;
+        proof.layout = self.ranks.each.of(layout, &model.design)?;
         views.details(|observer| details::layout(&proof.layout, observer))?;
         proof.on_model(&model, observer)
     }
@@ -158,7 +154,7 @@ impl ProveArgs {
             (None, Some(file)) => of_text(&Config::read(file)?),
             (None, None) => return Ok(None),
         };
-        let has_image = self.config.is_some() && self.dump.is_none() && self.on_ranks.split.is_none();
+        let has_image = self.config.is_some() && self.dump.is_none() && self.ranks.each.split.is_none();
         Ok(Some(ProvenModel { design, entries, dump: self.dump.clone(), has_image }))
     }
     /// The dtypes of a proof on a card.
@@ -175,8 +171,8 @@ impl ProveArgs {
             ("model", a.model.is_some()),
             ("hidden", a.pictures.hidden.is_some()),
             ("schedule", a.table.schedule.is_some()),
-            ("split", a.on_ranks.split.is_some()),
-            ("memory-limit", a.on_ranks.limit.is_some()),
+            ("split", a.ranks.each.split.is_some()),
+            ("memory-limit", a.ranks.each.limit.is_some()),
             ("cases", a.cases.cases.is_some()),
             ("minutes", a.cases.minutes.is_some()),
             ("case", a.cases.case.is_some()),

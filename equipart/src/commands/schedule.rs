@@ -158,6 +158,7 @@ impl ScheduleArgs {
 impl Run for ScheduleArgs {
     fn run(self, json: bool) -> Result<bool> {
         let a = &self;
+        a.views.apart(&[("svg", a.svg.as_ref()), ("csv", a.csv.as_ref())])?;
         a.views.open(json, "this run", "")?.during(|views| {
             let (Some(ranks), Some(model)) = (a.partition.ranks, a.held.model()?) else {
                 return a.draw(json, views).map(|()| true);

@@ -18,6 +18,7 @@ impl Run for TrainArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let mut a = self;
+        a.views.apart(&[("trace", a.network.trace.as_ref())])?;
         a.schedule_layout()?;
         let unknown = a.unknown()?;
         a.take_microbatches()?;

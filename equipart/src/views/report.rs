@@ -188,3 +188,39 @@ fn drawn(title: &str, svg: &str) -> String {
 fn escaped(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a page that is written at the end alone, a stopped run whose page does not say so, words after
+    /// a table that lie in it, paragraphs that run together.
+    #[test]
+    fn a_page_is_there_from_the_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.html");
+        let context = ViewContext { title: "a < b", name: "run", without: "" };
+        let mut page = ReportPage::begin(&path, &context).unwrap();
+        let read = || std::fs::read_to_string(&path).unwrap();
+        assert!(read().contains("<h1>a &lt; b</h1>") && read().contains(UNENDED));
+        for words in ["one", "two", "", "three"] {
+            page.see(&RunEvent::Text(words)).unwrap();
+        }
+        page.see(&RunEvent::Table { heads: &["x".into()], rows: &[vec!["1".into()]] }).unwrap();
+        page.see(&RunEvent::Text("four")).unwrap();
+        assert!(read().contains(UNENDED));
+        page.end(None).unwrap();
+        let (text, table) =
+            (read(), "<div><table>\n<tr><th>x</th></tr>\n<tr><td>1</td></tr>\n</table></div>");
+        assert!(!text.contains(UNENDED) && text.contains("The run has ended."), "{text}");
+        let body = format!("<p>one\ntwo</p>\n<p>three</p>\n{table}\n<p>four</p>\n</html>");
+        assert!(text.contains(&body), "{text}");
+    }
+
+    /// Kills: more digits than count, a 0 with an exponent, a negative number read as small.
+    #[test]
+    fn four_digits_count() {
+        let numbers = [0.0, 1.0, -2.34567, 123.456, 98765.4, 1e-5, 4e9];
+        assert_eq!(numbers.map(digits), ["0", "1.000", "-2.346", "123.5", "98765", "1.000e-5", "4.000e9"]);
+    }
+}

@@ -103,6 +103,8 @@ fn checksum(bytes: &[u8]) -> [u8; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use run::event::RunEvent;
+    use run::train::StepLine;
 
     /// Kills: another polynomial, another rotation, a length or a tag of another width.
     #[test]
@@ -118,5 +120,27 @@ mod tests {
             (0xe306_9283_u32.rotate_right(15).wrapping_add(0xa282_ead8)).to_le_bytes()
         );
         assert_eq!(bytes[36..], checksum(&event));
+    }
+
+    /// Kills: another step, a value of another column, a name without its kind, an event of a record without
+    /// curves, half an event.
+    #[test]
+    fn each_curve_is_a_scalar_at_its_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut view = view(folder.path(), "epoch").unwrap();
+        let step = StepLine { step: 7, loss: 2.5, lr: 0.125, tokens_per_second: 64.0, ..StepLine::default() };
+        view.see(&RunEvent::Record(&step)).unwrap();
+        let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
+        let bytes = fs::read(file.path()).unwrap();
+        let (mut at, mut events) = (0, Vec::new());
+        while at < bytes.len() {
+            let length = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+            events.push(EventMessage::decode(&bytes[at + 12..at + 12 + length]).unwrap());
+            at += length + 16;
+        }
+        assert_eq!((events.len(), events[1].step), (2, 7));
+        let values = events[1].summary.as_ref().unwrap().value.iter();
+        let values: Vec<_> = values.map(|of| (&*of.tag, of.simple_value.unwrap())).collect();
+        assert_eq!(values, [("step/loss", 2.5), ("step/lr", 0.125), ("step/tokens_per_second", 64.0)]);
     }
 }

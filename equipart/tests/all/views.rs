@@ -91,6 +91,9 @@ fn a_run_that_fails_leaves_a_page_that_says_so() {
     let all: Vec<_> = flags.iter().map(String::as_str).collect();
     refused(&[&all[..], &["--report", &nowhere]].concat(), "none");
     refused(&[&all[..], &["--report", "a", "--csv", "a"]].concat(), "--csv and --report both want a");
+    refused(&[&all[..], &["--report", "a", "--trace", "./a"]].concat(), "--report and --trace both want ./a");
+    refused(&["schedule", "--report", "a", "--svg", "a"], "--report and --svg both want a");
+    refused(&["compare", "--csv", "a", "--svg", "a"], "--csv and --svg both want a");
     let file = dir.path().join("a.txt").display().to_string();
     refused(&[&all[..], &["--tensorboard", &file]].concat(), "a.txt cannot be made a folder");
 }

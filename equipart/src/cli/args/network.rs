@@ -21,7 +21,7 @@ pub(crate) struct NetworkArgs {
     /// Write a timeline of every rank to this file, for ui.perfetto.dev; in compare, each row is a run of its
     /// own
     #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
 }
 
 impl NetworkArgs {

@@ -107,7 +107,7 @@ impl TrainArgs {
         let auto = Some(Amount::Auto);
         let given = [
             ("schedule", self.table.schedule.is_some()),
-            ("split", self.on_ranks.split.is_some()),
+            ("split", self.ranks.each.split.is_some()),
             ("link", !self.network.link.is_empty()),
             ("offload-dir", self.offload.folder.is_some()),
             ("batch-size auto", self.batch_size == auto),
@@ -138,7 +138,7 @@ impl TrainArgs {
     ) -> Result<LayoutPlanner> {
         learnt.check(settings, model.positions())?;
         let machine = Arc::new(Machine::named(&self.machine)?);
-        let memory = self.on_ranks.limit.unwrap_or(machine.memory.value as usize);
+        let memory = self.ranks.each.limit.unwrap_or(machine.memory.value as usize);
         let batch = learnt.batch(settings, 0, &mut None)?;
         Ok(LayoutPlanner {
             job: settings.job(&settings.design(model)),

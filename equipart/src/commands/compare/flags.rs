@@ -1,8 +1,8 @@
 //! The flags of `compare`.
-use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RanksArgs, link, optimizer};
+use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RankedArgs, link, optimizer};
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::PicturesArgs;
-use crate::cli::processes::{self, ProcessesArgs};
+use crate::cli::processes;
 use crate::cli::viewing::ViewArgs;
 use crate::views::view::RECORDS;
 use clap::Args;
@@ -24,7 +24,7 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) number: DtypeArgs,
     #[command(flatten)]
-    pub(crate) on_ranks: RanksArgs,
+    pub(crate) ranks: RankedArgs,
     #[command(flatten)]
     pub(crate) offload: OffloadArgs,
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
@@ -62,8 +62,6 @@ pub(crate) struct CompareArgs {
     pub(crate) views: ViewArgs<RECORDS>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
-    #[command(flatten)]
-    pub(crate) processes: ProcessesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
     /// Repeat the rows of layouts with ranks along this axis over a slow link, such as dp=20us,1GB/s

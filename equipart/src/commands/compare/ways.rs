@@ -38,10 +38,10 @@ pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitionin
             }
         }
     }
-    let layouts = a.on_ranks.all(ways.iter().map(|way| way.layout).collect(), design)?;
+    let layouts = a.ranks.each.all(ways.iter().map(|way| way.layout).collect(), design)?;
     let layouts = a.offload.all(layouts, a.number.device)?;
     if !a.layout.is_empty() {
-        note(&layouts, Some(design).filter(|_| a.on_ranks.split.is_none()));
+        note(&layouts, Some(design).filter(|_| a.ranks.each.split.is_none()));
     }
     ways.iter_mut().zip(layouts).for_each(|(way, layout)| way.layout = layout);
     if a.requests && !experiment {

@@ -57,7 +57,7 @@ impl TrainArgs {
             source,
             checkpoint_every: self.checkpoint_every(source, &settings),
             settings,
-            layout: self.offload.of(self.on_ranks.of(layout, &model.design)?, self.device)?,
+            layout: self.offload.of(self.ranks.each.of(layout, &model.design)?, self.device)?,
             model,
             network: if profiled > 0 { network.profiling(profiled) } else { network },
             evaluations: self.evaluations.of(resume.as_ref().map(|state| state.evaluations)),
@@ -74,12 +74,10 @@ impl TrainArgs {
     /// Gives a run its network of processes, and the numbers that memory decides.
     pub(super) fn join(&mut self, run: &mut TrainRun, unknown: Option<Unknown>, json: bool) -> Result<()> {
         run.fit_microbatches().iter().for_each(|note| out::note(note));
-        let engine = run.settings.device.open(run.layout.ranks(), &out::note)?;
         run.check()?;
         let only = [("dump", self.dump.is_some()), ("profile", self.profile)];
         let network = std::mem::take(&mut run.network);
-        let split = self.on_ranks.split.as_ref();
-        run.network = self.processes.join(network, (&[run.layout], engine), split, &only)?;
+        run.network = self.ranks.join(network, &[run.layout], run.settings.device, &only)?;
         let Some(unknown) = unknown else { return Ok(()) };
         let found = run.largest(unknown)?;
         self.take(&found);
