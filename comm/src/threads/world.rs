@@ -170,8 +170,8 @@ impl World {
     pub fn processes(&self) -> Option<&Arc<Processes>> {
         self.processes.as_ref()
     }
-    /// Runs `f` on every rank of this process, each with its own device, under the calling thread's [`Key`].
-    /// Returns the results by rank. A world can be run again.
+    /// Runs `f` on every rank of this process, each with its own device, under the calling thread's
+    /// [`Key`](tensor::Key). Returns the results by rank. A world can be run again.
     ///
     /// # Errors
     /// If the place cannot host this many ranks, or the first failure of a rank, by error or panic. The
