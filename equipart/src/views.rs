@@ -100,17 +100,21 @@ impl Views {
     pub fn records<'a>(&self, rows: impl IntoIterator<Item = &'a (impl RunRecord + 'a)>) -> Result<()> {
         event::tell_table(rows, &|event| self.see(event))
     }
-    /// Shows details, which are made only if a view wants them, in those views.
+    /// Shows details, which are made only if a view wants them, in those views. Where they cannot be made, the
+    /// views say why, and the run goes on.
     ///
     /// # Errors
-    /// That of `tell`, which is given an observer of its events, or of the first view that fails.
+    /// That of the first view that fails.
     pub fn details(&self, tell: impl FnOnce(&Observer) -> Result<()>) -> Result<()> {
         let show = |event: &RunEvent| {
             let mut all = self.0.lock().expect("no view panics");
             all.iter_mut().filter(|view| view.wants_details()).try_for_each(|view| view.see(event))
         };
         let wanted = self.0.lock().expect("no view panics").iter().any(|view| view.wants_details());
-        if wanted { tell(&show) } else { Ok(()) }
+        match if wanted { tell(&show) } else { Ok(()) } {
+            Ok(()) => Ok(()),
+            Err(why) => show(&RunEvent::Note(&format!("note: the report lacks details: {why}"))),
+        }
     }
     /// Runs what shows itself in the views, ends them all, and returns its outcome.
     ///

@@ -63,9 +63,8 @@ impl Run for BenchArgs {
         let a = self;
         bench::check_turns(a.turns)?;
         if a.profile.asked()? {
-            let run = |views: &Views| {
-                profile::run((&a.profile, &a.processes), a.device, (a.turns, a.small), views)
-            };
+            let run =
+                |views: &Views| profile::run((&a.profile, &a.processes), a.device, (a.turns, a.small), views);
             return a.views.open(json, "this run", "")?.during(run).map(|()| true);
         }
         let peers = a.peers.as_deref().map(Peers::read).transpose()?;

@@ -2,9 +2,9 @@
 use super::Run;
 use crate::cli::out;
 use crate::draw::{schedule, svg};
+use crate::views::Views;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use crate::views::Views;
 use comm::{Algorithm, Link, readable};
 use parallel::{Result, bail};
 use run::collectives::AllReducePlan;

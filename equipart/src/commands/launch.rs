@@ -2,12 +2,12 @@
 mod local;
 
 use super::Run;
-use crate::cli::train::TrainArgs;
 use crate::cli::out;
+use crate::cli::processes::program;
+use crate::cli::train::TrainArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comm::Secret;
 use layers::counted;
-use crate::cli::processes::program;
 use local::{FirstEnd, LocalRanks, RunEnd};
 use parallel::{Error, Layout, Result, bail};
 use run::train::settings::at_least_1;

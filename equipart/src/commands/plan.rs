@@ -112,7 +112,12 @@ impl PlanArgs {
         let a = self;
         let new = a.new.unwrap_or(256.min(config.positions / 2));
         let prompt = a.prompt.unwrap_or(2048.min(config.positions.saturating_sub(new)));
-        at_least_1(&[("devices", a.devices), ("prompt", prompt), ("new", new), ("batch-size", a.batch_size)])?;
+        at_least_1(&[
+            ("devices", a.devices),
+            ("prompt", prompt),
+            ("new", new),
+            ("batch-size", a.batch_size),
+        ])?;
         config.generates()?;
         let tokens = prompt.saturating_add(new);
         if tokens > config.positions {

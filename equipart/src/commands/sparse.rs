@@ -3,10 +3,10 @@
 mod timed;
 
 use super::Run;
-use crate::cli::train::TrainArgs;
 use crate::cli::args::ModelName;
 use crate::cli::out::line;
 use crate::cli::pictures::PicturesArgs;
+use crate::cli::train::TrainArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{out, show};
 use crate::draw::curves::{self, Quantity};

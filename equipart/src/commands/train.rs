@@ -1,13 +1,13 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
-mod trained;
 pub(crate) mod log;
 mod shown;
 mod specified;
 mod stragglers;
+mod trained;
 
-pub(crate) use crate::cli::train::TrainArgs;
 use super::Run;
 use crate::cli::out;
+pub(crate) use crate::cli::train::TrainArgs;
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail, dump};
 use run::train::state::State;

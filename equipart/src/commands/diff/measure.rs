@@ -1,8 +1,8 @@
 //! Distance between two runs of one tensor, and of each from the truth.
-use run::roundoff::unit;
 use super::judge::Finding;
 use super::source::FileSet;
 use parallel::{Error as Failure, Result};
+use run::roundoff::unit;
 use serde::Serialize;
 use tensor::quoted::quoted;
 use tensor::safetensors::{Dtype, Matrix};

@@ -1,7 +1,7 @@
 //! Views of a training run.
-use crate::cli::train::TrainArgs;
 use super::log::EarlierSteps;
 use crate::cli::out;
+use crate::cli::train::TrainArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::views::progress::Progress;
 use crate::views::{Views, log};
