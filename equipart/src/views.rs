@@ -100,8 +100,8 @@ impl Views {
     pub fn records<'a>(&self, rows: impl IntoIterator<Item = &'a (impl RunRecord + 'a)>) -> Result<()> {
         event::tell_table(rows, &|event| self.see(event))
     }
-    /// Shows details, which are made only if a view wants them, in those views. Where they cannot be made, the
-    /// views say why, and the run goes on.
+    /// Shows details, which are made only if a view wants them, in those views. Where they cannot be made,
+    /// the views say why, and the run goes on.
     ///
     /// # Errors
     /// That of the first view that fails.
