@@ -3,6 +3,7 @@ use super::RanksArgs;
 use crate::cli::out;
 use crate::cli::processes::ProcessesArgs;
 use clap::Args;
+use cuda::CardEngine;
 use parallel::{Layout, Network, Result};
 use run::device::DeviceName;
 
@@ -28,7 +29,19 @@ impl RankedArgs {
         only: &[(&str, bool)],
     ) -> Result<Network> {
         let most = layouts.iter().map(Layout::ranks).max().unwrap_or(1);
-        let engine = device.open(most, &out::note)?;
+        self.join_on(device.open(most, &out::note)?, network, layouts, only)
+    }
+    /// Joins the processes on a device that is open.
+    ///
+    /// # Errors
+    /// If the processes do not meet.
+    pub(crate) fn join_on(
+        &self,
+        engine: Option<CardEngine>,
+        network: Network,
+        layouts: &[Layout],
+        only: &[(&str, bool)],
+    ) -> Result<Network> {
         self.processes.join(network, (layouts, engine), self.each.split.as_ref(), only)
     }
 }

@@ -74,10 +74,11 @@ impl TrainArgs {
     /// Gives a run its network of processes, and the numbers that memory decides.
     pub(super) fn join(&mut self, run: &mut TrainRun, unknown: Option<Unknown>, json: bool) -> Result<()> {
         run.fit_microbatches().iter().for_each(|note| out::note(note));
+        let engine = run.settings.device.open(run.layout.ranks(), &out::note)?;
         run.check()?;
         let only = [("dump", self.dump.is_some()), ("profile", self.profile)];
         let network = std::mem::take(&mut run.network);
-        run.network = self.ranks.join(network, &[run.layout], run.settings.device, &only)?;
+        run.network = self.ranks.join_on(engine, network, &[run.layout], &only)?;
         let Some(unknown) = unknown else { return Ok(()) };
         let found = run.largest(unknown)?;
         self.take(&found);
