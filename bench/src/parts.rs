@@ -10,6 +10,7 @@ use super::scale::Scale;
 use comm::{Op, Trace};
 use layers::{Design, SGD, Shape};
 use parallel::dtype::RunDevice;
+use parallel::measure::median_and_spread;
 use parallel::pipeline::looped_bfs::LoopedBfs;
 use parallel::session::Source;
 use parallel::step::PassKind;
@@ -62,7 +63,7 @@ pub fn profile<D: RunDevice>(
     let size = size_of::<<D as Device>::Elem>();
     let activation_bytes = sequences * seq * shape.width * size;
     let parts = took.into_iter().zip(split::parameters(&design)?).map(|(took, parameters)| {
-        let [forward, backward] = took.map(median);
+        let [forward, backward] = took.map(|times| median_and_spread(times).0);
         PartCost { forward, backward, activation_bytes, weight_bytes: parameters as usize * size }
     });
     let mut parts: Vec<_> = parts.collect();
@@ -71,12 +72,6 @@ pub fn profile<D: RunDevice>(
     let send = |best: f64, _| Ok::<_, Error>(call(Op::Send, elements)?.min(best));
     let sent = (0..TRIES).try_fold(f64::INFINITY, send)?;
     Ok(ModelProfile { parts, bandwidth: (elements * size_of::<f32>()) as f64 / sent })
-}
-
-/// The middle one of an odd number of times.
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 #[cfg(test)]
@@ -109,6 +104,6 @@ mod tests {
     /// Kills: the mean, the least or the first of the times.
     #[test]
     fn the_middle_time_counts() {
-        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median_and_spread(vec![9.0, 1.0, 2.0]).0, 2.0);
     }
 }

@@ -73,13 +73,15 @@ pub fn wire(ranks: &[RankMeasurements]) -> usize {
     ranks.iter().map(|t| t.wire).sum()
 }
 
-/// The median of some times, and half of the distance between their quartiles, as a fraction of it: of three
-/// or more.
+/// The fewest times that have a spread.
+pub const FEWEST: usize = 3;
+
+/// The median of some times, and half of the distance between their quartiles, as a fraction of it: of
+/// [`FEWEST`] or more.
 ///
 /// # Panics
 /// If there are none.
 pub fn median_and_spread(mut times: Vec<f64>) -> (f64, Option<f64>) {
-    const FEWEST: usize = 3;
     times.sort_by(f64::total_cmp);
     let (number, last) = (times.len(), times.len() - 1);
     let median = f64::midpoint(times[last / 2], times[number / 2]);

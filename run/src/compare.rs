@@ -40,7 +40,8 @@ const TOKENS: usize = 256;
 const SEQ: [usize; 2] = [16, 64];
 /// Limit of the gradient's norm in a training step.
 const CLIP: f64 = 1.0;
-const LR: f64 = 0.1;
+/// Learning rate of a step.
+pub const LR: f64 = 0.1;
 /// Models with more parameters give the field one short sequence instead of the whole batch.
 const LARGE: usize = 20_000_000;
 const LARGE_TOKENS: usize = 16;

@@ -15,14 +15,11 @@ use models::digits::Digits;
 use models::text::Corpus;
 use models::{Model, TrainableModel};
 use parallel::Result;
-use run::compare::{Comparison, Data, LayoutRow, Partitioning};
+use run::compare::{Comparison, Data, LR, LayoutRow, Partitioning};
 use run::event::RunEvent;
 use run::train::data::TrainData;
 use run::train::epochs::steps;
 use run::train::settings::{Settings, at_least_1};
-
-/// Learning rate of a compared step.
-const LR: f64 = 0.1;
 
 /// Number of microbatches that satisfies the schedule of every way; at least 2, so that gradients are
 /// accumulated.
@@ -30,15 +27,15 @@ fn usual_microbatches(ways: &[Partitioning]) -> usize {
     ways.iter().map(|way| way.layout.usual_microbatches()).max().unwrap_or(1).max(2)
 }
 
-/// Texts or pictures that the model reads and learns.
-enum ReadData {
-    Text(Box<Model>, Corpus),
+/// Texts or pictures that a model reads and learns.
+enum ReadData<'a> {
+    Text(&'a Model, Corpus),
     Digits(Digits),
 }
 
-impl ReadData {
+impl<'a> ReadData<'a> {
     /// Reads the data of the flags.
-    fn of(a: &CompareArgs, model: &TrainableModel) -> Result<Self> {
+    fn of(a: &CompareArgs, model: &'a TrainableModel) -> Result<Self> {
         let Some(text) = &model.text else {
             pictures::only_text(&[("requests", a.requests)])?;
             return Ok(Self::Digits(pictures::digits(a.data.as_deref())?));
@@ -49,7 +46,7 @@ impl ReadData {
             None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
             data => cli::corpus(data, seq, &text.tokenizer()?)?,
         };
-        Ok(Self::Text(Box::new(text.clone()), corpus))
+        Ok(Self::Text(text, corpus))
     }
     fn data(&self) -> Data<'_> {
         match self {

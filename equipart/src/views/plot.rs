@@ -3,6 +3,7 @@ use super::view::{CURVES, RunView, ViewInfo};
 use crate::draw::curves::{self, Quantity};
 use parallel::Result;
 use run::event::{CellValue, Curve, RecordColumn, RunEvent, RunRecord};
+use run::train::StepLine;
 use std::path::PathBuf;
 use tensor::files;
 
@@ -79,7 +80,7 @@ struct Plot {
 impl RunView for Plot {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         if let RunEvent::Record(record) = event
-            && record.kind() == "step"
+            && record.kind() == StepLine::KIND
         {
             self.points.add(*record);
         }

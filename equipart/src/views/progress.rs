@@ -3,6 +3,7 @@ use super::view::RunView;
 use crate::cli::watch::ProgressWatch;
 use parallel::Result;
 use run::event::RunEvent;
+use run::train::StepLine;
 use std::sync::Arc;
 
 /// A view that shows steps on a bar, and notes beside it.
@@ -21,7 +22,7 @@ impl RunView for Progress {
             RunEvent::Progress { what, of: 0, .. } => self.watch.say(what),
             RunEvent::Text(_) | RunEvent::Table { .. } => self.watch.done(),
             RunEvent::Progress { what, done, of } if !self.quiet => self.watch.part(what, *done, *of),
-            RunEvent::Record(record) if record.kind() == "step" => {
+            RunEvent::Record(record) if record.kind() == StepLine::KIND => {
                 self.watch.step(*record, self.quiet || self.epochs);
             }
             RunEvent::Record(record) if !self.quiet => {

@@ -6,13 +6,11 @@ use crate::event::{Observer, doing};
 use models::Model;
 use models::generate::{Generated, Prompts};
 use parallel::dtype::RunDevice;
-use parallel::measure::{self, PeakBytes, RankMeasurements};
+use parallel::measure::{self, FEWEST, PeakBytes, RankMeasurements};
 use parallel::{Batch, BuildContext, Network, Result, Trainer, session};
 use std::time::Instant;
 use tensor::{Bf16, Phase, Scalar};
 
-/// The fewest runs of a row that have a spread.
-const FEWEST: usize = 3;
 /// The most runs of one turn, which builds the model once.
 const RUNS: usize = 8;
 
