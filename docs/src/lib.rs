@@ -6,6 +6,10 @@
 mod by_hand {}
 
 #[cfg(doctest)]
+#[doc = include_str!("exercises.md")]
+mod exercises {}
+
+#[cfg(doctest)]
 #[doc = include_str!("tensors-and-shares.md")]
 mod tensors_and_shares {}
 

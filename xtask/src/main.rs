@@ -2,6 +2,7 @@
 //! of it: `cargo xtask mutants` shows that the proofs notice faults between ranks, `cargo xtask museum` that
 //! they reject bugs that real systems shipped.
 mod ci;
+mod course;
 mod gpu;
 mod long;
 mod mpi;
@@ -28,6 +29,8 @@ Tasks:
                      book. Stops at the first step that fails, with that step's exit code; ends with a list of
                      skipped steps and the reasons
   release            runs `ci`, all of `museum`, `mutants`, `sanitize` and `edit`: before a release
+  course [NAME]      lists the exercises of the course with what is solved, or judges one, such as `dot`: right, or
+                     what differs on which rank; exits with 1 unless it is solved
   edit               edits one layer, and prints what its proof takes then, with the build
   mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts,
                      and the planner's tests with each bug of plan/mutants.txt; prints a table of what was
@@ -71,13 +74,14 @@ fn main() -> ExitCode {
         ["mpi", "--part"] => mpi::run(true),
         ["python"] => python::run(),
         ["edit"] => times::edited_layer(),
+        ["course", ref names @ ..] if !names.iter().any(|name| name.starts_with('-')) => course::run(names),
         ["museum"] => museum::run(Selection::All),
         ["museum", "--changed"] => museum::run(Selection::Changed),
         ["museum", "--only", one] => museum::run(Selection::One(one)),
         ["-h" | "--help" | "help"]
         | [
-            "ci" | "edit" | "release" | "mutants" | "paths" | "frames" | "faults" | "mpi" | "python"
-            | "stops" | "kills" | "museum" | "sanitize" | "ptx" | "gpu",
+            "ci" | "course" | "edit" | "release" | "mutants" | "paths" | "frames" | "faults" | "mpi"
+            | "python" | "stops" | "kills" | "museum" | "sanitize" | "ptx" | "gpu",
             "-h" | "--help",
         ] => {
             print!("{HELP}");
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         ["ptx", "--check"] => ptx::run(true),
         ["gpu", ref arguments @ ..] => gpu::run(arguments),
         [] => return refuse("No task is given"),
+        ["course", ..] => return refuse("The task `course` takes only the name of an exercise"),
         ["museum", ..] => return refuse("The task `museum` takes only `--only N` or `--changed`"),
         ["ptx", ..] => return refuse("The task `ptx` takes only `--check`"),
         [task @ ("ci" | "edit" | "mpi" | "mutants" | "python" | "release" | "sanitize"), ..] => {

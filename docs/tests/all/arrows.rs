@@ -26,7 +26,7 @@ pub(crate) const ALL: &[&str] = &[
     "bench",
     "equipart",
 ];
-const ARROWS: [Arrow; 19] = [
+const ARROWS: [Arrow; 20] = [
     ("tensor", &[], &["reference"]),
     ("shape", &["tensor"], &[]),
     ("reference", &["tensor", "shape"], &[]),
@@ -56,6 +56,7 @@ const ARROWS: [Arrow; 19] = [
         &["reference"],
     ),
     ("outside", &["tensor", "kernels", "comm", "layers", "parallel"], &["reference", "prove"]),
+    ("exercises", &["tensor", "shape", "comm", "reference"], &[]),
     ("equipart-python", &["tensor", "kernels"], &[]),
     ("docs", &[], ALL),
     ("xtask", &[], &[]),
