@@ -1,7 +1,8 @@
 //! A linear layer split by columns over threads, by hand: slices, threads and nothing else.
 //!
 //! Letters: `B` tokens, `I` inputs, `O` outputs, `O_t` the outputs of rank `t`; matrices are row-major. The
-//! same layer for any device and any dtype is `ColumnLinear`, `layers/src/linear/column.rs`. Chapter: 0.
+//! same layer for any device and any dtype is `ColumnLinear`, `layers/src/linear/column.rs`.
+//! Chapter: by hand.
 use std::sync::{Barrier, Mutex};
 use std::thread;
 

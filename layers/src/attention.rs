@@ -12,7 +12,7 @@
 //! part of that head's gradient, so they sum it once a step (`D·2d` elements, and `2d` of a bias).
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245.
-//! Chapter: 5.
+//! Chapter: heads.
 pub mod core;
 pub mod cross_attention;
 pub mod head_norm;

@@ -12,7 +12,7 @@
 //! scattered, positions and dropout apply to this rank's tokens, and `dE` is gathered for the table.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al.,
-//! GPT-2 (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
+//! GPT-2 (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapter: vocabulary and loss.
 use crate::model::build::positive;
 use crate::model::strategy;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};

@@ -11,7 +11,7 @@
 //! of this input's gradient. This one rule gives all backward splits.
 //!
 //! Source: Jia et al., "Beyond data and model parallelism for deep neural networks", §4, arXiv:1807.05358;
-//! Lepikhin et al., "`GShard`", §3.3, arXiv:2006.16668. Chapter: 25.
+//! Lepikhin et al., "`GShard`", §3.3, arXiv:2006.16668. Chapter: found shardings.
 pub mod end;
 pub mod lines;
 pub mod planned;

@@ -12,7 +12,7 @@
 //! placement says.
 //!
 //! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4, in Llama's form; Ba, Kiros, Hinton, "Layer
-//! normalization", §3, arXiv:1607.06450, in GPT-2's. Chapters: 3, 7.
+//! normalization", §3, arXiv:1607.06450, in GPT-2's. Chapter: columns and rows, sequence parallelism.
 use crate::model::strategy;
 use crate::ops::{Branches, Stream, norm, norm_backward};
 use crate::param::weight::{BIAS, WholeWeight};

@@ -9,7 +9,7 @@
 //! This strategy builds no layers.
 //!
 //! Source: Singh et al., "A hybrid tensor-expert-data parallelism approach", §4, arXiv:2303.06318.
-//! Chapter: 16.
+//! Chapter: experts.
 use comm::Axis;
 use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, StrategyInfo};
 

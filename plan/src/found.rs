@@ -2,7 +2,7 @@
 //! a search says.
 //!
 //! Source: Jia et al., "Beyond data and model parallelism for deep neural networks", arXiv:1807.05358.
-//! Chapter: 25.
+//! Chapter: found shardings.
 use crate::clock::StepClock;
 use crate::machine::{Level, Machine, Sourced};
 use comm::{Axis, Link, Mesh};

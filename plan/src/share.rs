@@ -12,7 +12,7 @@
 //! time is a kernel with a parallel part of one core; below one core it takes longer, too.
 //!
 //! Source: Dhakal et al., "D-STACK: high throughput DNN inference by effective multiplexing and
-//! spatio-temporal scheduling of GPUs", §4, arXiv:2304.13541. Chapter: 26.
+//! spatio-temporal scheduling of GPUs", §4, arXiv:2304.13541. Chapter: sparse and shared.
 
 /// A kernel that may run on several cores.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Source: Qin et al., "DISCO: distributed inference with sparse communications", §4, arXiv:2302.11180.
-//! Chapter: 26.
+//! Chapter: sparse and shared.
 
 /// A linear layer whose inputs ranks send each other.
 #[derive(Clone, Copy, Debug)]

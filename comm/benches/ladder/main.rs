@@ -1,5 +1,5 @@
 //! The ladder of one all-reduce: a sum of f32 over two and four thread ranks, rung by rung, from a lock and a
-//! barrier to the crate's own call. Run it with `cargo bench -p comm --bench ladder`. Chapter: 13.
+//! barrier to the crate's own call. Run it with `cargo bench -p comm --bench ladder`. Chapter: speed.
 //!
 //! Each rung's sum is checked before it is timed. Rungs take turns, and each reports its best burst of calls.
 //! A burst ends when its last rank ends.

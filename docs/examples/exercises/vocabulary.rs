@@ -8,8 +8,8 @@
 //! dz = exp(z − lse) − 1[target]  none
 //! ```
 //! In the field `exp(a − b)` is `F61::exp_sub(a, b)`, `m + ln l` is `F61::lse(m, l)`, and the stabiliser
-//! `max` is `F61::stab(a, b)`, whose neutral element is `F61::NEG_INF`; chapter 4 of the book says why.
-//! Chapter: vocabulary and loss.
+//! `max` is `F61::stab(a, b)`, whose neutral element is `F61::NEG_INF`; the chapter "Why a field proves" has
+//! the reasons. Chapter: vocabulary and loss.
 use crate::check::{Compared, Verdict, drawn, judge};
 use crate::ranks::{Ranks, Result, unsolved};
 use comm::Op;

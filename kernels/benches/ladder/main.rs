@@ -1,5 +1,5 @@
 //! Ladder of one product: C = A·B of 1024×1024 by 1024×1024 in f32 on one core, from the definition to the
-//! product of this crate, rung by rung. `cargo bench -p kernels --bench ladder`. Chapter: 13.
+//! product of this crate, rung by rung. `cargo bench -p kernels --bench ladder`. Chapter: speed.
 //!
 //! A and B hold small integers, so that every order of sums gives the same bits: each rung is compared with
 //! the definition before it is timed. Rungs take turns, and the best turn of each counts.

@@ -11,7 +11,7 @@
 //! Every query sees its own sequence's whole memory; positions are not used. Heads are split as in
 //! `attention.rs`.
 //!
-//! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
+//! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: heads.
 use crate::attention::share;
 use crate::model::part::{BoxedLayer, Ticket};
 use crate::model::strategy::{Column, Row};

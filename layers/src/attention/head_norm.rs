@@ -9,7 +9,7 @@
 //! partial sum.
 //!
 //! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS,
-//! with a gain). Chapter: 5.
+//! with a gain). Chapter: heads.
 use crate::norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
 use crate::param::weight::WholeWeight;

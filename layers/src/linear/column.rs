@@ -12,7 +12,7 @@
 //! a partial sum of `dX`, summed beside the product for `dW`. Mirror image: `row.rs`; predict its traffic.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2
-//! (*g*), arXiv:2205.05198; Megatron-LM, `LinearWithGradAccumulationAndAsyncCommunication`. Chapters: 3, 7.
+//! (*g*), arXiv:2205.05198; Megatron-LM, `ColumnParallelLinear`. Chapter: columns and rows.
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
 use crate::param::weight::ColumnWeight;

@@ -12,7 +12,7 @@
 //! way. Mirror image: `column.rs`.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2
-//! (*ḡ*), arXiv:2205.05198. Chapters: 3, 7.
+//! (*ḡ*), arXiv:2205.05198. Chapter: columns and rows, sequence parallelism.
 use crate::model::strategy::Row;
 use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use crate::param::placement::Pieces;

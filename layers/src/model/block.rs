@@ -3,7 +3,7 @@
 //! and two more all-gathers.
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm),
-//! arXiv:2002.04745. Chapter: 3.
+//! arXiv:2002.04745. Chapter: columns and rows.
 mod shard;
 
 use crate::model::part::{BoxedLayer, Ticket};

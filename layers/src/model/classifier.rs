@@ -12,7 +12,7 @@
 //!
 //! Two layers cost one all-reduce each way. A layout cuts stages at the bars; on one rank, after any layer.
 //!
-//! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
+//! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: columns and rows.
 use crate::model::build::positive;
 use crate::model::chunk::build::at_ends;
 use crate::model::part::{Block, BoxedLayer};

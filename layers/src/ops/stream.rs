@@ -12,7 +12,7 @@
 //! two is not.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
-//! arXiv:2205.05198. Chapter: 7.
+//! arXiv:2205.05198. Chapter: sequence parallelism.
 use super::handles::same;
 use super::{Partial, filled};
 use crate::Result;

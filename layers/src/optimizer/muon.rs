@@ -9,7 +9,7 @@
 //! (`duplicated.rs`, `owner.rs`).
 //!
 //! Source: Jordan et al., kellerjordan.github.io/posts/muon; `torch.optim.Muon`; the second scale: Liu et
-//! al., §2.2, arXiv:2502.16982. Chapter: 27.
+//! al., §2.2, arXiv:2502.16982. Chapter: whole matrices.
 use crate::ops::filled;
 use crate::optimizer::matrices::EXCHANGE;
 use crate::optimizer::newton_schulz::orthogonalise;

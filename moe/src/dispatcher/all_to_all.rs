@@ -6,7 +6,7 @@
 //! back   the same rows, the same way       all-to-all of uneven counts, k·B·D elements
 //! ```
 //!
-//! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
+//! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: experts.
 use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched, index, sorted};
 use crate::routing::Routing;
 use comm::{Axis, Group, Request};

@@ -8,7 +8,7 @@
 //! ```
 //! A KV cache holds the keys and values of all ranks on every rank.
 //!
-//! Source: Llama Team, "The Llama 3 herd of models", §3.3.2, arXiv:2407.21783. Chapter: 20.
+//! Source: Llama Team, "The Llama 3 herd of models", §3.3.2, arXiv:2407.21783. Chapter: context parallelism.
 use comm::Axis;
 use kernels::Kernels;
 use layers::attention::core::AttentionCore;

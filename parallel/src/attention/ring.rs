@@ -9,7 +9,7 @@
 //! Under the causal mask a rank sees about half of the keys, so zigzag tokens balance the work. A KV cache
 //! holds each rank's own tokens; a new token's query then visits the keys of all ranks.
 //!
-//! Source: Liu et al., "Ring attention", arXiv:2310.01889. Chapter: 20.
+//! Source: Liu et al., "Ring attention", arXiv:2310.01889. Chapter: context parallelism.
 use comm::Axis;
 use kernels::Kernels;
 use layers::attention::core::CoreSettings;

@@ -10,7 +10,7 @@
 //! dtype. A KV cache holds this rank's heads of all tokens.
 //!
 //! Source: Jacobs et al., "`DeepSpeed` Ulysses", §3, arXiv:2309.14509; Fang, Zhao, "USP", arXiv:2405.07719.
-//! Chapter: 20.
+//! Chapter: context parallelism.
 use super::ring::RingCore;
 use comm::Axis;
 use kernels::Kernels;

@@ -12,7 +12,7 @@
 //! An evaluation has 1 to 3, a text that is generated 2 alone. A step of `dp=N` moves 2·P, too, but around a
 //! ring, and beside backward. Neighbour: [`replicated`](super::replicated).
 //!
-//! Source: Paszke et al., "PyTorch", arXiv:1912.01703. Chapter: 18.
+//! Source: Paszke et al., "PyTorch", arXiv:1912.01703. Chapter: data parallelism.
 use super::StateSplit;
 use crate::Result;
 use comm::Axis;

@@ -9,7 +9,7 @@
 //! does not depend on the layout. A parameter's gradient is summed over all ranks that have other tokens
 //! (`Axes::TOKENS`), unless its placement says otherwise, and is kept whole, so there is nothing to build.
 //!
-//! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 18.
+//! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: data parallelism.
 use super::StateSplit;
 use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;

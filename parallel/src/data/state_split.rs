@@ -21,7 +21,7 @@ pub struct StateSplit {
 pub(super) const SHARDED: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Optional("ranks of a subgroup"),
     shares: subgroups,
-    chapter: Some("data-parallelism.md"),
+    chapter: Some("zero.md"),
     ..StrategyInfo::of(Some(Axis::Dp), Choice::State)
 };
 

@@ -11,7 +11,7 @@
 //! to the embedding, which reads rows. Values of other parameters are gathered as under
 //! [`zero3`](super::zero3). In a narrow dtype dX is rounded after each tile.
 //!
-//! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857. Chapter: 19.
+//! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857. Chapter: fitting a model.
 use super::StateSplit;
 use comm::Axis;
 use layers::{Choice, NumberArgument, ShardingStrategy, StrategyInfo, Tries};

@@ -1,7 +1,7 @@
 //! Contiguous tokens, `cp=N:contiguous`: rank `r` has the `r`th of N nearly equal pieces of every sequence.
 //! Under the causal mask later ranks do more work, since their queries see more keys.
 //!
-//! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120. Chapter: 20.
+//! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120. Chapter: context parallelism.
 use super::dealt::{DEALT, Dealing};
 use layers::{StrategyInfo, Tries, contiguous};
 

@@ -2,7 +2,7 @@
 //! token; in a sequence of more than 64 tokens a rank it is longer, so that a rank has at most 64 stripes.
 //! Under the causal mask every rank sees nearly as many keys, in every hop of a ring.
 //!
-//! Source: Brandon et al., "Striped attention", §3, arXiv:2311.09431. Chapter: 20.
+//! Source: Brandon et al., "Striped attention", §3, arXiv:2311.09431. Chapter: context parallelism.
 use super::dealt::{DEALT, Dealing};
 use layers::{StrategyInfo, Tries};
 use std::ops::Range;

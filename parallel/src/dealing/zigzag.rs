@@ -3,7 +3,7 @@
 //! late one many.
 //!
 //! Source: Zhu, "ring-flash-attention", issue 2 of <https://github.com/zhuzilin/ring-flash-attention>; Llama
-//! Team, §3.3.2, arXiv:2407.21783. Chapter: 20.
+//! Team, §3.3.2, arXiv:2407.21783. Chapter: context parallelism.
 use super::dealt::{DEALT, Dealing};
 use layers::StrategyInfo;
 use std::ops::Range;

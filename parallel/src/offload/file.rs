@@ -6,7 +6,7 @@
 //! dp=N:zero3    values, too           read before every use, written once a step
 //! ```
 //!
-//! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: 19.
+//! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: fitting a model.
 //! Neighbour: [`zero3`](crate::data::zero3).
 use super::Offload;
 use layers::{Choice, StrategyInfo, TokenShards, Tries};

@@ -4,7 +4,7 @@
 //! Same state and moves as [`file`](mod@super::file). On the host as a device there is nothing to gain: the
 //! state would stay in the same memory.
 //!
-//! Source: Ren et al., "`ZeRO`-Offload", §4, arXiv:2101.06840. Chapter: 19.
+//! Source: Ren et al., "`ZeRO`-Offload", §4, arXiv:2101.06840. Chapter: fitting a model.
 use super::{Offload, file};
 use layers::{StrategyInfo, Tries};
 

@@ -11,7 +11,7 @@
 //! microbatches saved at once, which 1F1B avoids. A message is an activation: `B·D` elements per microbatch
 //! forward, and as many backward.
 //!
-//! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: 14.
+//! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: schedules.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

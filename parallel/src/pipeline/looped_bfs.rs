@@ -12,7 +12,7 @@
 //! until it begins its next chunk, M − K + 1 of them where 2K ≤ M, and so do messages from the first to the
 //! last in backward.
 //!
-//! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: 14.
+//! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: schedules.
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

@@ -9,7 +9,8 @@
 //! One of the `K` ranks works at a time: a rank waits (K − 1)(F + B) for each of the `M` microbatches. It
 //! holds what one microbatch saved. Microbatches save no time here; under `GPipe` they do.
 //!
-//! Source: the starting point of Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965. Chapter: 14.
+//! Source: the starting point of Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965.
+//! Chapter: schedules.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

@@ -10,7 +10,7 @@
 //! `GPipe`, (K − 1)(F + B), but holds at once what K − r microbatches saved, not all `M`.
 //!
 //! Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", §3.2 (PipeDream-Flush),
-//! arXiv:2006.09503. Chapter: 14.
+//! arXiv:2006.09503. Chapter: schedules.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

@@ -12,7 +12,7 @@
 //! ranks wait only at its beginning and its end. In return ranks read versions of different age.
 //!
 //! Source: Harlap et al., "`PipeDream`", §3.3 (weight stashing), arXiv:1806.03377. Neighbour:
-//! [`pipedream_vertical`](super::pipedream_vertical). Chapter: 23.
+//! [`pipedream_vertical`](super::pipedream_vertical). Chapter: stale weights.
 use super::phases::{B, F, U, about, in_order, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

@@ -10,7 +10,7 @@
 //! every rank holds K versions.
 //!
 //! Source: Harlap et al., "`PipeDream`", §3.3 (vertical sync), arXiv:1806.03377. Neighbour:
-//! [`pipedream`](super::pipedream). Chapter: 23.
+//! [`pipedream`](super::pipedream). Chapter: stale weights.
 use super::phases::about;
 use super::pipedream::PipeDream;
 use super::{Claims, Schedule};

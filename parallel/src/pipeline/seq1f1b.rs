@@ -11,7 +11,7 @@
 //! its first backward. It waits (K − 1)(F + B)/S if slices take equally long, and holds what K − r + S − 1
 //! slices saved, each 1/S of a microbatch.
 //!
-//! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: 14.
+//! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: slices.
 use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, PassKind, Plan, Task};
@@ -24,7 +24,7 @@ static ABOUT: StrategyInfo = StrategyInfo {
     takes: NumberArgument::Optional("slices of each sequence"),
     tries: Tries::Always(&[2, 4]),
     shares,
-    ..about(["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"])
+    ..about(["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "slices.md"])
 };
 
 /// Blocks, and quantities that experts compute over a whole microbatch, which slices cannot share.

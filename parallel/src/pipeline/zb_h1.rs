@@ -11,7 +11,7 @@
 //! what `K` microbatches saved, as the first rank does under 1F1B.
 //! A rank waits (K − 1)(F + I − W) where W ≤ F and K ≤ M.
 //!
-//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: 15.
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: zero bubble.
 use super::phases::{F, I, W, about, in_order, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

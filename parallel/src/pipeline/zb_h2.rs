@@ -12,7 +12,7 @@
 //! negative. Ranks begin and end one after the other, so only a step whose update waits for no other rank is
 //! without a bubble.
 //!
-//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: 15.
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: zero bubble.
 use super::phases::about;
 use super::{Claims, Schedule, Waiting, zb_h1};
 use crate::step::{Cell, Plan};

@@ -11,7 +11,7 @@
 //! 1F1B. Where F = I = W and 2K − 1 ≤ M, no rank waits from its first cell to its last. Fewer microbatches
 //! `M` run as the first `M` of 2K − 1.
 //!
-//! Source: Qi et al., "Zero bubble pipeline parallelism", §6, arXiv:2401.10241v1. Chapter: 15.
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §6, arXiv:2401.10241v1. Chapter: zero bubble.
 use super::phases::{F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, Plan};

@@ -11,7 +11,7 @@
 //! dispatch.
 //!
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
-//! Chapter: 19.
+//! Chapter: fitting a model.
 use kernels::Kernels;
 use layers::model::part::{Block, BoxedLayer, Ticket};
 use layers::ops::Stream;

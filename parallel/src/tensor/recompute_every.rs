@@ -9,7 +9,7 @@
 //! A block's number is that in the whole model, so the choice does not depend on the stages of a pipeline.
 //!
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
-//! Chapter: 19.
+//! Chapter: fitting a model.
 use super::recompute::again;
 use kernels::Kernels;
 use layers::model::part::Block;

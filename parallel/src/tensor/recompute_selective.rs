@@ -10,7 +10,7 @@
 //! paper recomputes the core alone, since it assumes one that stores all scores.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §5,
-//! arXiv:2205.05198. Neighbour: [`recompute`](super::recompute). Chapter: 19.
+//! arXiv:2205.05198. Neighbour: [`recompute`](super::recompute). Chapter: fitting a model.
 use super::recompute::again;
 use kernels::Kernels;
 use layers::model::part::Block;

@@ -11,7 +11,7 @@
 //! region.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
-//! arXiv:2205.05198. Chapter: 7.
+//! arXiv:2205.05198. Chapter: sequence parallelism.
 use comm::Axis;
 use kernels::Kernels;
 use layers::{Builder, Choice, Strategy, StrategyInfo};

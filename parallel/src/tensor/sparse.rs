@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Source: Qin et al., "DISCO: distributed inference with sparse communications", §3, arXiv:2302.11180.
-//! Chapter: 26.
+//! Chapter: sparse and shared.
 use comm::{Axis, Group};
 use kernels::Kernels;
 use layers::model::classifier::GatherColumns;
