@@ -152,3 +152,39 @@ mod sparse_and_shared {}
 #[cfg(doctest)]
 #[doc = include_str!("whole-matrices.md")]
 mod whole_matrices {}
+
+#[cfg(doctest)]
+#[doc = include_str!("check-a-layout.md")]
+mod check_a_layout {}
+
+#[cfg(doctest)]
+#[doc = include_str!("four-systems.md")]
+mod four_systems {}
+
+#[cfg(doctest)]
+#[doc = include_str!("fsdp.md")]
+mod fsdp {}
+
+#[cfg(doctest)]
+#[doc = include_str!("index.md")]
+mod index {}
+
+#[cfg(doctest)]
+#[doc = include_str!("messages.md")]
+mod messages {}
+
+#[cfg(doctest)]
+#[doc = include_str!("model-memory.md")]
+mod model_memory {}
+
+#[cfg(doctest)]
+#[doc = include_str!("narrow-numbers.md")]
+mod narrow_numbers {}
+
+#[cfg(doctest)]
+#[doc = include_str!("slices.md")]
+mod slices {}
+
+#[cfg(doctest)]
+#[doc = include_str!("zero.md")]
+mod zero {}

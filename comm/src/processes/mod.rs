@@ -6,9 +6,9 @@
 //! found and named as among threads, in every process. Sums use the same code in the same order: the same
 //! bits.
 //!
-//! A rank reports each call to all others before it makes the call: a frame with the call, its sentence, and
-//! the elements that it gives and the other's rank takes, or adds up for all. A stand-in takes nothing: a
-//! process does only its own rank's part of a collective, and sends the sums of it to the others
+//! A rank reports each call to the group's other ranks before it makes the call: a frame with the call, its
+//! sentence, and the elements that it gives and the other's rank takes, or adds up for all. A stand-in takes
+//! nothing: a process does only its own rank's part of a collective, and sends the sums of it to the others
 //! (`shares.rs`). Frames of a rank are read in order, so a stand-in may wait in a call while later frames
 //! wait in the connection. That wait ends: the rank that sent these frames has left that call, so all the
 //! call's other ranks have reported it.

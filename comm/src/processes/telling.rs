@@ -1,5 +1,5 @@
-//! Engine of a process' own rank: reports each call to all other processes, then makes it among their
-//! stand-ins.
+//! Engine of a process' own rank: reports each call to the group's other processes, then makes it among
+//! their stand-ins.
 use super::check;
 use super::connected::Processes;
 use super::connection::gave_up;
