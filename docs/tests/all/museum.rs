@@ -1,5 +1,5 @@
 //! The museum's page agrees with the labels of its exhibits. `EQUIPART_REWRITE=1 cargo test -p docs museum`
-//! rewrites its table.
+//! rewrites its cards.
 #[path = "../../../xtask/src/museum/header.rs"]
 pub(crate) mod header;
 
@@ -8,9 +8,9 @@ use header::{Killer, Label, ReportSource, disorder};
 use std::fs;
 
 const PAGE: &str = "docs/src/museum.md";
-/// Line before the table.
+/// Line before the cards.
 const BEGIN: &str = "<!-- exhibits -->\n";
-/// Line after the table.
+/// Line after the cards.
 const END: &str = "<!-- end of exhibits -->\n";
 
 /// Every exhibit, by number.
@@ -23,10 +23,9 @@ fn labels(files: &[File]) -> Vec<Label> {
     labels
 }
 
-/// The table of the page.
-fn table(labels: &[Label]) -> String {
-    let head = "| | exhibit | what it breaks | source | killed by | f32 loss |\n|---|---|---|---|---|---|\n";
-    let row = |label: &Label| {
+/// The cards of the page.
+fn cards(labels: &[Label]) -> String {
+    let card = |label: &Label| {
         let Label { exhibit, title, breaks, killed_by, f32_loss, path, .. } = label;
         let ReportSource { name, address, reported } = &label.source;
         let source = address.as_ref().map_or(name.clone(), |address| format!("[{name}]({address})"));
@@ -35,10 +34,14 @@ fn table(labels: &[Label]) -> String {
             Killer::Test { .. } => format!("`{killed_by}`"),
         };
         format!(
-            "| {exhibit} | [{title}](../../{path}) | {breaks} | {source}: {reported} | {killer} | {f32_loss} |\n"
+            "### {exhibit}. {title}\n\n\
+             - **Breaks**: {breaks}\n\
+             - **Source**: {source}: {reported}\n\
+             - **Killed by**: {killer}, with [this code](../../{path})\n\
+             - **f32 loss**: {f32_loss}\n\n"
         )
     };
-    head.to_owned() + &labels.iter().map(row).collect::<Vec<_>>().concat()
+    labels.iter().map(card).collect()
 }
 
 /// Kills: a page whose exhibits differ from those of the museum.
@@ -47,9 +50,9 @@ fn the_page_says_what_the_labels_say() {
     let (labels, path) = (labels(&files()), root().join(PAGE));
     none(&disorder(&labels));
     let page = fs::read_to_string(&path).expect("the page is there");
-    let (before, rest) = page.split_once(BEGIN).expect("the table begins");
-    let (seen, after) = rest.split_once(END).expect("the table ends");
-    let wanted = table(&labels);
+    let (before, rest) = page.split_once(BEGIN).expect("the cards begin");
+    let (seen, after) = rest.split_once(END).expect("the cards end");
+    let wanted = cards(&labels);
     if crate::rewrites::rewrites() {
         fs::write(&path, format!("{before}{BEGIN}{wanted}{END}{after}")).expect("the page is written");
     } else {
@@ -60,9 +63,9 @@ fn the_page_says_what_the_labels_say() {
     }
 }
 
-/// Kills: rows out of order, links to another address than the source, a test named in another form.
+/// Kills: cards out of order, links to another address than the source, a test named in another form.
 #[test]
-fn tables_are_made_of_labels() {
+fn cards_are_made_of_labels() {
     let exhibit = |number: usize, name: &str, source: &str| {
         let label = format!(
             "Exhibit: {number}\nTitle: t\nSource: {source}: s\nBreaks: b\nKilled by: a lib t\nF32 loss: l\n\ndiff --git\n"
@@ -71,8 +74,11 @@ fn tables_are_made_of_labels() {
     };
     let good =
         [exhibit(2, "museum/02-b.patch", "a/b#1 (issue)"), exhibit(1, "museum/01-a.patch", "textbook")];
-    assert!(table(&labels(&good)).ends_with(
-        "| 1 | [t](../../museum/01-a.patch) | b | textbook: s | `a::t` | l |\n\
-         | 2 | [t](../../museum/02-b.patch) | b | [a/b#1](https://github.com/a/b/issues/1): s | `a::t` | l |\n"
-    ));
+    assert_eq!(
+        cards(&labels(&good)),
+        "### 1. t\n\n- **Breaks**: b\n- **Source**: textbook: s\n\
+         - **Killed by**: `a::t`, with [this code](../../museum/01-a.patch)\n- **f32 loss**: l\n\n\
+         ### 2. t\n\n- **Breaks**: b\n- **Source**: [a/b#1](https://github.com/a/b/issues/1): s\n\
+         - **Killed by**: `a::t`, with [this code](../../museum/02-b.patch)\n- **f32 loss**: l\n\n"
+    );
 }
