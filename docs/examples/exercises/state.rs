@@ -6,7 +6,7 @@
 //! W_r = W_r − η·M_r    the weights of its part         none
 //! W                    the weights, whole again        all-gather of P_r elements
 //! ```
-//! Chapter: ZeRO.
+//! Chapter: `ZeRO`.
 use crate::check::{Compared, Verdict, drawn, judge, part};
 use crate::ranks::{Ranks, Result, unsolved};
 use comm::Op;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5.1, arXiv:1910.02054. Neighbour:
-//! [`replicated`](super::replicated). Chapter: ZeRO.
+//! [`replicated`](super::replicated). Chapter: `ZeRO`.
 use super::state_split::{SHARDED, StateSplit};
 use layers::{AtRest, ShardingStrategy, StrategyInfo};
 

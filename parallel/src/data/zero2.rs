@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Source: Rajbhandari et al., "`ZeRO`", §5.2, arXiv:1910.02054. Neighbours: [`zero1`](super::zero1),
-//! [`zero3`](super::zero3). Chapter: ZeRO.
+//! [`zero3`](super::zero3). Chapter: `ZeRO`.
 use super::state_split::{SHARDED, StateSplit};
 use layers::{AtRest, ShardingStrategy, StrategyInfo};
 
