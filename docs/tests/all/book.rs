@@ -188,3 +188,76 @@ fn planted_dead_links_are_seen() {
         ]
     );
 }
+
+/// Most words of a chapter's main path: what stands outside of folds, code, tables and the sections that a
+/// reader does. Two printed pages have as many.
+const MAIN: usize = 1250;
+
+/// Sections that a reader does, or looks up.
+const DONE: [&str; 6] = ["Goals", "Predict", "Run", "Break it", "Questions", "Source"];
+
+/// Lists chapters of the course and its appendix that do not say, below their title, how long they take and
+/// what one should know, or whose main path is too long.
+fn unpaced(files: &[File]) -> Vec<String> {
+    let text = |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| &file.text);
+    let parts = text("docs/src/SUMMARY.md").split("\n# ");
+    let course = parts.filter(|part| part.starts_with("The course\n") || part.starts_with("Appendix\n"));
+    let chapters = course.flat_map(links).map(|(_, link)| link).filter(|link| link != "exercises.md");
+    let wrong = chapters.filter_map(|chapter| {
+        let text = text(&format!("docs/src/{chapter}"));
+        let line = text.lines().nth(2).unwrap_or_default();
+        let minutes = line.strip_prefix("*About ").and_then(|rest| rest.split_once(" minutes. Before: "));
+        if minutes.is_none_or(|(n, _)| n.parse::<usize>().is_err()) {
+            return Some(format!("{chapter}: no line \"*About 20 minutes. Before: …*\" below its title"));
+        }
+        let words = main_path(text);
+        (words > MAIN).then(|| format!("{chapter}: a main path of {words} words, more than {MAIN}"))
+    });
+    wrong.collect()
+}
+
+/// Words of a chapter's main path.
+fn main_path(text: &str) -> usize {
+    let (mut folds, mut in_code, mut is_done, mut words) = (0, false, false, 0);
+    for line in text.lines() {
+        in_code ^= line.starts_with("```");
+        folds += usize::from(line.starts_with("<details>"));
+        if let Some(section) = line.strip_prefix("## ").filter(|_| !in_code) {
+            is_done = DONE.contains(&section);
+        }
+        let counts = folds == 0 && !in_code && !is_done && !line.starts_with(['|', '<', '`']);
+        words += if counts { line.split_whitespace().count() } else { 0 };
+        folds -= usize::from(line.starts_with("</details>"));
+    }
+    words
+}
+
+#[test]
+fn chapters_say_how_long_they_take_and_are_short() {
+    none(&unpaced(&files()));
+}
+
+#[test]
+fn planted_long_chapters_are_seen() {
+    let chapter = |name: &str, text: &str| File::new(&format!("docs/src/{name}.md"), text);
+    let words = "word ".repeat(MAIN);
+    let head = "# T\n\n*About 20 minutes. Before: [a](a.md).*\n";
+    let files = [
+        chapter(
+            "SUMMARY",
+            "# S\n\n# The course\n\n- [A](a.md)\n- [B](b.md)\n- [C](c.md)\n\n# R\n\n- [D](d.md)\n",
+        ),
+        chapter("a", "# T\n\ntext\n"),
+        chapter("b", &format!("{head}{words}\n")),
+        chapter("c", &format!("{head}```\n{words}\n```\n<details>\n{words}\n</details>\n## Run\n{words}\n")),
+        chapter("d", &words),
+    ];
+    let wrong = unpaced(&files);
+    assert_eq!(
+        wrong,
+        [
+            "a.md: no line \"*About 20 minutes. Before: …*\" below its title".to_owned(),
+            format!("b.md: a main path of {} words, more than {MAIN}", MAIN + 7),
+        ]
+    );
+}
