@@ -1,8 +1,16 @@
-//! `cargo xtask course`: the exercises of the course, judged by the crate `exercises`.
+//! `cargo xtask course`: the exercises of the course, judged by the crate `exercises`; the last one
+//! by the museum.
+use crate::museum::planted;
 use crate::{TaskResult, cargo, code};
 
-/// Lists the exercises with what is solved, or judges the one that is named.
+/// Lists the exercises with what is solved, or judges the one that is named, or an answer to the last.
 pub(crate) fn run(names: &[&str]) -> TaskResult {
+    match names {
+        ["bug"] => return planted::trainer(None),
+        ["bug", number] => return planted::trainer(Some(number)),
+        ["bug", number, file] => return planted::answer(number, file),
+        _ => {}
+    }
     let judge = cargo().args(["run", "--package", "exercises", "--"]).args(names).status();
     judge.map(code).map_err(|why| format!("cargo cannot be started ({why})."))
 }

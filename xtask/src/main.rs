@@ -31,6 +31,8 @@ Tasks:
   release            runs `ci`, all of `museum`, `mutants`, `sanitize` and `edit`: before a release
   course [NAME]      lists the exercises of the course with what is solved, or judges one, such as `dot`: right, or
                      what differs on which rank; exits with 1 unless it is solved
+  course bug [N]     builds a trainer with a bug of a real system, the Nth of twelve or a drawn one, and says how to
+                     find it; with a file as well, such as `bug 3 layers/src/norm.rs`, says if the bug is there
   edit               edits one layer, and prints what its proof takes then, with the build
   mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts,
                      and the planner's tests with each bug of plan/mutants.txt; prints a table of what was
@@ -91,7 +93,11 @@ fn main() -> ExitCode {
         ["ptx", "--check"] => ptx::run(true),
         ["gpu", ref arguments @ ..] => gpu::run(arguments),
         [] => return refuse("No task is given"),
-        ["course", ..] => return refuse("The task `course` takes only the name of an exercise"),
+        ["course", ..] => {
+            return refuse(
+                "The task `course` takes only the name of an exercise, or `bug`, a number and a file",
+            );
+        }
         ["museum", ..] => return refuse("The task `museum` takes only `--only N` or `--changed`"),
         ["ptx", ..] => return refuse("The task `ptx` takes only `--check`"),
         [task @ ("ci" | "edit" | "mpi" | "mutants" | "python" | "release" | "sanitize"), ..] => {

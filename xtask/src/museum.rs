@@ -6,6 +6,7 @@ mod exercises;
 mod header;
 mod loss;
 mod passed;
+pub(crate) mod planted;
 mod run;
 pub(crate) mod scratch;
 
@@ -81,25 +82,14 @@ fn run_museum(selection: Selection) -> TaskResult {
             exercises::FOLDER
         ));
     }
-    let patches = labels.iter().filter(|l| !by_compiler(l)).map(|l| &l.path);
-    let patches: Vec<PathBuf> = patches
-        .chain(exercises.iter().filter_map(exercises::switched))
-        .map(|path| root().join(path))
-        .collect();
-    let target = target()?;
-    let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
-    let tree = scratch::make(files, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
+    let (scratch, patches) = copied(files, &labels, &exercises)?;
     if displayed.is_empty() && done.is_empty() {
-        println!(
-            "{} patches apply, alone and together; no file of theirs changed since they passed",
-            patches.len()
-        );
+        println!("{patches} patches apply, alone and together; no file of theirs changed since they passed");
         return Ok(ExitCode::SUCCESS);
     }
-    let scratch = ScratchCopy { tree, target };
     let killers = || displayed.iter().map(|l| &l.killed_by).chain(done.iter().map(|e| &e.killed_by));
     let built = build::build(&scratch, killers())?;
-    eprintln!("{} patches apply, alone and together; built after {}", patches.len(), seconds(start));
+    eprintln!("{patches} patches apply, alone and together; built after {}", seconds(start));
     let jobs: BTreeSet<&Killer> = killers().filter(|k| matches!(k, Killer::Test { .. })).collect();
     passes_alone(&scratch, &built, &jobs.into_iter().collect::<Vec<_>>())?;
     let rounding =
@@ -112,6 +102,9 @@ fn run_museum(selection: Selection) -> TaskResult {
     let wrong = exercises::wrong(&scratch, &built, &done)?;
     let all_killed = displayed.is_empty() || report(&seen, start);
     tell_exercises(done.len(), &wrong, toured);
+    if selection == Selection::All {
+        planted::check(&scratch)?;
+    }
     if !all_killed || !wrong.is_empty() {
         return Ok(ExitCode::FAILURE);
     }
@@ -119,6 +112,21 @@ fn run_museum(selection: Selection) -> TaskResult {
     names.for_each(|name| record.add(name, digests[name]));
     record.write(root())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the scratch copy of these files, with every patch; returns it with the number of patches.
+fn copied(
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    labels: &[Label],
+    exercises: &[Exercise],
+) -> Result<(ScratchCopy, usize), String> {
+    let patches = labels.iter().filter(|l| !by_compiler(l)).map(|l| &l.path);
+    let patches = patches.chain(exercises.iter().filter_map(exercises::switched));
+    let patches: Vec<PathBuf> = patches.map(|path| root().join(path)).collect();
+    let target = target()?;
+    let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
+    let tree = scratch::make(files, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
+    Ok((ScratchCopy { tree, target }, patches.len()))
 }
 
 /// Prints which exercises are wrong, and how many are right.
