@@ -28,11 +28,12 @@ Tasks:
                      models of how ranks meet, `museum --changed`, lints, API documentation, the PTX and the
                      book. Stops at the first step that fails, with that step's exit code; ends with a list of
                      skipped steps and the reasons
-  release            runs `ci`, all of `museum`, `mutants`, `sanitize` and `edit`: before a release
+  release            runs `ci`, all of `museum`, the bugs of `course`, `mutants`, `sanitize` and `edit`: before a release
   course [NAME]      lists the exercises of the course with what is solved, or judges one, such as `dot`: right, or
                      what differs on which rank; exits with 1 unless it is solved
   course bug [N]     builds a trainer with a bug of a real system, the Nth of twelve or a drawn one, and says how to
                      find it; with a file as well, such as `bug 3 layers/src/norm.rs`, says if the bug is there
+  course bugs        checks that `diff` finds each of the twelve
   edit               edits one layer, and prints what its proof takes then, with the build
   mutants            runs the proofs with one call between ranks gone wrong, in every layer and in drawn layouts,
                      and the planner's tests with each bug of plan/mutants.txt; prints a table of what was
@@ -120,8 +121,9 @@ fn main() -> ExitCode {
 
 /// Runs all that must pass before a release, up to the first task that fails.
 fn release() -> TaskResult {
+    let museum = || museum::run(Selection::All);
     let tasks =
-        [ci::run, || museum::run(Selection::All), mutants::run, long::sanitize_kernels, times::edited_layer];
+        [ci::run, museum, course::planted::check, mutants::run, long::sanitize_kernels, times::edited_layer];
     for task in tasks {
         let done = task()?;
         if done != ExitCode::SUCCESS {

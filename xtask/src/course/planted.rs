@@ -1,7 +1,6 @@
-//! `cargo xtask course bug`: the last exercise of the course. A trainer has a bug of a real system; its reader
-//! finds the first wrong tensor by `diff`, and then the file.
-use super::exercises::FOLDER as EXERCISES;
-use super::{FOLDER, ScratchCopy, copied, header::Label, read, scratch};
+//! `cargo xtask course bug`: the last exercise of the course. A trainer has a bug of a real system; the
+//! reader finds the first wrong tensor by `diff`, and then the file.
+use crate::museum::{ScratchCopy, copy};
 use crate::{TaskResult, cargo, root};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,9 +42,7 @@ pub(crate) fn trainer(number: Option<&str>) -> TaskResult {
             Err(why) => return Ok(refuse(&why)),
         },
     };
-    let files = scratch::tracked(root())?;
-    let (labels, exercises) = (read::<Label>(&files, FOLDER)?, read(&files, EXERCISES)?);
-    let (scratch, _) = copied(files, &labels, &exercises)?;
+    let (scratch, _) = copy()?;
     let folder = scratch.target.join("course");
     let program = build(&scratch, &folder)?;
     let script = folder.join(format!("trainer-{number}"));
@@ -82,11 +79,11 @@ pub(crate) fn answer(number: &str, file: &str) -> TaskResult {
             "{file:?} is no file of the repository; wanted a path such as layers/src/linear/column.rs."
         )));
     }
-    let files = scratch::tracked(root())?;
-    let labels = read::<Label>(&files, FOLDER)?;
+    let (_, labels) = copy()?;
     let label =
         labels.iter().find(|label| label.exhibit == exhibit.to_string()).ok_or("the exhibit is missing.")?;
-    let patch = String::from_utf8_lossy(&files[Path::new(&label.path)]);
+    let patch = fs::read_to_string(root().join(&label.path));
+    let patch = patch.map_err(|why| format!("{} cannot be read ({why}).", label.path))?;
     if !patch.lines().any(|line| line.strip_prefix("+++ b/") == Some(file)) {
         println!(
             "Trainer {number} is right in {file}. Look at the tensor before the first wrong one, and at who sums what."
@@ -101,10 +98,9 @@ pub(crate) fn answer(number: &str, file: &str) -> TaskResult {
 }
 
 /// Checks that `diff` finds each bug under its layout, and none without.
-///
-/// # Errors
-/// If it does not.
-pub(super) fn check(scratch: &ScratchCopy) -> Result<(), String> {
+pub(crate) fn check() -> TaskResult {
+    let (scratch, _) = copy()?;
+    let scratch = &scratch;
     let folder = scratch.target.join("course");
     let program = build(scratch, &folder)?;
     let run = |on: &str, arguments: &[&str]| {
@@ -129,8 +125,8 @@ pub(super) fn check(scratch: &ScratchCopy) -> Result<(), String> {
             ));
         }
     }
-    println!("`diff` finds {} bugs of the course", BUGS.len());
-    Ok(())
+    println!("`diff` finds the {} bugs of the course", BUGS.len());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Says what is wrong with the input, with exit code 2.
