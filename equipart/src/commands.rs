@@ -131,6 +131,7 @@ commands! {
     collectives::CollectivesArgs as Collectives,
     schedule::ScheduleArgs as Schedule,
     context::ContextArgs as Context,
+    draw::DrawArgs as Draw,
     plot::PlotArgs as Plot,
     devices::DevicesArgs as Devices,
     gpu_check::GpuCheckArgs as GpuCheck,

@@ -40,6 +40,18 @@ tensor::listed! {
     }
 }
 
+impl Part {
+    /// The use of a kernel's time.
+    #[must_use]
+    pub fn of(kind: KernelKind) -> Self {
+        match kind {
+            KernelKind::Product => Part::Products,
+            KernelKind::Attention => Part::Attention,
+            _ => Part::Kernels,
+        }
+    }
+}
+
 /// Number of uses.
 pub const PARTS: usize = Part::ALL.len();
 
@@ -108,6 +120,15 @@ impl StepClock {
             Lap { seconds: state.now - began, late, ..std::mem::take(&mut state.lap) }
         })
     }
+    /// Seconds since the clock was made.
+    pub fn now(&self) -> f64 {
+        self.change(|state| state.now)
+    }
+    /// Begin and end, on its link, of a call that was started and not waited for; `None` of a message to
+    /// another stage.
+    pub fn under_way(&self, number: usize) -> Option<[f64; 2]> {
+        self.change(|state| state.started[number].map(|of| [of.end - of.takes, of.end]))
+    }
     fn change<T>(&self, work: impl FnOnce(&mut ClockState) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -142,12 +163,7 @@ impl tensor::Clock for StepClock {
             let (speed, busy) =
                 (self.machine.overlap.value, state.free.iter().fold(0.0, |a: f64, b| a.max(*b)));
             let beside = (busy - state.now).clamp(0.0, alone / speed); // while calls are under way
-            let part = match work.kind {
-                KernelKind::Product => Part::Products,
-                KernelKind::Attention => Part::Attention,
-                _ => Part::Kernels,
-            };
-            state.until(state.now + beside + (alone - beside * speed).max(0.0), part);
+            state.until(state.now + beside + (alone - beside * speed).max(0.0), Part::of(work.kind));
         });
     }
     fn start_move(&self, kind: StoreKind, bytes: usize) -> usize {

@@ -29,6 +29,7 @@ pub mod partition;
 pub mod search;
 pub mod share;
 pub mod space;
+pub mod spans;
 pub mod sparse;
 pub mod step;
 pub mod watch;

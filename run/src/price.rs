@@ -25,8 +25,10 @@ use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::price::{STEPS, peak_of_all};
 use parallel::{Batch, BuildContext, Layout, Result, Trainer, budget, measure, session};
 use plan::Machine;
+use plan::spans::{RankSpan, spans_of_step};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tensor::count::Overflow;
 use tensor::{Category, Peaks, Phase, Scalar};
 
@@ -69,6 +71,15 @@ impl PriceRun {
         let each = || in_device!((settings.device, settings.number), D => price_in::<D>(self.of(), settings, layout));
         let prices = if layout.ranks() <= most { each()? } else { self.prices()? };
         Ok(PriceRow::all(prices, None))
+    }
+    /// Returns the kernels and calls of rank 0 in a step, at the times that a machine's file predicts.
+    ///
+    /// # Errors
+    /// If the layout does not fit the model or the batch.
+    pub fn spans(&self, machine: &Arc<Machine>) -> Result<Vec<RankSpan>> {
+        let Self { settings, layout, design, .. } = self;
+        in_device!((settings.device, settings.number), D =>
+            spans_of_step::<D>(layout, &settings.job(design), settings.microbatches, machine))
     }
     /// Tells the prices of the kinds of ranks, and the time of the step on a machine. With `methods`, tells
     /// the methods of attention that fit the layout, too.

@@ -17,34 +17,90 @@ const MOST: [usize; 2] = [256, 8];
 /// ranks than a picture has.
 #[must_use]
 pub fn draw(layout: &Layout, words: impl Fn(usize) -> String) -> Option<String> {
-    let ranks = layout.ranks();
-    let places: Vec<Vec<(Axis, usize)>> = (0..ranks)
-        .map(|rank| Some(layout.ghost(rank).ok()?.coordinates()))
-        .collect::<Option<_>>()
-        .filter(|_| ranks <= MOST[0])?;
-    let split: Vec<_> =
-        places[0].iter().map(|(axis, _)| *axis).filter(|axis| layout.size(*axis) > 1).collect();
-    let columns = split.last().map_or(1, |axis| layout.size(*axis));
-    let columns = if split.len() > 1 || columns > MOST[1] { columns.min(MOST[1]) } else { columns };
+    let grids = [RankGrid::of(layout, &format!("Ranks of {}", sizes(layout)), |_| true)?];
+    Some(sheet(&grids, grids[0].columns(None), &words))
+}
+
+/// Returns the picture of ranks on nodes, a row for each node: for attention and, if the layout splits experts,
+/// once more for these, as two grids of the same ranks. Nothing for more ranks than a picture has.
+#[must_use]
+pub fn on_nodes(layout: &Layout, node: usize) -> Option<String> {
+    let is_of_experts = |axis: Axis| matches!(axis, Axis::Ep | Axis::Etp | Axis::Edp);
+    let title = format!("Ranks of {} on nodes of {node}", sizes(layout));
+    let mut grids = vec![RankGrid::of(layout, &title, |axis| !is_of_experts(axis))?];
+    if [Axis::Ep, Axis::Etp].iter().any(|axis| layout.size(*axis) > 1) {
+        let of_experts = |axis| axis == Axis::Pp || is_of_experts(axis);
+        grids.push(RankGrid::of(layout, "The same ranks, for experts", of_experts)?);
+    }
+    let row = |rank: usize| format!("node {}", rank / node);
+    Some(sheet(&grids, node, &row))
+}
+
+fn sizes(layout: &Layout) -> String {
+    if layout.ranks() == 1 { "one rank".into() } else { layout.to_string() }
+}
+
+/// Ranks with their coordinates along some axes.
+struct RankGrid {
+    title: String,
+    places: Vec<Vec<(Axis, usize)>>, // of each rank, the outermost first: axes that split
+    sizes: Vec<usize>,
+}
+
+impl RankGrid {
+    fn of(layout: &Layout, title: &str, takes: impl Fn(Axis) -> bool) -> Option<Self> {
+        let ranks = layout.ranks();
+        let meshes = (0..ranks.min(MOST[0] + 1)).map(|rank| layout.ghost(rank).ok());
+        let meshes = meshes.collect::<Option<Vec<_>>>().filter(|_| ranks <= MOST[0])?;
+        let order: Vec<Axis> = meshes[0].coordinates().into_iter().map(|(axis, _)| axis).collect();
+        let all = order
+            .iter()
+            .copied()
+            .chain([Axis::Edp, Axis::Ep, Axis::Etp].into_iter().filter(|axis| !order.contains(axis)));
+        let axes = all.filter(|axis| takes(*axis)).map(|axis| {
+            let most = meshes.iter().map(|mesh| mesh.coordinate(axis, mesh.rank())).max();
+            (axis, most.unwrap_or(0) + 1)
+        });
+        let (axes, sizes): (Vec<_>, Vec<_>) = axes.filter(|(_, size)| *size > 1).unzip();
+        let place =
+            |rank: usize| axes.iter().map(|axis| (*axis, meshes[0].coordinate(*axis, rank))).collect();
+        Some(Self { title: title.into(), places: (0..ranks).map(place).collect(), sizes })
+    }
+    /// Number of boxes in a row: the ranks of the innermost axis.
+    fn columns(&self, node: Option<usize>) -> usize {
+        let last = self.sizes.last().copied().unwrap_or(1);
+        node.unwrap_or(if self.sizes.len() > 1 || last > MOST[1] { last.min(MOST[1]) } else { last })
+    }
+}
+
+/// Draws grids below each other.
+fn sheet(grids: &[RankGrid], columns: usize, words: &impl Fn(usize) -> String) -> String {
     let [width, height] = BOX;
-    let sheet = [
-        (LEFT + columns as f64 * (width + GAP) + GAP).max(NARROWEST),
-        TOP + ranks.div_ceil(columns) as f64 * (height + GAP) + GAP,
-    ];
-    let sizes = if ranks == 1 { "one rank".into() } else { layout.to_string() };
-    let mut picture = Picture::new(sheet, &format!("Ranks of {sizes}"), &[]);
-    for (rank, place) in places.iter().enumerate() {
-        let at = |axis: Axis| place.iter().find(|(other, _)| *other == axis).map_or(0, |(_, at)| *at);
-        let outer = split.first().map_or(0.0, |axis| at(*axis) as f64 / layout.size(*axis) as f64);
-        let corner =
-            [LEFT + (rank % columns) as f64 * (width + GAP), TOP + (rank / columns) as f64 * (height + GAP)];
-        let edge = format!(r#" rx="6" stroke="{}""#, shade(0.6 + outer, 0.42));
-        picture.boxed([corner[0], corner[1], width, height], [&shade(0.6 + outer, 0.9), &edge, ""], INK, "");
-        let place: Vec<_> = split.iter().map(|axis| format!("{axis} {}", at(*axis))).collect();
-        let lines = [format!("rank {rank}"), place.join(", "), words(rank)];
-        for (line, y) in lines.iter().filter(|line| !line.is_empty()).zip([16.0, 31.0, 46.0]) {
-            picture.text([corner[0] + width / 2.0, corner[1] + y], "middle", INK, line);
+    let ranks = grids[0].places.len();
+    let each = TOP + ranks.div_ceil(columns) as f64 * (height + GAP) + GAP;
+    let size = [(LEFT + columns as f64 * (width + GAP) + GAP).max(NARROWEST), each * grids.len() as f64];
+    let mut picture = Picture::new(size, &grids[0].title, &[]);
+    for (number, grid) in grids.iter().enumerate() {
+        let top = each * number as f64;
+        if number > 0 {
+            picture.add(&format!(
+                r#"<text x="16" y="{:.1}" font-size="18" font-weight="bold">{}</text>"#,
+                top + 30.0,
+                grid.title
+            ));
+        }
+        for (rank, place) in grid.places.iter().enumerate() {
+            let outer = place.first().map_or(0.0, |(_, at)| *at as f64 / grid.sizes[0] as f64);
+            let x = LEFT + (rank % columns) as f64 * (width + GAP);
+            let y = top + TOP + (rank / columns) as f64 * (height + GAP);
+            let edge = format!(r#" rx="6" stroke="{}""#, shade(0.6 + outer, 0.42));
+            picture.boxed([x, y, width, height], [&shade(0.6 + outer, 0.9), &edge, ""], INK, "");
+            let place: Vec<_> = place.iter().map(|(axis, at)| format!("{axis} {at}")).collect();
+            let lines = [format!("rank {rank}"), place.join(", "), words(rank)];
+            for (line, below) in lines.iter().filter(|line| !line.is_empty()).zip([16.0, 31.0, 46.0]) {
+                picture.text([x + width / 2.0, y + below], "middle", INK, line);
+            }
         }
     }
-    Some(picture.file())
+    picture.file()
 }

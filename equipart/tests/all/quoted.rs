@@ -14,6 +14,7 @@
 //!
 //! `EQUIPART_REWRITE=1 cargo test -p equipart --test all quoted` writes the other words and lines anew.
 mod figures;
+mod pictures;
 
 use crate::child::output;
 use std::fs;
