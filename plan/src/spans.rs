@@ -132,8 +132,8 @@ mod tests {
         spans_of(layout, 3)
     }
 
-    /// Kills: a kernel without its time, calls on the track of kernels, a gather that waits for the kernels of
-    /// the block before.
+    /// Kills: a kernel without its time, calls on the track of kernels, a gather that waits for the kernels
+    /// of the block before.
     #[test]
     fn gathers_run_beside_kernels_and_the_others_between() {
         let is_call = |span: &&RankSpan| matches!(span.work, SpanWork::Call { .. });

@@ -156,7 +156,7 @@ impl Run for DrawArgs {
 }
 
 fn ranks(layout: &Layout, node: usize) -> Result<String> {
-    if node == 0 || layout.ranks() % node != 0 && layout.ranks() > node {
+    if node == 0 || layout.ranks() > node && !layout.ranks().is_multiple_of(node) {
         bail!("--node is {node}; it must be 1 or more, and divide the {} ranks of {layout}", layout.ranks());
     }
     let Some(svg) = mesh::on_nodes(layout, node.min(layout.ranks())) else {

@@ -21,8 +21,8 @@ pub struct MemoryBar {
     pub parts: Vec<(&'static str, usize)>,
 }
 
-/// Returns the picture as the text of an SVG file. A bar is as long as the peaks of its categories together; a
-/// mark shows the peak of the total, which is less where categories peak at different times.
+/// Returns the picture as the text of an SVG file. A bar is as long as the peaks of its categories
+/// together; a mark shows the peak of the total, which is less where categories peak at different times.
 #[must_use]
 pub fn draw(title: &str, bars: &[MemoryBar]) -> String {
     let sum = |bar: &MemoryBar| bar.parts.iter().map(|(_, bytes)| bytes).sum::<usize>();

@@ -21,7 +21,7 @@ pub enum Element {
 
 /// Part of its input's rows and features that a rank has.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Held {
+pub enum HeldPart {
     /// All of it.
     Whole,
     /// Its features or heads.
@@ -30,12 +30,12 @@ pub enum Held {
     Tokens,
 }
 
-impl Held {
+impl HeldPart {
     fn look(self) -> (f64, &'static str) {
         match self {
-            Held::Whole => (0.12, "whole on every rank"),
-            Held::Features => (0.6, "this rank's features or heads"),
-            Held::Tokens => (0.38, "this rank's tokens"),
+            HeldPart::Whole => (0.12, "whole on every rank"),
+            HeldPart::Features => (0.6, "this rank's features or heads"),
+            HeldPart::Tokens => (0.38, "this rank's tokens"),
         }
     }
 }
@@ -43,15 +43,15 @@ impl Held {
 /// The halves of a block, attention and feed-forward, under tensor parallelism, with or without sequence
 /// parallelism.
 #[must_use]
-pub fn halves(tp: usize, sp: bool) -> [Vec<(Element, Held)>; 2] {
+pub fn halves(tp: usize, sp: bool) -> [Vec<(Element, HeldPart)>; 2] {
     use Element::{Gate, Operation};
-    let stream = if sp { Held::Tokens } else { Held::Whole };
-    let own = if tp == 1 { Held::Whole } else { Held::Features };
+    let stream = if sp { HeldPart::Tokens } else { HeldPart::Whole };
+    let own = if tp == 1 { HeldPart::Whole } else { HeldPart::Features };
     let half = |inside: [&'static str; 3]| {
         let mut chain = vec![(Operation("norm"), stream)];
         if tp > 1 {
             let into = if sp { ["all-gather", "reduce-scatter"] } else { ["nothing", "all-reduce"] };
-            chain.push((Gate(into), Held::Whole));
+            chain.push((Gate(into), HeldPart::Whole));
         }
         chain.extend(inside.map(|name| (Operation(name), own)));
         if tp > 1 {
@@ -66,7 +66,7 @@ pub fn halves(tp: usize, sp: bool) -> [Vec<(Element, Held)>; 2] {
 
 /// Returns the picture as the text of an SVG file.
 #[must_use]
-pub fn draw(title: &str, halves: &[Vec<(Element, Held)>; 2]) -> String {
+pub fn draw(title: &str, halves: &[Vec<(Element, HeldPart)>; 2]) -> String {
     let widest = halves.iter().map(Vec::len).max().unwrap_or(1) as f64;
     let size = [LEFT + widest * STEP + 40.0, TOP + 2.0 * ROW + 44.0];
     let mut picture = Picture::new(size, title, &["forward →, and below it the backward ←".into()]);
@@ -107,7 +107,7 @@ pub fn draw(title: &str, halves: &[Vec<(Element, Held)>; 2]) -> String {
         }
     }
     let mut x = LEFT;
-    for held in [Held::Whole, Held::Features, Held::Tokens] {
+    for held in [HeldPart::Whole, HeldPart::Features, HeldPart::Tokens] {
         if halves.iter().flatten().any(|(element, own)| *own == held && !matches!(element, Element::Gate(_)))
         {
             let (hue, words) = held.look();
@@ -165,9 +165,9 @@ mod tests {
                 Element::Operation(_) => None,
             });
             let drawn: Vec<&str> = gates.flatten().copied().collect();
-            // gathered again in backward: the input of both column layers
-            let again = if layout.contains("sp") { 2 } else { 0 };
-            for (name, more) in [("all-reduce", 0), ("all-gather", again), ("reduce-scatter", 0)] {
+            // in backward both column layers gather their input again, and the norms' gradients are summed
+            let [again, norms] = if layout.contains("sp") { [2, 1] } else { [0, 0] };
+            for (name, more) in [("all-reduce", norms), ("all-gather", again), ("reduce-scatter", 0)] {
                 let block = of(&calls[1], name) - of(&calls[0], name);
                 assert_eq!(
                     drawn.iter().filter(|gate| **gate == name).count() + more,

@@ -10,9 +10,9 @@ const TOP: f64 = 92.0;
 const ROW: f64 = 210.0;
 const GAP: f64 = 46.0;
 
-/// Cut of a matrix.
+/// MatrixCut of a matrix.
 #[derive(Clone, Copy)]
-enum Cut {
+enum MatrixCut {
     No,
     Columns,
     Rows,
@@ -28,12 +28,12 @@ pub fn draw(ranks: usize) -> String {
     let products = [
         (
             "column",
-            [("X[B,D]", Cut::No), ("W[D,F_t]", Cut::Columns), ("Y[B,F_t]", Cut::Columns)],
+            [("X[B,D]", MatrixCut::No), ("W[D,F_t]", MatrixCut::Columns), ("Y[B,F_t]", MatrixCut::Columns)],
             "no sum forward; in backward dX is a sum over ranks",
         ),
         (
             "row",
-            [("X[B,F_t]", Cut::Columns), ("W[F_t,D]", Cut::Rows), ("Σ Y[B,D]", Cut::Sums)],
+            [("X[B,F_t]", MatrixCut::Columns), ("W[F_t,D]", MatrixCut::Rows), ("Σ Y[B,D]", MatrixCut::Sums)],
             "all-reduce of Y forward; in backward dX is complete",
         ),
     ];
@@ -56,23 +56,23 @@ pub fn draw(ranks: usize) -> String {
 }
 
 /// Draws a matrix with its parts.
-fn matrix(picture: &mut Picture, [x, y, width, height]: [f64; 4], cut: Cut, ranks: usize) {
+fn matrix(picture: &mut Picture, [x, y, width, height]: [f64; 4], cut: MatrixCut, ranks: usize) {
     let n = ranks as f64;
     let part = |rank: usize| {
         let at = rank as f64;
         match cut {
-            Cut::No => [x, y, width, height],
-            Cut::Columns => [x + at * width / n, y, width / n, height],
-            Cut::Rows => [x, y + at * height / n, width, height / n],
+            MatrixCut::No => [x, y, width, height],
+            MatrixCut::Columns => [x + at * width / n, y, width / n, height],
+            MatrixCut::Rows => [x, y + at * height / n, width, height / n],
             // the last sheet in front
-            Cut::Sums => [x + at * 10.0, y + at * 9.0, width, height],
+            MatrixCut::Sums => [x + at * 10.0, y + at * 9.0, width, height],
         }
     };
-    let parts = if matches!(cut, Cut::No) { 1 } else { ranks };
+    let parts = if matches!(cut, MatrixCut::No) { 1 } else { ranks };
     for rank in 0..parts {
         let hue = 0.58 + rank as f64 / n;
         let (fill, words) = match cut {
-            Cut::No => ("#eef1f4".to_owned(), "all ranks".to_owned()),
+            MatrixCut::No => ("#eef1f4".to_owned(), "all ranks".to_owned()),
             _ => (shade(hue, 0.82), rank.to_string()),
         };
         let edge = r##" stroke="#59636e""##;

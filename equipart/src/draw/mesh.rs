@@ -21,8 +21,8 @@ pub fn draw(layout: &Layout, words: impl Fn(usize) -> String) -> Option<String> 
     Some(sheet(&grids, grids[0].columns(None), &words))
 }
 
-/// Returns the picture of ranks on nodes, a row for each node: for attention and, if the layout splits experts,
-/// once more for these, as two grids of the same ranks. Nothing for more ranks than a picture has.
+/// Returns the picture of ranks on nodes, a row for each node: for attention and, if the layout splits
+/// experts, once more for these, as two grids of the same ranks. Nothing for more ranks than a picture has.
 #[must_use]
 pub fn on_nodes(layout: &Layout, node: usize) -> Option<String> {
     let is_of_experts = |axis: Axis| matches!(axis, Axis::Ep | Axis::Etp | Axis::Edp);

@@ -13,7 +13,7 @@ pub mod svg;
 use super::picture::ground;
 use layers::counted;
 use parallel::Schedule;
-use parallel::step::simulate::{CellTimes, Simulated, simulate};
+use parallel::step::simulate::{CellTimes, Simulated, StepTimes, simulate};
 use parallel::step::{Cell, PassKind, Plan};
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,6 +43,8 @@ pub struct Ran {
     pub start: f64,
     /// Its end.
     pub end: f64,
+    /// Microbatches' activations that it adds to what its rank has saved, or frees if negative.
+    pub saves: f64,
 }
 
 impl fmt::Display for Ran {
@@ -87,9 +89,10 @@ impl Timeline {
         [ranks, kept]: [usize; 2],
     ) -> Result<Self, String> {
         let mut ends = vec![(Vec::new(), VecDeque::new()); ranks.min(plan.ranks)];
-        let mut see = |rank: usize, cell, start, end| {
+        let mut see = |rank: usize, cell: Cell, start, end| {
             let Some((first, last)) = ends.get_mut(rank) else { return };
-            let ran = Ran { cell, version: schedule.read_by(cell, &plan), start, end };
+            let saves = times.saves(cell.act) / times.parts(&plan);
+            let ran = Ran { cell, version: schedule.read_by(cell, &plan), start, end, saves };
             if first.len() < kept {
                 first.push(ran);
             } else {
@@ -135,6 +138,12 @@ impl Timeline {
     fn lightness(&self, cell: Cell) -> f64 {
         let (chunk, others) = (usize::from(cell.of.chunk) / self.plan.ranks, self.plan.chunks.max(2) - 1);
         0.78 - 0.3 * chunk as f64 / others as f64
+    }
+    /// Height at which a cell's box has the bar of its chunk, from 0 at its top to 1; `None` if ranks have
+    /// one chunk each.
+    fn mark(&self, cell: Cell) -> Option<f64> {
+        let (chunk, last) = (usize::from(cell.of.chunk) / self.plan.ranks, self.plan.chunks - 1);
+        (last > 0).then(|| chunk as f64 / last as f64)
     }
     /// The longest time that divides all times; if times differ too much, the shortest time.
     fn tick(&self) -> f64 {

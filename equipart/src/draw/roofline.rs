@@ -27,8 +27,8 @@ pub struct AxisPoint {
     pub roof: usize,
 }
 
-/// Returns the picture as the text of an SVG file. Both axes are logarithmic. A point on the slope of its roof
-/// waits for its links; one under the flat part waits for products.
+/// Returns the picture as the text of an SVG file. Both axes are logarithmic. A point on the slope of its
+/// roof waits for its links; one under the flat part waits for products.
 #[must_use]
 pub fn draw(title: &str, peak: f64, roofs: &[Roof], points: &[AxisPoint]) -> String {
     let ridge = |roof: &Roof| peak / roof.bandwidth;

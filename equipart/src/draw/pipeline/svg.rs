@@ -6,14 +6,16 @@ use crate::draw::picture::{FAINT, HATCH, INK, MUTED, Picture, WAITS, round_numbe
 use parallel::step::{Cell, PassKind, Plan, Task};
 
 /// Sizes, in user units.
-const ROW: f64 = 32.0;
+const ROW: f64 = 46.0;
 const BOX: f64 = 26.0;
+const STRIP: f64 = 12.0; // saved activations, below the boxes
+const MARK: f64 = 4.0; // of a chunk, within its boxes
 const LEFT: f64 = 76.0; // names of ranks
 const RIGHT: f64 = 90.0; // waiting times
 const TOP: f64 = 112.0; // titles
 const BOTTOM: f64 = 92.0; // the axis and the legend
 const AXIS: f64 = 48.0; // between two bands
-const NARROWEST: f64 = 760.0; // in which titles and legend fit
+const NARROWEST: f64 = 880.0; // in which titles and legend fit
 const BAND: f64 = 1300.0; // the widest, without names and waits
 const WIDEST: f64 = 20_000.0; // all bands together
 
@@ -32,7 +34,7 @@ impl Fold {
     fn of(timeline: &Timeline) -> Self {
         let span = timeline.of.makespan;
         // The scale must leave room for the label of every cell.
-        let needs = |ran: &Ran| (wide(&label(ran, 1, true)) + 9.0) / (ran.end - ran.start);
+        let needs = |ran: &Ran| (wide(&label(ran, 1, false)) + 9.0) / (ran.end - ran.start);
         let all = timeline.rows.iter().flatten().map(needs);
         let scale = all.filter(|scale| scale.is_finite()).fold(0.0, f64::max);
         let scale = scale.min(WIDEST / span).max((NARROWEST - LEFT - RIGHT) / span);
@@ -57,7 +59,7 @@ impl Fold {
     }
     /// Upper edge of a rank's boxes.
     fn y(&self, rank: usize, band: usize) -> f64 {
-        TOP + band as f64 * self.height + rank as f64 * ROW + (ROW - BOX) / 2.0
+        TOP + band as f64 * self.height + rank as f64 * ROW + 2.0
     }
 }
 
@@ -89,6 +91,7 @@ pub fn draw(timeline: &Timeline) -> String {
         for ran in row.iter().filter(|ran| ran.end > ran.start) {
             cell(&mut picture, timeline, ran, fold.pieces(rank, ran.start, ran.end));
         }
+        saved(&mut picture, timeline, &fold, rank);
     }
     legend(&mut picture, timeline, bottom + 62.0);
     picture.file()
@@ -97,7 +100,7 @@ pub fn draw(timeline: &Timeline) -> String {
 /// Draws a cell in its colour, with its microbatch in its widest piece if there is room. A tooltip has its
 /// name and times.
 fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64; 3]>) {
-    let (words, lightness) = (label(ran, 1, true), timeline.lightness(ran.cell));
+    let (words, lightness) = (label(ran, 1, false), timeline.lightness(ran.cell));
     let tip = format!("<title>{ran}, {} to {}</title>", short(ran.start), short(ran.end));
     let (fill, ink) = (shade(hue(ran.cell.act), lightness), if lightness > 0.6 { INK } else { "#ffffff" });
     let widest = pieces.iter().map(|[.., width]| *width).fold(wide(&words), f64::max);
@@ -106,6 +109,28 @@ fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64;
         let gap = if width > 4.0 { 1.0 } else { 0.0 };
         let words = if labelled == Some(n) { &*words } else { "" };
         picture.boxed([x, y, width - gap, BOX], [&fill, "", &tip], ink, words);
+        if let Some(down) = timeline.mark(ran.cell) {
+            picture.rect([x, y + down * (BOX - MARK), width - gap, MARK], &shade(hue(ran.cell.act), 0.25));
+        }
+    }
+}
+
+/// Draws what a rank has saved over time, below its boxes: a forward adds from its start, a backward frees at
+/// its end. The highest strip of the step is full.
+fn saved(picture: &mut Picture, timeline: &Timeline, fold: &Fold, rank: usize) {
+    let most = timeline.of.peak_saved.iter().copied().fold(0.0, f64::max);
+    let change = |ran: &Ran| (if ran.saves > 0.0 { ran.start } else { ran.end }, ran.saves);
+    let mut changes: Vec<_> = timeline.rows[rank].iter().map(change).filter(|(_, by)| *by != 0.0).collect();
+    changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut now, mut level) = (0.0, 0.0f64);
+    for (time, by) in changes {
+        if level > 1e-9 && time > now {
+            for [x, y, width] in fold.pieces(rank, now, time) {
+                let height = STRIP * level / most;
+                picture.rect([x, y + BOX + 2.0 + STRIP - height, width, height], MUTED);
+            }
+        }
+        (now, level) = (time, level + by);
     }
 }
 
@@ -143,8 +168,11 @@ fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
     }
     picture.rect([x, y - 12.0, 24.0, 16.0], WAITS);
     picture.text([x + 30.0, y], "start", MUTED, "waits");
+    picture.rect([x + 78.0, y - 8.0, 24.0, 10.0], MUTED);
+    picture.text([x + 108.0, y], "start", MUTED, "saved activations");
     if chunks > 1 {
-        picture.text([LEFT, y + 20.0], "start", MUTED, "the darker, the later the chunk of the model");
+        let words = "the darker, and the lower its bar, the later the chunk of the model";
+        picture.text([LEFT, y + 20.0], "start", MUTED, words);
     }
 }
 
@@ -190,9 +218,7 @@ mod tests {
                     let ys = (0..fold.bands).map(|band| {
                         format!(
                             "y=\"{:.1}\"",
-                            TOP + band as f64 * (sizes[0] as f64 * ROW + AXIS)
-                                + rank as f64 * ROW
-                                + (ROW - BOX) / 2.0
+                            TOP + band as f64 * (sizes[0] as f64 * ROW + AXIS) + rank as f64 * ROW + 2.0
                         )
                     });
                     let ys: Vec<_> = ys.collect();
@@ -200,7 +226,7 @@ mod tests {
                         !lines.is_empty() && lines.iter().all(|line| ys.iter().any(|y| line.contains(y))),
                         "{lines:?}"
                     );
-                    let number = format!(">{}</text>", label(ran, 1, true));
+                    let number = format!(">{}</text>", label(ran, 1, false));
                     let numbers = lines.iter().filter(|line| line.contains(&number)).count();
                     assert!(numbers == 1 || times.acts[1] > 100.0, "{lines:?}");
                 }

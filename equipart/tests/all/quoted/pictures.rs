@@ -21,7 +21,7 @@ fn pictures_are_what_their_commands_draw() {
     let (mut seen, mut wrong) = (BTreeSet::new(), Vec::new());
     for path in pages() {
         let page = fs::read_to_string(&path).unwrap();
-        for part in page.split("](pictures/").skip(1) {
+        for part in page.split("pictures/").skip(1) {
             let (name, rest) = part.split_once(')').unwrap();
             let command = rest.trim_start().lines().next().unwrap_or_default();
             let command = command.strip_prefix("*`").and_then(|line| line.strip_suffix("`*"));
