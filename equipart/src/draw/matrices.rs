@@ -10,7 +10,7 @@ const TOP: f64 = 92.0;
 const ROW: f64 = 210.0;
 const GAP: f64 = 46.0;
 
-/// MatrixCut of a matrix.
+/// Parts of a matrix, one a rank.
 #[derive(Clone, Copy)]
 enum MatrixCut {
     No,
