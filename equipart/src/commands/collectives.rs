@@ -6,6 +6,7 @@ use crate::views::Views;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use comm::{Algorithm, Link, readable};
+use layers::counted;
 use parallel::{Result, bail};
 use run::collectives::AllReducePlan;
 use std::path::PathBuf;
@@ -38,6 +39,9 @@ pub(crate) struct CollectivesArgs {
     /// Draw --algorithm to this file, as a space-time diagram in SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// With --svg, highlight the messages of this chunk, and draw the others in grey
+    #[arg(long, value_name = "CHUNK", requires = "svg")]
+    chunk: Option<usize>,
 }
 
 impl CollectivesArgs {
@@ -63,7 +67,11 @@ impl Run for CollectivesArgs {
         let plans = a.plans()?;
         let drawn = plans.first().filter(|_| a.algorithm.is_some());
         if let (Some(file), Some(plan)) = (&a.svg, drawn) {
-            files::replace_file(file, svg::draw(plan).as_bytes())?;
+            let chunks = plan.schedule.chunks();
+            if let Some(chunk) = a.chunk.filter(|chunk| *chunk >= chunks) {
+                bail!("--chunk is {chunk}; {} has {}, from 0", plan.name(), counted(chunks, "chunk"));
+            }
+            files::replace_file(file, svg::draw(plan, a.chunk).as_bytes())?;
         }
         let views = Views::printed(json);
         plans.iter().try_for_each(|plan| views.object(&plan.summary()))?;

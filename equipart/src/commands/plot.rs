@@ -91,7 +91,7 @@ impl Run for PlotArgs {
         let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
         if let Some(file) = &self.svg {
             let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
-            files::replace_file(file, picture(&points, "steps").as_bytes())?;
+            files::replace_file(file, picture("training", &points, "steps").as_bytes())?;
         }
         show::all(json, &rows, || {
             let head = ["run", "steps", "last loss", "best held-out", "token/s"];

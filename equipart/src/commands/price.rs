@@ -4,7 +4,7 @@ use super::Run;
 use crate::cli::args::{DtypeArgs, RanksArgs, TableArgs, microbatches, offloads_on, optimizer};
 use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
-use crate::cli::pictures::{NamedModel, PicturesArgs};
+use crate::cli::pictures::{NamedModel, PicturesArgs, only_text};
 use crate::cli::train::dropout::DropoutRate;
 use crate::cli::viewing::ViewArgs;
 use crate::views::view::RECORDS;
@@ -43,9 +43,9 @@ pub(crate) struct PriceArgs {
     pub(crate) on_ranks: RanksArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
-    /// Tokens of a sequence
-    #[arg(long, default_value_t = SEQ)]
-    seq: usize,
+    /// Tokens of a sequence [default: 256]
+    #[arg(long)]
+    seq: Option<usize>,
     /// Sequences of a step [default: 8, or more if the microbatches need them]
     #[arg(long)]
     batch_size: Option<usize>,
@@ -62,15 +62,15 @@ pub(crate) struct PriceArgs {
     optimizer: OptimizerKind,
     #[command(flatten)]
     constants: ConstantArgs,
-    /// Dropout rate everywhere, or config for the rates of config.json
-    #[arg(long, default_value = "config")]
-    dropout: DropoutRate,
-    /// Fraction of a target that is spread evenly over all ids
-    #[arg(long, default_value_t = 0.0)]
-    label_smoothing: f64,
-    /// Weight of each token's squared log-sum-exp in the loss
-    #[arg(long, default_value_t = 0.0)]
-    z_loss: f64,
+    /// Dropout rate everywhere, or config for the rates of config.json [default: config]
+    #[arg(long)]
+    dropout: Option<DropoutRate>,
+    /// Fraction of a target that is spread evenly over all ids [default: 0]
+    #[arg(long)]
+    label_smoothing: Option<f64>,
+    /// Weight of each token's squared log-sum-exp in the loss [default: 0]
+    #[arg(long)]
+    z_loss: Option<f64>,
     /// File of tokens per expert, as eval --json prints them [default: an even load]
     #[arg(long, value_name = "FILE")]
     pub(crate) routing: Option<PathBuf>,
@@ -89,15 +89,15 @@ impl PriceArgs {
         let microbatches = self.microbatches.unwrap_or_else(|| self.batch_size.map_or(usual, fit));
         Ok(Settings {
             steps: 1,
-            seq: self.seq,
+            seq: self.seq.unwrap_or(SEQ),
             batch_size: self.batch_size.unwrap_or_else(|| microbatches.saturating_mul(data).max(8)),
             microbatches,
             optimizer: self.constants.of(self.optimizer, 1.0)?,
             clip: self.layout.pipeline().clip(Some(1.0)),
             loss_scaling: self.number.name.loss_scaling(),
-            dropout: self.dropout.0,
-            label_smoothing: self.label_smoothing,
-            z_loss: self.z_loss,
+            dropout: self.dropout.as_ref().and_then(|rate| rate.0),
+            label_smoothing: self.label_smoothing.unwrap_or(0.0),
+            z_loss: self.z_loss.unwrap_or(0.0),
             number: self.number.name,
             device: self.number.device,
             ..Settings::default()
@@ -112,6 +112,12 @@ impl Run for PriceArgs {
         a.microbatches = microbatches(&a.layout, a.microbatches)?;
         let settings: Settings = a.settings()?;
         let (design, positions) = if a.model == Some(NamedModel::Mlp) {
+            only_text(&[
+                ("seq", a.seq.is_some()),
+                ("dropout", a.dropout.is_some()),
+                ("label-smoothing", a.label_smoothing.is_some()),
+                ("z-loss", a.z_loss.is_some()),
+            ])?;
             (a.pictures.fresh(None, 0).design, settings.seq)
         } else {
             a.pictures.unused()?;

@@ -1,6 +1,6 @@
 //! Curves of runs over their steps or epochs, in one panel for each quantity, with one colour for each run;
 //! and a bar for the time of each.
-use super::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
+use super::picture::{FAINT, INK, MUTED, Picture, round_numbers, round_step, shade};
 
 /// A quantity of several runs.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ const LINE: f64 = 18.0; // of the legend
 const NUMBERS: [f64; 2] = [10.0, 8.0];
 /// The most points of a curve; of more, every n-th is drawn.
 const POINTS: usize = 2000;
+/// The most characters of a title.
+const TITLE: usize = 64;
 
 /// Returns the picture as the text of an SVG file: `names` of the runs, and what their values are of, steps
 /// or epochs. Quantities without values are left out. There may be a bar for each run: seconds, and words.
@@ -37,13 +39,12 @@ pub fn draw(
     let top = 60.0 + LINE * names.len() as f64 + 30.0;
     let bottom = top + (SIDE[1] + GAP) * panels.len() as f64;
     let height = bottom + (LINE + 8.0) * bars.len() as f64;
-    let mut picture = Picture::new([LEFT + SIDE[0] + 30.0, height], title, &[]);
+    let mut picture = Picture::new([LEFT + SIDE[0] + 30.0, height], &escaped(&cut(title)), &[]);
     let colour = |run: usize| shade(0.6 + run as f64 / names.len() as f64, 0.42);
     for (at, name) in names.iter().enumerate() {
         let y = 56.0 + LINE * at as f64;
         picture.rect([16.0, y, 24.0, 4.0], &colour(at));
-        let name = name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        picture.text([48.0, y + 6.0], "start", INK, &name);
+        picture.text([48.0, y + 6.0], "start", INK, &escaped(name));
     }
     let all = || panels.iter().flat_map(|panel| panel.runs.iter().flatten());
     let steps = all().map(|(step, _)| *step).max().unwrap_or(1).max(1) as f64;
@@ -64,12 +65,27 @@ pub fn draw(
     picture.file()
 }
 
-/// Lowest and highest value of an axis, with a margin.
+/// A title that fits; the end of a longer one is cut.
+fn cut(title: &str) -> String {
+    match title.char_indices().nth(TITLE) {
+        Some((at, _)) => format!("{}…", &title[..at]),
+        None => title.into(),
+    }
+}
+
+/// Words as XML has them.
+fn escaped(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Lowest and highest value of an axis, with a margin; the highest is a round number.
 fn range(values: impl Iterator<Item = f64>, from_0: bool) -> [f64; 2] {
     let [low, high] = values.fold([f64::INFINITY, 0.0], |[low, high], x| [x.min(low), x.max(high)]);
     let low = if from_0 { 0.0 } else { low };
     let margin = if high > low { 0.05 * (high - low) } else { 0.05 * high.max(1e-9) };
-    [(low - margin).max(0.0), high + margin]
+    let [low, high] = [(low - margin).max(0.0), high + margin];
+    let step = round_step((high - low) / NUMBERS[1]);
+    [low, (high / step - 1e-9).ceil() * step]
 }
 
 /// Position of a value in the panel whose top is at `y`.

@@ -66,11 +66,16 @@ fn text([x, y]: [f64; 2], anchor: &str, fill: &str, words: &str) -> String {
     format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{words}</text>"#)
 }
 
-/// Numbers of an axis: multiples of 1, 2 or 5 times a power of ten, at least `nearest` apart.
-pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
+/// The least of 1, 2 and 5 times a power of ten that is at least `nearest`.
+pub(super) fn round_step(nearest: f64) -> f64 {
     let ten = 10f64.powf(nearest.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|n| n * ten);
-    let step = steps.into_iter().find(|step| *step >= nearest).unwrap_or(10.0 * ten);
+    steps.into_iter().find(|step| *step >= nearest).unwrap_or(10.0 * ten)
+}
+
+/// Numbers of an axis: multiples of 1, 2 or 5 times a power of ten, at least `nearest` apart.
+pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
+    let step = round_step(nearest);
     ((from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize).map(move |n| n as f64 * step)
 }
 

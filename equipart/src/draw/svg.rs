@@ -27,8 +27,8 @@ fn y_of(rank: usize) -> f64 {
     TOP + (rank as f64 + 0.5) * ROW
 }
 
-/// Returns the diagram as the text of an SVG file.
-pub fn draw(plan: &AllReducePlan) -> String {
+/// Returns the diagram as the text of an SVG file; with a chunk, messages without it are grey.
+pub fn draw(plan: &AllReducePlan, chunk: Option<usize>) -> String {
     let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.rounds());
     let (bottom, end) = (TOP + ranks as f64 * ROW, x_of(steps.len()));
     let [steps_line, time] = plan.figures();
@@ -43,7 +43,10 @@ pub fn draw(plan: &AllReducePlan) -> String {
             picture.line(&format!("16 {:.1}H{end:.1}", y - ROW / 2.0), MUTED, r#" stroke-dasharray="1 3""#);
         }
     }
-    let hue = |t: &Transfer| t.chunks.start as f64 / plan.schedule.chunks() as f64; // once around the circle
+    let hue = |t: &Transfer| {
+        let is_shown = chunk.is_none_or(|chunk| t.chunks.contains(&chunk));
+        is_shown.then(|| t.chunks.start as f64 / plan.schedule.chunks() as f64) // once around the circle
+    };
     for (column, step) in steps.iter().enumerate() {
         let (x, number) = (x_of(column), (column + 1).to_string());
         picture.text([x + PILL.0 / 2.0, TOP - 8.0], "middle", MUTED, &number);
@@ -90,24 +93,31 @@ fn wrapped(words: &str, width: usize) -> Vec<String> {
 }
 
 /// Draws the label of a message, centered at this height.
-fn pill(picture: &mut Picture, [x, y]: [f64; 2], words: &str, hue: f64) {
-    let edge = format!(r#" rx="6" stroke="{}""#, shade(hue, EDGE));
+fn pill(picture: &mut Picture, [x, y]: [f64; 2], words: &str, hue: Option<f64>) {
+    let edge = format!(r#" rx="6" stroke="{}""#, colour(hue, EDGE));
     let place = [x, y - PILL.1 / 2.0, PILL.0, PILL.1];
-    picture.boxed(place, [&shade(hue, GROUND), &edge, ""], INK, words);
+    let ink = if hue.is_some() { INK } else { MUTED };
+    picture.boxed(place, [&colour(hue, GROUND), &edge, ""], ink, words);
+}
+
+/// Colour of a chunk; grey without one.
+fn colour(hue: Option<f64>, lightness: f64) -> String {
+    let grey = if lightness > 0.5 { "#ffffff" } else { FAINT };
+    hue.map_or_else(|| grey.into(), |hue| shade(hue, lightness))
 }
 
 /// Draws an arrow: solid with a filled head for an addition, dashed with an empty head for a replacement.
-fn arrow(picture: &mut Picture, [x0, y0]: [f64; 2], [x, y]: [f64; 2], how: Arrival, hue: f64) {
+fn arrow(picture: &mut Picture, [x0, y0]: [f64; 2], [x, y]: [f64; 2], how: Arrival, hue: Option<f64>) {
     let length = (x - x0).hypot(y - y0);
     let (ux, uy) = ((x - x0) / length, (y - y0) / length);
     let back = |aside: f64| format!("{:.1} {:.1}", x - 9.0 * ux - aside * uy, y - 9.0 * uy + aside * ux);
-    let (end, left, right, colour) = (back(0.0), back(4.0), back(-4.0), shade(hue, EDGE));
+    let (end, left, right, ink) = (back(0.0), back(4.0), back(-4.0), colour(hue, EDGE));
     let (dashes, fill) = match how {
-        Arrival::Add => ("", &*colour),
+        Arrival::Add => ("", &*ink),
         Arrival::Replace => (r#" stroke-dasharray="5 3""#, "#ffffff"),
     };
     picture.add(&format!(
-        r#"<path d="M{x0:.1} {y0:.1}L{end}" stroke="{colour}" stroke-width="1.4"{dashes}/><path d="M{x:.1} {y:.1}L{left}L{right}Z" fill="{fill}" stroke="{colour}"/>"#
+        r#"<path d="M{x0:.1} {y0:.1}L{end}" stroke="{ink}" stroke-width="1.4"{dashes}/><path d="M{x:.1} {y:.1}L{left}L{right}Z" fill="{fill}" stroke="{ink}"/>"#
     ));
 }
 
@@ -119,8 +129,8 @@ fn legend(picture: &mut Picture, bottom: f64) {
         (bottom + 76.0, Some(Arrival::Replace), "the receiver replaces its own"),
     ] {
         match how {
-            None => pill(picture, [20.0, y], "c0-3", 0.6),
-            Some(how) => arrow(picture, [16.0, y], [72.0, y], how, 0.6),
+            None => pill(picture, [20.0, y], "c0-3", Some(0.6)),
+            Some(how) => arrow(picture, [16.0, y], [72.0, y], how, Some(0.6)),
         }
         picture.text([84.0, y + 4.0], "start", MUTED, words);
     }
@@ -158,7 +168,7 @@ pub(crate) mod tests {
     #[test]
     fn every_message_has_its_label_and_its_arrow() {
         for plan in [1, 2, 6, 8, 64].into_iter().flat_map(plans) {
-            let xml = draw(&plan);
+            let xml = draw(&plan, None);
             let texts = texts(&xml);
             let all = || plan.schedule.rounds().iter().flat_map(|step| &step.transfers);
             for chunk in 0..plan.schedule.chunks() {
@@ -181,7 +191,7 @@ pub(crate) mod tests {
     #[test]
     fn arrows_go_from_the_sender_to_the_receiver() {
         for plan in plans(6) {
-            let xml = draw(&plan);
+            let xml = draw(&plan, None);
             for (column, step) in plan.schedule.rounds().iter().enumerate() {
                 for t in &step.transfers {
                     let begins = format!("<path d=\"M{:.1} {:.1}L", x_of(column) + PILL.0, y_of(t.from));
@@ -191,6 +201,17 @@ pub(crate) mod tests {
                 }
             }
         }
+    }
+
+    /// Kills: a chunk that is not highlighted, or another that is.
+    #[test]
+    fn one_chunk_is_highlighted() {
+        let ring = &plans(4)[2];
+        let [all, one] = [None, Some(1)].map(|chunk| draw(ring, chunk));
+        let grey = format!("stroke=\"{FAINT}\" stroke-width=\"1.4\"");
+        let own = format!("stroke=\"{}\" stroke-width=\"1.4\"", shade(0.25, EDGE));
+        assert_eq!((all.matches(&grey).count(), all.matches(&own).count()), (0, 6));
+        assert_eq!((one.matches(&grey).count(), one.matches(&own).count()), (18, 6));
     }
 
     /// Kills: colours of two chunks that are the same, phases that run out of their column.

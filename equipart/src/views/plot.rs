@@ -43,8 +43,8 @@ impl Points {
     }
 }
 
-/// Draws the points of runs over their `steps`, or epochs, as the text of an SVG file.
-pub fn picture(runs: &[Points], steps: &str) -> String {
+/// Draws the points of runs over their `steps`, or epochs, under a title, as the text of an SVG file.
+pub fn picture(title: &str, runs: &[Points], steps: &str) -> String {
     let columns = runs.first().map_or(&[][..], |run| &run.columns);
     let quantity = |(at, (column, _)): (usize, &(RecordColumn, _))| {
         let of = |run: &Points| run.columns.get(at).map_or_else(Vec::new, |(_, points)| points.clone());
@@ -57,7 +57,7 @@ pub fn picture(runs: &[Points], steps: &str) -> String {
     };
     let quantities: Vec<_> = columns.iter().enumerate().map(quantity).collect();
     let names: Vec<_> = runs.iter().map(|run| run.name.clone()).collect();
-    curves::draw("training", (&names, steps), &quantities, &[])
+    curves::draw(title, (&names, steps), &quantities, &[])
 }
 
 /// The view and its flag.
@@ -67,12 +67,14 @@ pub static PLOT: ViewInfo = ViewInfo {
     help: "Draw loss, learning rate and speed over the steps to this file at the end, as SVG",
     needs: CURVES,
     open: |path, context| {
-        Ok(Box::new(Plot { file: path.to_owned(), points: Points::new(context.name.to_owned()) }))
+        let (file, points) = (path.to_owned(), Points::new(context.name.to_owned()));
+        Ok(Box::new(Plot { title: context.title.to_owned(), file, points }))
     },
 };
 
 /// A view that draws steps to a file, at the run's end.
 struct Plot {
+    title: String,
     file: PathBuf,
     points: Points,
 }
@@ -91,7 +93,7 @@ impl RunView for Plot {
     }
     fn end(&mut self, failure: Option<&str>) -> Result<()> {
         if failure.is_none() {
-            let picture = picture(&[std::mem::take(&mut self.points)], "steps");
+            let picture = picture(&self.title, &[std::mem::take(&mut self.points)], "steps");
             files::replace_file(&self.file, picture.as_bytes())?;
         }
         Ok(())

@@ -156,7 +156,7 @@ fn section(kind: &str, points: &Points) -> String {
         rows.push([vec![name.into(), number], ends.to_vec(), vec![median, spread]].concat());
     }
     let heads = [&format!("{kind}s"), "values", "first", "last", "median", "spread"].map(str::to_owned);
-    let curves = picture(std::slice::from_ref(points), &format!("{kind}s"));
+    let curves = picture("training", std::slice::from_ref(points), &format!("{kind}s"));
     tabled(&heads, &rows)
         + &drawn("Each value over its number; spread: half of the interquartile range.", &curves)
 }

@@ -25,6 +25,9 @@ fn flags_that_the_classifier_has_no_use_for_are_refused() {
     ] {
         let says = format!("--{flag} is for models of text; --model mlp has no use for it");
         refused(&["train", "--model", "mlp", &format!("--{flag}"), value], &says);
+        if !["steps", "batch"].contains(&flag) {
+            refused(&["price", "--model", "mlp", &format!("--{flag}"), value], &says);
+        }
     }
     let config = ["train", "--model", "mlp", "--config", "x"];
     refused(&config, "the argument '--model <DIR|NAME>' cannot be used with '--config <FILE>'");

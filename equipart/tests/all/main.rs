@@ -17,6 +17,7 @@ mod compared;
 mod context;
 mod cuda;
 mod diff;
+mod drawn;
 
 mod dumps;
 mod embedded;
