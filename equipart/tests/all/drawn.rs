@@ -1,10 +1,10 @@
-//! `draw` refuses what a picture cannot show, and leaves the file as it is; `collectives --chunk` one chunk that
-//! is not there. The pictures themselves are compared with the book's.
+//! `draw` refuses what a picture cannot show, and leaves the file as it is; `collectives --chunk` refuses a
+//! chunk that is not there. The pictures themselves are compared with the book's.
 use crate::child::{equipart, refused};
 use std::fs;
 
-/// Kills: a picture of half of what was asked for, a layout of another kind that is drawn all the same, a file
-/// that is replaced before the picture is made.
+/// Kills: a picture of half of what was asked for, a layout of another kind that is drawn all the same, a
+/// file that is replaced before the picture is made.
 #[test]
 fn what_no_picture_shows_is_refused() {
     let folder = tempfile::tempdir().unwrap();
