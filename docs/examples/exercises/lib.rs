@@ -27,8 +27,6 @@ pub struct Exercise {
     pub name: &'static str,
     /// Task, in a few words.
     pub task: &'static str,
-    /// Chapter that it belongs to.
-    pub chapter: &'static str,
     /// Judges what its holes contain.
     pub check: fn() -> Verdict,
 }
@@ -45,49 +43,41 @@ pub const ALL: [Exercise; 8] = [
     Exercise {
         name: "dot",
         task: "the dot product of vectors cut over ranks",
-        chapter: "ranks-and-collectives",
         check: || dot::check(dot::dot),
     },
     Exercise {
         name: "mean",
         task: "the loss of a step, a mean over the tokens of all ranks",
-        chapter: "data-parallelism",
         check: || mean::check(mean::step_loss),
     },
     Exercise {
         name: "row",
         task: "a linear layer cut by rows: the sum and the bias",
-        chapter: "columns-and-rows",
         check: || row::check(row::Attempt { forward: row::forward, backward: row::backward }),
     },
     Exercise {
         name: "vocabulary",
         task: "a loss of logits cut by the vocabulary",
-        chapter: "vocabulary-and-loss",
         check: || vocabulary::check(vocabulary::cross_entropy),
     },
     Exercise {
         name: "state",
         task: "an optimizer whose state is cut over ranks",
-        chapter: "data-parallelism",
         check: || state::check(state::step),
     },
     Exercise {
         name: "pipeline",
         task: "one rank's row of the 1F1B schedule",
-        chapter: "schedules",
         check: || pipeline::check(pipeline::row),
     },
     Exercise {
         name: "dispatch",
         task: "tokens sent to the ranks of their experts, and back",
-        chapter: "experts",
         check: || dispatch::check(dispatch::Attempt { order: dispatch::order, combine: dispatch::combine }),
     },
     Exercise {
         name: "ring",
         task: "the backward of attention over a ring of keys",
-        chapter: "context-parallelism",
         check: || ring::check(ring::ring_backward),
     },
 ];

@@ -201,17 +201,18 @@ fn track(layout: Layout, machine: &str, step: &StepArgs) -> Result<String> {
     }
     let (run, machine) = (step.run(layout)?, Arc::new(Machine::named(machine)?));
     let spans = run.spans(&machine)?;
-    let of = |is: &dyn Fn(&RankSpan) -> bool| -> f64 {
-        spans.iter().filter(|span| is(span)).map(|span| span.at[1] - span.at[0]).sum()
+    let sum = |is: &dyn Fn(&RankSpan) -> bool| {
+        let taken = spans.iter().filter(|span| is(span)).map(|span| span.at[1] - span.at[0]);
+        plan::clock::time(taken.fold(0.0, |sum, seconds| sum + seconds))
     };
-    let calls = of(&|span| matches!(span.work, SpanWork::Call { .. }));
-    let time = plan::clock::time;
-    let lines = [format!(
-        "kernels {}, calls {}, of which a part runs beside kernels",
-        time(of(&|span| matches!(span.work, SpanWork::Kernel(_)))),
-        time(calls)
-    )];
-    Ok(tracks::draw(&format!("Rank 0 under {layout}"), &lines, &spans))
+    let is_call = |span: &RankSpan| matches!(span.work, SpanWork::Call { .. });
+    let kernels = format!("kernels {}", sum(&|span| !is_call(span)));
+    let lines = match spans.iter().any(is_call) {
+        true => format!("{kernels}, calls {}, of which a part runs beside kernels", sum(&is_call)),
+        false => kernels,
+    };
+    let title = if layout.ranks() == 1 { "A step of one rank".into() } else { format!("Rank 0 under {layout}") };
+    Ok(tracks::draw(&title, &[lines], &spans))
 }
 
 fn roofs(layouts: &[Layout], machine: &str, step: &StepArgs) -> Result<String> {
