@@ -197,18 +197,24 @@ const MAIN: usize = 1250;
 const DONE: [&str; 6] = ["Goals", "Predict", "Run", "Break it", "Questions", "Source"];
 
 /// Lists chapters of the course and its appendix that do not say, below their title, how long they take and
-/// what one should know, or whose main path is too long.
+/// what one should know, or whose main path is too long; and chapters of the course without a picture.
 fn unpaced(files: &[File]) -> Vec<String> {
     let text = |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| &file.text);
     let parts = text("docs/src/SUMMARY.md").split("\n# ");
-    let course = parts.filter(|part| part.starts_with("The course\n") || part.starts_with("Appendix\n"));
-    let chapters = course.flat_map(links).map(|(_, link)| link).filter(|link| link != "exercises.md");
-    let wrong = chapters.filter_map(|chapter| {
+    let chapters = parts.flat_map(|part| {
+        let (is_course, is_appendix) = (part.starts_with("The course\n"), part.starts_with("Appendix\n"));
+        let own = if is_course || is_appendix { links(part) } else { Vec::new() };
+        own.into_iter().map(move |(_, link)| (link, is_course)).filter(|(link, _)| link != "exercises.md")
+    });
+    let wrong = chapters.filter_map(|(chapter, is_course)| {
         let text = text(&format!("docs/src/{chapter}"));
         let line = text.lines().nth(2).unwrap_or_default();
         let minutes = line.strip_prefix("*About ").and_then(|rest| rest.split_once(" minutes. Before: "));
         if minutes.is_none_or(|(n, _)| n.parse::<usize>().is_err()) {
             return Some(format!("{chapter}: no line \"*About 20 minutes. Before: …*\" below its title"));
+        }
+        if is_course && !text.contains("](pictures/") {
+            return Some(format!("{chapter}: no picture"));
         }
         let words = main_path(text);
         (words > MAIN).then(|| format!("{chapter}: a main path of {words} words, more than {MAIN}"))
@@ -241,7 +247,7 @@ fn chapters_say_how_long_they_take_and_are_short() {
 fn planted_long_chapters_are_seen() {
     let chapter = |name: &str, text: &str| File::new(&format!("docs/src/{name}.md"), text);
     let words = "word ".repeat(MAIN);
-    let head = "# T\n\n*About 20 minutes. Before: [a](a.md).*\n";
+    let head = "# T\n\n*About 20 minutes. Before: [a](a.md).*\n![x](pictures/x.svg)\n";
     let files = [
         chapter(
             "SUMMARY",
@@ -251,13 +257,15 @@ fn planted_long_chapters_are_seen() {
         chapter("b", &format!("{head}{words}\n")),
         chapter("c", &format!("{head}```\n{words}\n```\n<details>\n{words}\n</details>\n## Run\n{words}\n")),
         chapter("d", &words),
+        chapter("e", "# T\n\n*About 20 minutes. Before: nothing.*\n"),
     ];
     let wrong = unpaced(&files);
     assert_eq!(
         wrong,
         [
             "a.md: no line \"*About 20 minutes. Before: …*\" below its title".to_owned(),
-            format!("b.md: a main path of {} words, more than {MAIN}", MAIN + 7),
+            format!("b.md: a main path of {} words, more than {MAIN}", MAIN + 8),
+            "e.md: no picture".to_owned(),
         ]
     );
 }
