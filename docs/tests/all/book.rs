@@ -251,7 +251,7 @@ fn planted_long_chapters_are_seen() {
     let files = [
         chapter(
             "SUMMARY",
-            "# S\n\n# The course\n\n- [A](a.md)\n- [B](b.md)\n- [C](c.md)\n\n# R\n\n- [D](d.md)\n",
+            "# S\n\n# The course\n\n- [A](a.md)\n- [B](b.md)\n- [C](c.md)\n- [E](e.md)\n\n# R\n\n- [D](d.md)\n",
         ),
         chapter("a", "# T\n\ntext\n"),
         chapter("b", &format!("{head}{words}\n")),
