@@ -118,7 +118,8 @@ struct StepArgs {
 impl StepArgs {
     /// The price of a step under a layout.
     fn run(&self, layout: Layout) -> Result<PriceRun> {
-        let counted = microbatches(&layout, self.microbatches)?.unwrap_or_else(|| layout.usual_microbatches());
+        let counted =
+            microbatches(&layout, self.microbatches)?.unwrap_or_else(|| layout.usual_microbatches());
         let settings = Settings {
             steps: 1,
             seq: self.seq,
@@ -211,7 +212,8 @@ fn track(layout: Layout, machine: &str, step: &StepArgs) -> Result<String> {
         true => format!("{kernels}, calls {}, of which a part runs beside kernels", sum(&is_call)),
         false => kernels,
     };
-    let title = if layout.ranks() == 1 { "A step of one rank".into() } else { format!("Rank 0 under {layout}") };
+    let title =
+        if layout.ranks() == 1 { "A step of one rank".into() } else { format!("Rank 0 under {layout}") };
     Ok(tracks::draw(&title, &[lines], &spans))
 }
 
@@ -221,7 +223,8 @@ fn roofs(layouts: &[Layout], machine: &str, step: &StepArgs) -> Result<String> {
     let memory = rates.into_iter().flatten().fold(0.0, f64::max);
     let mut roofs = vec![Roof { name: "memory".into(), bandwidth: memory }];
     let levels = machine.levels.iter();
-    roofs.extend(levels.map(|of| Roof { name: format!("links, {}", of.name), bandwidth: of.bandwidth.value }));
+    roofs
+        .extend(levels.map(|of| Roof { name: format!("links, {}", of.name), bandwidth: of.bandwidth.value }));
     // levels as fast as the one before are drawn as one
     let is_new = |at: &usize| *at == 0 || roofs[*at].bandwidth < roofs[*at - 1].bandwidth;
     let firsts: Vec<usize> = (0..roofs.len()).filter(is_new).collect();
@@ -239,10 +242,16 @@ fn roofs(layouts: &[Layout], machine: &str, step: &StepArgs) -> Result<String> {
         }
         for (axes, (bytes, level)) in sent.into_iter().filter(|(_, (bytes, _))| *bytes > 0) {
             let intensity = flops / bytes as f64;
-            points.push(AxisPoint { name: format!("{axes} of {layout}: {intensity:.0}"), intensity, roof: drawn(level) });
+            points.push(AxisPoint {
+                name: format!("{axes} of {layout}: {intensity:.0}"),
+                intensity,
+                roof: drawn(level),
+            });
         }
     }
-    let title = format!("Rooflines of {}", machine.about.split([',', ':', ';']).next().unwrap_or("a machine"));
-    let roofs: Vec<Roof> = roofs.into_iter().enumerate().filter(|(at, _)| firsts.contains(at)).map(|(_, roof)| roof).collect();
+    let title =
+        format!("Rooflines of {}", machine.about.split([',', ':', ';']).next().unwrap_or("a machine"));
+    let roofs: Vec<Roof> =
+        roofs.into_iter().enumerate().filter(|(at, _)| firsts.contains(at)).map(|(_, roof)| roof).collect();
     Ok(roofline::draw(&title, machine.peak(step.number.name.name()), &roofs, &points))
 }
