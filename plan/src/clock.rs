@@ -163,7 +163,8 @@ impl tensor::Clock for StepClock {
             let (speed, busy) =
                 (self.machine.overlap.value, state.free.iter().fold(0.0, |a: f64, b| a.max(*b)));
             let beside = (busy - state.now).clamp(0.0, alone / speed); // while calls are under way
-            state.until(state.now + beside + (alone - beside * speed).max(0.0), Part::of(work.kind));
+            let part = Part::of(work.kind);
+            state.until(state.now + beside + (alone - beside * speed).max(0.0), part);
         });
     }
     fn start_move(&self, kind: StoreKind, bytes: usize) -> usize {

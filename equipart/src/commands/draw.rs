@@ -208,9 +208,10 @@ fn track(layout: Layout, machine: &str, step: &StepArgs) -> Result<String> {
     };
     let is_call = |span: &RankSpan| matches!(span.work, SpanWork::Call { .. });
     let kernels = format!("kernels {}", sum(&|span| !is_call(span)));
-    let lines = match spans.iter().any(is_call) {
-        true => format!("{kernels}, calls {}, of which a part runs beside kernels", sum(&is_call)),
-        false => kernels,
+    let lines = if spans.iter().any(is_call) {
+        format!("{kernels}, calls {}, of which a part runs beside kernels", sum(&is_call))
+    } else {
+        kernels
     };
     let title =
         if layout.ranks() == 1 { "A step of one rank".into() } else { format!("Rank 0 under {layout}") };
