@@ -11,7 +11,7 @@ pub mod front;
 pub mod gates;
 pub mod matrices;
 pub mod mesh;
-mod picture;
+pub(crate) mod picture;
 pub mod pipeline;
 pub mod roofline;
 pub mod schedule;

@@ -94,6 +94,7 @@ struct ClockState {
 
 #[derive(Clone, Copy)]
 struct UnderWayCall {
+    level: usize,
     at: f64,
     takes: f64,
     end: f64,
@@ -124,10 +125,10 @@ impl StepClock {
     pub fn now(&self) -> f64 {
         self.change(|state| state.now)
     }
-    /// Begin and end, on its link, of a call that was started and not waited for; `None` of a message to
-    /// another stage.
-    pub fn under_way(&self, number: usize) -> Option<[f64; 2]> {
-        self.change(|state| state.started[number].map(|of| [of.end - of.takes, of.end]))
+    /// Level of links, and begin and end on its link, of a call that was started and not waited for; `None`
+    /// of a message to another stage.
+    pub fn under_way(&self, number: usize) -> Option<(usize, [f64; 2])> {
+        self.change(|state| state.started[number].map(|of| (of.level, [of.end - of.takes, of.end])))
     }
     fn change<T>(&self, work: impl FnOnce(&mut ClockState) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
@@ -217,7 +218,7 @@ impl CallClock for StepClock {
             } else {
                 // what a rank receives comes beside what it sends
                 let end = if call.op == Op::Receive { state.now + takes } else { state.over(level, takes) };
-                Some(UnderWayCall { at: state.now, takes, end, part: part_of(call.axes) })
+                Some(UnderWayCall { level, at: state.now, takes, end, part: part_of(call.axes) })
             };
             state.started.push(started);
             state.started.len() - 1

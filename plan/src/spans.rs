@@ -44,7 +44,6 @@ pub struct RankSpan {
 
 /// A clock that also records.
 struct RecordingClock {
-    machine: Arc<Machine>,
     clock: Arc<StepClock>,
     spans: Mutex<Vec<RankSpan>>,
 }
@@ -77,9 +76,8 @@ impl CallClock for RecordingClock {
     }
     fn start(&self, call: &GhostCall) -> usize {
         let number = self.clock.start(call);
-        if let Some(at) = self.clock.under_way(number) {
+        if let Some((level, at)) = self.clock.under_way(number) {
             let GhostCall { axes, op, bytes, .. } = *call;
-            let level = self.machine.call(call).0;
             self.spans().push(RankSpan { work: SpanWork::Call { axes, op, bytes, level }, at });
         }
         number
@@ -102,7 +100,7 @@ pub fn spans_of_step<D: Kernels>(
     let batch = Batch::new(vec![job.sequence(); job.batch_size], microbatches)?;
     batch.deals(&layout.tokens())?;
     let clock = StepClock::new(machine, layout.ranks());
-    let recording = Arc::new(RecordingClock { machine: machine.clone(), clock, spans: Mutex::default() });
+    let recording = Arc::new(RecordingClock { clock, spans: Mutex::default() });
     let both = Some((recording.clone() as Arc<dyn Clock>, recording.clone() as Arc<dyn CallClock>));
     session::timed::<D, _>(layout, (0, None), both, |at: BuildContext<MetaOf<D>>| {
         Trainer::new(&at, &job.design, job.optimizer)?.step(&batch, 0.0).map(drop)

@@ -110,14 +110,22 @@ fn run_museum(selection: Selection) -> TaskResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the scratch copy of the tracked files, with every patch; returns it with the labels of exhibits.
+/// Makes the scratch copy of the tracked files, with every patch.
 ///
 /// # Errors
 /// One sentence for the terminal: a label that cannot be read, or a patch that does not apply.
-pub(crate) fn copy() -> Result<(ScratchCopy, Vec<Label>), String> {
+pub(crate) fn copy() -> Result<ScratchCopy, String> {
     let files = scratch::tracked(root())?;
     let (labels, exercises) = (read(&files, FOLDER)?, read(&files, exercises::FOLDER)?);
-    Ok((copied(files, &labels, &exercises)?.0, labels))
+    Ok(copied(files, &labels, &exercises)?.0)
+}
+
+/// Reads the labels of all exhibits.
+///
+/// # Errors
+/// One sentence for the terminal, if one cannot be read.
+pub(crate) fn labels() -> Result<Vec<Label>, String> {
+    read(&scratch::tracked(root())?, FOLDER)
 }
 
 /// Makes the scratch copy of these files, with every patch; returns it with the number of patches.

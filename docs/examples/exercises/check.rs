@@ -91,8 +91,10 @@ pub fn judge(
             let ranks = Ranks::new(device, mesh.group(Axis::Dp).clone());
             case(&ranks).map(|tensors| (tensors, ranks.traffic()))
         });
-        let of = if size == 1 { "the only rank".into() } else { format!("rank {{}} of {size}") };
-        let place = |rank: usize| of.replace("{}", &rank.to_string());
+        let place = |rank: usize| match size {
+            1 => "the only rank".into(),
+            _ => format!("rank {rank} of {size}"),
+        };
         let found = match run {
             Err(error) if error.reason == UNSOLVED => return Verdict::Unsolved,
             Err(error) => Some(format!("{} fails: {}", place(error.rank), error.reason)),

@@ -44,7 +44,6 @@ pub fn meet(queries: &Queries, block: &[F61], dq: &mut [F61], gradient: &mut [F6
     let (k, v) = block.split_at(block.len() / 2);
     let (dk, dv) = gradient.split_at_mut(block.len() / 2);
     let scale = F61::inv_sqrt(D);
-    let dot = |a: &[F61], b: &[F61]| (0..D).fold(F61::ZERO, |sum, f| sum + a[f] * b[f]);
     for (i, j) in (0..dq.len() / D).flat_map(|i| (0..k.len() / D).map(move |j| (i, j))) {
         let (q, d_o) = (&queries.q[i * D..][..D], &queries.d_o[i * D..][..D]);
         let p = F61::exp_sub(dot(q, &k[j * D..]) * scale, queries.lse[i]);
@@ -55,6 +54,11 @@ pub fn meet(queries: &Queries, block: &[F61], dq: &mut [F61], gradient: &mut [F6
             dv[j * D + f] += p * d_o[f];
         }
     }
+}
+
+/// Dot product of the first `D` elements.
+fn dot(a: &[F61], b: &[F61]) -> F61 {
+    (0..D).fold(F61::ZERO, |sum, f| sum + a[f] * b[f])
 }
 
 /// Function to write.
@@ -101,7 +105,6 @@ pub fn check(attempt: Attempt) -> Verdict {
 /// Returns the queries of these tokens, with what the forward over all keys kept.
 fn queries(qkv: &[F61], o: &[F61], d_o: &[F61], tokens: std::ops::Range<usize>) -> Queries {
     let row = |i: usize| &qkv[i * 3 * D..][..3 * D];
-    let dot = |a: &[F61], b: &[F61]| (0..D).fold(F61::ZERO, |sum, f| sum + a[f] * b[f]);
     let scores = |i: usize| -> Vec<F61> {
         (0..qkv.len() / 3 / D).map(|j| dot(row(i), &row(j)[D..]) * F61::inv_sqrt(D)).collect()
     };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::tree::markdown::{anchors, links};
+use crate::tree::markdown::{anchors, links, prose};
 use crate::tree::{File, files, none, root};
 
 /// Lists chapters that are missing in one of three: the folder, the list, the doctests of `lib.rs`.
@@ -224,14 +224,13 @@ fn unpaced(files: &[File]) -> Vec<String> {
 
 /// Words of a chapter's main path.
 fn main_path(text: &str) -> usize {
-    let (mut folds, mut in_code, mut is_done, mut words) = (0, false, false, 0);
-    for line in text.lines() {
-        in_code ^= line.starts_with("```");
+    let (mut folds, mut is_done, mut words) = (0, false, 0);
+    for (_, line) in prose(text) {
         folds += usize::from(line.starts_with("<details>"));
-        if let Some(section) = line.strip_prefix("## ").filter(|_| !in_code) {
+        if let Some(section) = line.strip_prefix("## ") {
             is_done = DONE.contains(&section);
         }
-        let counts = folds == 0 && !in_code && !is_done && !line.starts_with(['|', '<', '`']);
+        let counts = folds == 0 && !is_done && !line.starts_with(['|', '<']);
         words += if counts { line.split_whitespace().count() } else { 0 };
         folds -= usize::from(line.starts_with("</details>"));
     }

@@ -66,11 +66,8 @@ enum LayoutPicture {
     Time {
         #[arg(long, help = layout::grammar())]
         layout: Layout,
-        /// a100, a100-2022, h100, h200, or a file of JSON
-        #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
-        machine: String,
         #[command(flatten)]
-        step: StepArgs,
+        on: TimedStepArgs,
         #[command(flatten)]
         file: PictureFile,
     },
@@ -78,11 +75,8 @@ enum LayoutPicture {
     Roofline {
         #[arg(long, required = true, help = layout::grammar())]
         layout: Vec<Layout>,
-        /// a100, a100-2022, h100, h200, or a file of JSON
-        #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
-        machine: String,
         #[command(flatten)]
-        step: StepArgs,
+        on: TimedStepArgs,
         #[command(flatten)]
         file: PictureFile,
     },
@@ -115,6 +109,16 @@ struct StepArgs {
     microbatches: Option<usize>,
 }
 
+/// A step on a machine.
+#[derive(Args, Debug)]
+struct TimedStepArgs {
+    /// a100, a100-2022, h100, h200, or a file of JSON
+    #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
+    machine: String,
+    #[command(flatten)]
+    step: StepArgs,
+}
+
 impl StepArgs {
     /// The price of a step under a layout.
     fn run(&self, layout: Layout) -> Result<PriceRun> {
@@ -144,10 +148,8 @@ impl Run for DrawArgs {
             LayoutPicture::Matrices { ranks, file } => (pair(ranks)?, file),
             LayoutPicture::Block { layout, file } => (block(&layout)?, file),
             LayoutPicture::Memory { layout, step, file } => (memory(&layout, &step)?, file),
-            LayoutPicture::Time { layout, machine, step, file } => (track(layout, &machine, &step)?, file),
-            LayoutPicture::Roofline { layout, machine, step, file } => {
-                (roofs(&layout, &machine, &step)?, file)
-            }
+            LayoutPicture::Time { layout, on, file } => (track(layout, &on)?, file),
+            LayoutPicture::Roofline { layout, on, file } => (roofs(&layout, &on)?, file),
         };
         files::replace_file(&file.svg, svg.as_bytes())?;
         let path = file.svg.display().to_string();
@@ -174,10 +176,9 @@ fn pair(ranks: usize) -> Result<String> {
 }
 
 fn block(layout: &Layout) -> Result<String> {
-    let tp = layout.size(Axis::Tp);
-    let sp = layout.to_string().split(',').any(|word| word == "sp");
-    let drawn = if sp { format!("tp={tp},sp") } else { format!("tp={tp}") };
-    if layout.to_string() != drawn && tp > 1 || layout.ranks() != tp {
+    let (tp, name) = (layout.size(Axis::Tp), layout.to_string());
+    let sp = name == format!("tp={tp},sp");
+    if !sp && name != format!("tp={tp}") && *layout != Layout::UNSPLIT {
         bail!("{layout} is more than tensor ranks; the picture is of tp=N or tp=N,sp");
     }
     Ok(gates::draw(&format!("A block under {layout}"), &gates::halves(tp, sp)))
@@ -196,7 +197,7 @@ fn memory(layouts: &[Layout], step: &StepArgs) -> Result<String> {
     Ok(bars::draw(&format!("Memory of the fullest rank in {}, {of}", step.number.name), &bars))
 }
 
-fn track(layout: Layout, machine: &str, step: &StepArgs) -> Result<String> {
+fn track(layout: Layout, TimedStepArgs { machine, step }: &TimedStepArgs) -> Result<String> {
     if layout.size(Axis::Pp) > 1 {
         bail!("{layout} has stages, whose times `schedule` draws; this picture is of a rank without stages");
     }
@@ -218,18 +219,19 @@ fn track(layout: Layout, machine: &str, step: &StepArgs) -> Result<String> {
     Ok(tracks::draw(&title, &[lines], &spans))
 }
 
-fn roofs(layouts: &[Layout], machine: &str, step: &StepArgs) -> Result<String> {
+fn roofs(layouts: &[Layout], TimedStepArgs { machine, step }: &TimedStepArgs) -> Result<String> {
     let machine = Arc::new(Machine::named(machine)?);
     let rates = machine.kernels.get("*").map(|rates| rates.bytes.iter().map(|[_, rate]| *rate));
     let memory = rates.into_iter().flatten().fold(0.0, f64::max);
     let mut roofs = vec![Roof { name: "memory".into(), bandwidth: memory }];
-    let levels = machine.levels.iter();
-    roofs
-        .extend(levels.map(|of| Roof { name: format!("links, {}", of.name), bandwidth: of.bandwidth.value }));
-    // levels as fast as the one before are drawn as one
-    let is_new = |at: &usize| *at == 0 || roofs[*at].bandwidth < roofs[*at - 1].bandwidth;
-    let firsts: Vec<usize> = (0..roofs.len()).filter(is_new).collect();
-    let drawn = |level: usize| firsts.iter().rposition(|first| *first <= level + 1).expect("the memory");
+    let mut drawn = Vec::new(); // the roof of each level: one as fast as the level before is the same
+    for level in &machine.levels {
+        let bandwidth = level.bandwidth.value;
+        if roofs.last().is_some_and(|before| bandwidth < before.bandwidth) {
+            roofs.push(Roof { name: format!("links, {}", level.name), bandwidth });
+        }
+        drawn.push(roofs.len() - 1);
+    }
     let mut points = Vec::new();
     for layout in layouts {
         let run = step.run(*layout)?;
@@ -246,13 +248,11 @@ fn roofs(layouts: &[Layout], machine: &str, step: &StepArgs) -> Result<String> {
             points.push(AxisPoint {
                 name: format!("{axes} of {layout}: {intensity:.0}"),
                 intensity,
-                roof: drawn(level),
+                roof: drawn[level],
             });
         }
     }
     let title =
         format!("Rooflines of {}", machine.about.split([',', ':', ';']).next().unwrap_or("a machine"));
-    let roofs: Vec<Roof> =
-        roofs.into_iter().enumerate().filter(|(at, _)| firsts.contains(at)).map(|(_, roof)| roof).collect();
     Ok(roofline::draw(&title, machine.peak(step.number.name.name()), &roofs, &points))
 }

@@ -1,5 +1,5 @@
 //! Memory of several layouts as bars: what their fullest ranks hold, by category, one bar below the other.
-use super::picture::{FAINT, INK, MUTED, Picture, round_numbers, shade};
+use super::picture::{INK, MUTED, Picture, round_numbers, shade};
 use comm::readable;
 
 /// Sizes, in user units.
@@ -30,9 +30,7 @@ pub fn draw(title: &str, bars: &[MemoryBar]) -> String {
     let (scale, bottom) = (WIDE / most, TOP + bars.len() as f64 * ROW);
     let mut picture = Picture::new([LEFT + WIDE + RIGHT, bottom + BOTTOM], title, &[]);
     for bytes in round_numbers([0.0, most], most / 6.0) {
-        let x = LEFT + bytes * scale;
-        picture.line(&format!("{x:.1} {:.1}V{:.1}", TOP - 4.0, bottom + 4.0), FAINT, "");
-        picture.text([x, bottom + 18.0], "middle", MUTED, &readable(bytes as u128));
+        picture.upright(LEFT + bytes * scale, [TOP, bottom], &readable(bytes as u128));
     }
     let names: Vec<&str> =
         bars.first().map(|bar| bar.parts.iter().map(|(name, _)| *name).collect()).unwrap_or_default();
@@ -54,9 +52,7 @@ pub fn draw(title: &str, bars: &[MemoryBar]) -> String {
     }
     let mut x = 16.0;
     for (at, name) in names.iter().enumerate() {
-        picture.boxed([x, bottom + 38.0, 20.0, 16.0], [&shade(hue(at), 0.72), "", ""], INK, &name[..1]);
-        picture.text([x + 26.0, bottom + 50.0], "start", MUTED, name);
-        x += 46.0 + 7.0 * name.len() as f64;
+        x = picture.key([x, bottom + 38.0], &shade(hue(at), 0.72), &name[..1], name);
     }
     picture.line(&format!("{x:.1} {:.1}v18", bottom + 37.0), INK, r#" stroke-width="2""#);
     picture.text([x + 8.0, bottom + 50.0], "start", MUTED, "peak of the total");

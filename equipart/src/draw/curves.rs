@@ -39,12 +39,12 @@ pub fn draw(
     let top = 60.0 + LINE * names.len() as f64 + 30.0;
     let bottom = top + (SIDE[1] + GAP) * panels.len() as f64;
     let height = bottom + (LINE + 8.0) * bars.len() as f64;
-    let mut picture = Picture::new([LEFT + SIDE[0] + 30.0, height], &escaped(&cut(title)), &[]);
+    let mut picture = Picture::new([LEFT + SIDE[0] + 30.0, height], &cut(title), &[]);
     let colour = |run: usize| shade(0.6 + run as f64 / names.len() as f64, 0.42);
     for (at, name) in names.iter().enumerate() {
         let y = 56.0 + LINE * at as f64;
         picture.rect([16.0, y, 24.0, 4.0], &colour(at));
-        picture.text([48.0, y + 6.0], "start", INK, &escaped(name));
+        picture.text([48.0, y + 6.0], "start", INK, name);
     }
     let all = || panels.iter().flat_map(|panel| panel.runs.iter().flatten());
     let steps = all().map(|(step, _)| *step).max().unwrap_or(1).max(1) as f64;
@@ -71,11 +71,6 @@ fn cut(title: &str) -> String {
         Some((at, _)) => format!("{}…", &title[..at]),
         None => title.into(),
     }
-}
-
-/// Words as XML has them.
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Lowest and highest value of an axis, with a margin; the highest is a round number.

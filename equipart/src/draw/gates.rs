@@ -111,9 +111,7 @@ pub fn draw(title: &str, halves: &[Vec<(Element, HeldPart)>; 2]) -> String {
         if halves.iter().flatten().any(|(element, own)| *own == held && !matches!(element, Element::Gate(_)))
         {
             let (hue, words) = held.look();
-            picture.rect([x, size[1] - 30.0, 16.0, 16.0], &shade(hue, 0.78));
-            picture.text([x + 22.0, size[1] - 18.0], "start", MUTED, words);
-            x += 44.0 + 6.4 * words.len() as f64;
+            x = picture.key([x, size[1] - 30.0], &shade(hue, 0.78), "", words);
         }
     }
     picture.file()

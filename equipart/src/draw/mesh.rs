@@ -18,7 +18,7 @@ const MOST: [usize; 2] = [256, 8];
 #[must_use]
 pub fn draw(layout: &Layout, words: impl Fn(usize) -> String) -> Option<String> {
     let grids = [RankGrid::of(layout, &format!("Ranks of {}", sizes(layout)), |_| true)?];
-    Some(sheet(&grids, grids[0].columns(None), &words))
+    Some(sheet(&grids, grids[0].columns(), &words))
 }
 
 /// Returns the picture of ranks on nodes, a row for each node: for attention and, if the layout splits
@@ -49,27 +49,21 @@ struct RankGrid {
 
 impl RankGrid {
     fn of(layout: &Layout, title: &str, takes: impl Fn(Axis) -> bool) -> Option<Self> {
-        let ranks = layout.ranks();
-        let meshes = (0..ranks.min(MOST[0] + 1)).map(|rank| layout.ghost(rank).ok());
-        let meshes = meshes.collect::<Option<Vec<_>>>().filter(|_| ranks <= MOST[0])?;
-        let order: Vec<Axis> = meshes[0].coordinates().into_iter().map(|(axis, _)| axis).collect();
-        let all = order
-            .iter()
-            .copied()
-            .chain([Axis::Edp, Axis::Ep, Axis::Etp].into_iter().filter(|axis| !order.contains(axis)));
-        let axes = all.filter(|axis| takes(*axis)).map(|axis| {
-            let most = meshes.iter().map(|mesh| mesh.coordinate(axis, mesh.rank())).max();
-            (axis, most.unwrap_or(0) + 1)
+        let ranks = Some(layout.ranks()).filter(|ranks| *ranks <= MOST[0])?;
+        let mesh = layout.ghost(0).ok()?;
+        let order: Vec<Axis> = mesh.coordinates().into_iter().map(|(axis, _)| axis).collect();
+        let of_experts = [Axis::Edp, Axis::Ep, Axis::Etp].into_iter().filter(|axis| !order.contains(axis));
+        let axes = order.iter().copied().chain(of_experts).filter(|axis| takes(*axis)).map(|axis| {
+            let last = (0..ranks).map(|rank| mesh.coordinate(axis, rank)).max();
+            (axis, last.unwrap_or(0) + 1)
         });
         let (axes, sizes): (Vec<_>, Vec<_>) = axes.filter(|(_, size)| *size > 1).unzip();
-        let place =
-            |rank: usize| axes.iter().map(|axis| (*axis, meshes[0].coordinate(*axis, rank))).collect();
+        let place = |rank: usize| axes.iter().map(|axis| (*axis, mesh.coordinate(*axis, rank))).collect();
         Some(Self { title: title.into(), places: (0..ranks).map(place).collect(), sizes })
     }
-    /// Number of boxes in a row: the ranks of the innermost axis.
-    fn columns(&self, node: Option<usize>) -> usize {
-        let last = self.sizes.last().copied().unwrap_or(1);
-        node.unwrap_or(if self.sizes.len() > 1 || last > MOST[1] { last.min(MOST[1]) } else { last })
+    /// Number of boxes in a row: the ranks of the innermost axis, or as many as fit.
+    fn columns(&self) -> usize {
+        self.sizes.last().copied().unwrap_or(1).min(MOST[1])
     }
 }
 
@@ -83,11 +77,7 @@ fn sheet(grids: &[RankGrid], columns: usize, words: &impl Fn(usize) -> String) -
     for (number, grid) in grids.iter().enumerate() {
         let top = each * number as f64;
         if number > 0 {
-            picture.add(&format!(
-                r#"<text x="16" y="{:.1}" font-size="18" font-weight="bold">{}</text>"#,
-                top + 30.0,
-                grid.title
-            ));
+            picture.heading(top, &grid.title);
         }
         for (rank, place) in grid.places.iter().enumerate() {
             let outer = place.first().map_or(0.0, |(_, at)| *at as f64 / grid.sizes[0] as f64);

@@ -1,6 +1,6 @@
 //! Elements of every diagram: words, boxes and lines on a sheet under a title, as SVG.
 //!
-//! All text consists of names and numbers of this project, which need no escaping in XML.
+//! Words are escaped here, so callers pass them as they are.
 
 /// Colours of words, and of lines that other things stand on.
 pub(super) const INK: &str = "#1f2328";
@@ -20,13 +20,19 @@ impl Picture {
     pub(super) fn new([width, height]: [f64; 2], title: &str, lines: &[String]) -> Self {
         let mut new = Self(format!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}">
-<title>{title}</title>
+<title>{}</title>
 <rect width="100%" height="100%" fill="#ffffff"/>
-<text x="16" y="30" font-size="18" font-weight="bold">{title}</text>
-"##
+"##,
+            escaped(title)
         ));
+        new.heading(0.0, title);
         lines.iter().zip([52.0, 70.0, 88.0]).for_each(|(line, y)| new.text([16.0, y], "start", MUTED, line));
         new
+    }
+    /// Adds a title below this height.
+    pub(super) fn heading(&mut self, y: f64, words: &str) {
+        let (y, words) = (y + 30.0, escaped(words));
+        self.add(&format!(r#"<text x="16" y="{y}" font-size="18" font-weight="bold">{words}</text>"#));
     }
     /// Adds an element.
     pub(super) fn add(&mut self, element: &str) {
@@ -55,6 +61,17 @@ impl Picture {
     pub(super) fn line(&mut self, way: &str, stroke: &str, more: &str) {
         self.add(&format!(r#"<path d="M{way}" fill="none" stroke="{stroke}"{more}/>"#));
     }
+    /// Adds a line across an axis, between two heights, with its number below.
+    pub(super) fn upright(&mut self, x: f64, [top, bottom]: [f64; 2], number: &str) {
+        self.line(&format!("{x:.1} {:.1}V{:.1}", top - 4.0, bottom + 4.0), FAINT, "");
+        self.text([x, bottom + 18.0], "middle", MUTED, number);
+    }
+    /// Adds an entry of a legend: a box with a letter or none, and words. Returns the place of the next one.
+    pub(super) fn key(&mut self, [x, y]: [f64; 2], fill: &str, letter: &str, words: &str) -> f64 {
+        self.boxed([x, y, 20.0, 16.0], [fill, "", ""], INK, letter);
+        self.text([x + 26.0, y + 12.0], "start", MUTED, words);
+        x + 46.0 + 6.6 * words.chars().count() as f64
+    }
     /// Returns the text of the SVG file.
     pub(super) fn file(mut self) -> String {
         self.add("</svg>");
@@ -63,7 +80,12 @@ impl Picture {
 }
 
 fn text([x, y]: [f64; 2], anchor: &str, fill: &str, words: &str) -> String {
-    format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{words}</text>"#)
+    format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{}</text>"#, escaped(words))
+}
+
+/// Words as the text of XML or HTML.
+pub(crate) fn escaped(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The least of 1, 2 and 5 times a power of ten that is at least `nearest`.

@@ -136,14 +136,12 @@ impl Timeline {
     }
     /// Lightness of a cell's background: a rank's first chunk is lightest.
     fn lightness(&self, cell: Cell) -> f64 {
-        let (chunk, others) = (usize::from(cell.of.chunk) / self.plan.ranks, self.plan.chunks.max(2) - 1);
-        0.78 - 0.3 * chunk as f64 / others as f64
+        0.78 - 0.3 * self.depth(cell)
     }
-    /// Height at which a cell's box has the bar of its chunk, from 0 at its top to 1; `None` if ranks have
-    /// one chunk each.
-    fn mark(&self, cell: Cell) -> Option<f64> {
-        let (chunk, last) = (usize::from(cell.of.chunk) / self.plan.ranks, self.plan.chunks - 1);
-        (last > 0).then(|| chunk as f64 / last as f64)
+    /// Place of a cell's chunk among those of its rank, from 0, the first of the model, to 1.
+    fn depth(&self, cell: Cell) -> f64 {
+        let (chunk, others) = (usize::from(cell.of.chunk) / self.plan.ranks, self.plan.chunks.max(2) - 1);
+        chunk as f64 / others as f64
     }
     /// The longest time that divides all times; if times differ too much, the shortest time.
     fn tick(&self) -> f64 {

@@ -44,9 +44,7 @@ pub fn draw(title: &str, peak: f64, roofs: &[Roof], points: &[AxisPoint]) -> Str
     let mut picture = Picture::new([LEFT + SIZE[0] + RIGHT, TOP + SIZE[1] + BOTTOM], title, &[line]);
     let bottom = y_of(10f64.powf(low));
     for decade in from as i32..=to as i32 {
-        let x = x_of(10f64.powi(decade));
-        picture.line(&format!("{x:.1} {TOP:.1}V{bottom:.1}"), FAINT, "");
-        picture.text([x, bottom + 20.0], "middle", MUTED, &power(decade));
+        picture.upright(x_of(10f64.powi(decade)), [TOP, bottom], &power(decade));
     }
     for decade in low as i32..=peak.log10().floor() as i32 {
         let y = y_of(10f64.powi(decade));

@@ -1,5 +1,5 @@
 //! A measured step: a row for each rank from left to right, coloured by what it does, hatched while it waits.
-use super::picture::{FAINT, HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
+use super::picture::{HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
 use comm::{Event, TimeUse, TraceRun};
 use std::time::Duration;
 use tensor::KernelKind;
@@ -80,17 +80,14 @@ pub fn draw(run: &TraceRun) -> Option<String> {
         }
     }
     for ms in round_numbers([0.0, 1e3 * span], 1e3 * span / NUMBERS) {
-        let x = LEFT + ms / (1e3 * span) * WIDE as f64;
-        picture.line(&format!("{x:.1} {TOP}V{bottom}"), FAINT, "");
-        picture.text([x, bottom + 14.0], "middle", MUTED, &format!("{ms}"));
+        picture.upright(LEFT + ms / (1e3 * span) * WIDE as f64, [TOP, bottom], &ms.to_string());
     }
     picture.text([right, bottom + 32.0], "end", MUTED, "ms");
-    for (at, words) in USES.iter().map(|(words, _)| *words).chain(["waits for others"]).enumerate() {
-        let (x, y) = (LEFT + 190.0 * at as f64, bottom + 42.0);
-        let fill = USES.get(at).map_or(WAITS.into(), |(_, hue)| shade(*hue, 0.62));
-        picture.rect([x, y, 16.0, 12.0], &fill);
-        picture.text([x + 22.0, y + 10.0], "start", MUTED, words);
+    let mut x = LEFT;
+    for (words, hue) in USES {
+        x = picture.key([x, bottom + 42.0], &shade(hue, 0.62), "", words);
     }
+    picture.key([x, bottom + 42.0], WAITS, "", "waits for others");
     Some(picture.file())
 }
 

@@ -1,5 +1,5 @@
 //! A rank's step as two tracks: kernels above, calls below, at the times that a machine's file predicts.
-use super::picture::{FAINT, HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
+use super::picture::{HATCH, INK, Picture, WAITS, round_numbers, shade};
 use comm::Op;
 use plan::Part;
 use plan::clock::time;
@@ -35,9 +35,7 @@ pub fn draw(title: &str, lines: &[String], spans: &[RankSpan]) -> String {
     let mut picture = Picture::new([LEFT + WIDE + 24.0, bottom + BOTTOM], title, lines);
     picture.add(HATCH);
     for seconds in round_numbers([0.0, end * 1e6], end * 1e6 / 10.0) {
-        let x = LEFT + seconds / 1e6 * scale;
-        picture.line(&format!("{x:.1} {:.1}V{:.1}", TOP - 4.0, bottom + 4.0), FAINT, "");
-        picture.text([x, bottom + 18.0], "middle", MUTED, &time(seconds / 1e6));
+        picture.upright(LEFT + seconds / 1e6 * scale, [TOP, bottom], &time(seconds / 1e6));
     }
     let mut seen: Vec<(&str, f64)> = Vec::new();
     for (row, name) in ["kernels", "calls"].into_iter().enumerate() {
@@ -58,11 +56,8 @@ pub fn draw(title: &str, lines: &[String], spans: &[RankSpan]) -> String {
     }
     let mut x = LEFT;
     for (words, hue) in seen {
-        picture.rect([x, bottom + 40.0, 16.0, 16.0], &shade(hue, 0.66));
-        picture.text([x + 22.0, bottom + 52.0], "start", MUTED, words);
-        x += 40.0 + 6.6 * words.len() as f64;
+        x = picture.key([x, bottom + 40.0], &shade(hue, 0.66), "", words);
     }
-    picture.rect([x, bottom + 40.0, 24.0, 16.0], WAITS);
-    picture.text([x + 30.0, bottom + 52.0], "start", MUTED, "the rank waits");
+    picture.key([x, bottom + 40.0], WAITS, "", "the rank waits");
     picture.file()
 }

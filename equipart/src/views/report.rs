@@ -3,6 +3,7 @@
 //! that is stopped leaves a page that says so.
 use super::plot::{Points, picture};
 use super::view::{RunView, ViewContext, ViewInfo};
+use crate::draw::picture::escaped;
 use parallel::Result;
 use parallel::measure::median_and_spread;
 use run::event::{Curve, RunEvent, RunRecord};
@@ -182,11 +183,6 @@ fn tabled(heads: &[String], rows: &[Vec<String>]) -> String {
 
 fn drawn(title: &str, svg: &str) -> String {
     format!("<figure>\n{svg}<figcaption>{}</figcaption></figure>\n", escaped(title))
-}
-
-/// Words as the text of HTML.
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ fn what_no_picture_shows_is_refused() {
         ("draw matrices --ranks 5", "--ranks is 5; the picture has 2 to 4"),
         ("draw block --layout dp=2", "dp=2 is more than tensor ranks; the picture is of tp=N or tp=N,sp"),
         ("draw block --layout tp=2,recompute", "tp=2,recompute is more than tensor ranks"),
+        ("draw block --layout recompute", "recompute is more than tensor ranks"),
         ("draw memory --layout tp=3", "tp=3 does not fit 4 query heads and 2 KV heads: tp can be 1, 2 or 4"),
         ("draw memory --layout dp=16", "a microbatch of 8 sequences cannot be dealt over dp=16"),
         ("draw time --layout pp=2", "pp=2 has stages, whose times `schedule` draws"),

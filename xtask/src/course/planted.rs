@@ -1,6 +1,6 @@
 //! `cargo xtask course bug`: the last exercise of the course. A trainer has a bug of a real system; the
 //! reader finds the first wrong tensor by `diff`, and then the file.
-use crate::museum::{ScratchCopy, copy};
+use crate::museum::{ScratchCopy, copy, labels};
 use crate::{TaskResult, cargo, root};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub(crate) fn trainer(number: Option<&str>) -> TaskResult {
             Err(why) => return Ok(refuse(&why)),
         },
     };
-    let (scratch, _) = copy()?;
+    let scratch = copy()?;
     let folder = scratch.target.join("course");
     let program = build(&scratch, &folder)?;
     let script = folder.join(format!("trainer-{number}"));
@@ -79,7 +79,7 @@ pub(crate) fn answer(number: &str, file: &str) -> TaskResult {
             "{file:?} is no file of the repository; wanted a path such as layers/src/linear/column.rs."
         )));
     }
-    let (_, labels) = copy()?;
+    let labels = labels()?;
     let label =
         labels.iter().find(|label| label.exhibit == exhibit.to_string()).ok_or("the exhibit is missing.")?;
     let patch = fs::read_to_string(root().join(&label.path));
@@ -99,8 +99,7 @@ pub(crate) fn answer(number: &str, file: &str) -> TaskResult {
 
 /// Checks that `diff` finds each bug under its layout, and none without.
 pub(crate) fn check() -> TaskResult {
-    let (scratch, _) = copy()?;
-    let scratch = &scratch;
+    let scratch = &copy()?;
     let folder = scratch.target.join("course");
     let program = build(scratch, &folder)?;
     let run = |on: &str, arguments: &[&str]| {

@@ -40,7 +40,7 @@ pub(crate) fn anchors(markdown: &str) -> Vec<String> {
 }
 
 /// Returns the lines outside fenced code, each with its number.
-fn prose(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn prose(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fence: Option<&str> = None;
     markdown.lines().enumerate().filter_map(move |(at, line)| {
         let mark = ["```", "~~~"].into_iter().find(|mark| line.trim_start().starts_with(mark));

@@ -2,7 +2,7 @@
 //! while the rank waits between its first and its last cell. A long step is folded into bands of equal time,
 //! below each other.
 use super::{Ran, Timeline, hue, label, short};
-use crate::draw::picture::{FAINT, HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
+use crate::draw::picture::{HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
 use parallel::step::{Cell, PassKind, Plan, Task};
 
 /// Sizes, in user units.
@@ -109,8 +109,9 @@ fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64;
         let gap = if width > 4.0 { 1.0 } else { 0.0 };
         let words = if labelled == Some(n) { &*words } else { "" };
         picture.boxed([x, y, width - gap, BOX], [&fill, "", &tip], ink, words);
-        if let Some(down) = timeline.mark(ran.cell) {
-            picture.rect([x, y + down * (BOX - MARK), width - gap, MARK], &shade(hue(ran.cell.act), 0.25));
+        if timeline.plan.chunks > 1 {
+            let down = timeline.depth(ran.cell) * (BOX - MARK);
+            picture.rect([x, y + down, width - gap, MARK], &shade(hue(ran.cell.act), 0.25));
         }
     }
 }
@@ -139,11 +140,9 @@ fn axis(picture: &mut Picture, span: f64, fold: &Fold, band: usize) {
     let ([from, to], top) = (fold.times(band), TOP + band as f64 * fold.height);
     let bottom = top + fold.height - AXIS;
     for time in round_numbers([from, to.min(span)], 48.0 / fold.scale) {
-        let x = LEFT + (time - from) * fold.scale;
-        picture.line(&format!("{x:.1} {:.1}V{:.1}", top - 4.0, bottom + 5.0), FAINT, "");
-        picture.text([x, bottom + 20.0], "middle", MUTED, &short(time).to_string());
+        picture.upright(LEFT + (time - from) * fold.scale, [top, bottom], &short(time).to_string());
     }
-    picture.text([LEFT - 12.0, bottom + 20.0], "end", MUTED, "time");
+    picture.text([LEFT - 12.0, bottom + 18.0], "end", MUTED, "time");
 }
 
 /// Draws the acts that occur, each in the colours of a rank's chunks, and the hatching.
@@ -166,10 +165,8 @@ fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
         picture.text([x + 6.0, y], "start", MUTED, &what);
         x += 30.0 + 6.2 * what.len() as f64;
     }
-    picture.rect([x, y - 12.0, 24.0, 16.0], WAITS);
-    picture.text([x + 30.0, y], "start", MUTED, "waits");
-    picture.rect([x + 78.0, y - 8.0, 24.0, 10.0], MUTED);
-    picture.text([x + 108.0, y], "start", MUTED, "saved activations");
+    x = picture.key([x, y - 12.0], WAITS, "", "waits");
+    picture.key([x, y - 12.0], MUTED, "", "saved activations");
     if chunks > 1 {
         let words = "the darker, and the lower its bar, the later the chunk of the model";
         picture.text([LEFT, y + 20.0], "start", MUTED, words);
