@@ -13,6 +13,7 @@ pub(crate) fn run(names: &[&str]) -> TaskResult {
         ["bug", number, file] => return planted::answer(number, file),
         _ => {}
     }
-    let judge = cargo().args(["run", "--package", "exercises", "--"]).args(names).status();
+    let judge =
+        cargo().args(["run", "--package", "exercises", "--example", "course", "--"]).args(names).status();
     judge.map(code).map_err(|why| format!("cargo cannot be started ({why})."))
 }

@@ -1,5 +1,5 @@
-//! `exercises`: lists the exercises with what is solved. `exercises NAME`: judges one; exits with 1 unless
-//! it is solved.
+//! `course`: lists the exercises with what is solved. `course NAME`: judges one; exits with 1 unless it is
+//! solved.
 use exercises::check::Verdict;
 use exercises::{ALL, Exercise};
 use std::process::ExitCode;

@@ -207,7 +207,7 @@ fn words_follow(line: &str, word: &str, next: &[&str]) -> bool {
     })
 }
 
-fn metadata() -> Value {
+pub(crate) fn metadata() -> Value {
     let list = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo).args(list).current_dir(root()).output().expect("cargo runs");
