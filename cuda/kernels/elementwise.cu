@@ -1,7 +1,7 @@
 // Elementwise kernels: sums, copies, activations, dropout, rotations. A thread moves 16 bytes at once where
 // rows are aligned.
 #include "dropout.cuh"
-#include "row.cuh"
+#include "rotary.cuh"
 
 // y = f(x, row) for PIECES pieces of N adjacent elements: the first, then every `step`-th. A row has `per`
 // pieces; `per` is 0 if everything is one row. All pieces are loaded before any is used, so that the loads
@@ -232,42 +232,5 @@ __device__ void dropout(View<T> x, List tokens, u64 first, Dropout dropout) {
 }
 BOTH(dropout, PARAMS(View<T> x, List tokens, u64 first, Dropout terms), x, tokens, first, terms)
 
-// Rotates every head of x[B, heads·dim]: its halves (a, b) of an even dim become (a·cos − b·sin, a·sin +
-// b·cos). One block per row; a thread keeps its angles, table[position, cos | sin], for head after head.
-// `back` rotates in the opposite direction.
-template <int N, class T>
-__device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 heads, u32 dim, float sign) {
-    u32 half = dim / 2, pieces = half / N, per = min(pieces, blockDim.x), at_once = blockDim.x / per;
-    if (threadIdx.x / per >= at_once) return;
-    for (u32 piece = threadIdx.x % per; piece < pieces; piece += per) {
-        float cos[N], sin[N], a[N], b[N], x[N], y[N];
-        load(cos, cosines + piece * N);
-        load(sin, cosines + half + piece * N);
-#pragma unroll 2
-        for (u32 head = threadIdx.x / per; head < heads; head += at_once) {
-            T* at = row + (u64)head * dim + piece * N;
-            load(a, at);
-            load(b, at + half);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                x[n] = a[n] * cos[n] - b[n] * (sign * sin[n]);
-                y[n] = a[n] * (sign * sin[n]) + b[n] * cos[n];
-            }
-            store(at, x);
-            store(at + half, y);
-        }
-    }
-}
-template <class T>
-__device__ void rotate(View<T> x, View<float> table, List tokens, u32 dim, u32 back) {
-    Place place = place_of(tokens, blockIdx.x);
-    if (!place.here || dim < 2) return;
-    T* row = x.at + blockIdx.x * x.row_stride;
-    const float* cosines = table.at + place.position * table.row_stride;
-    u32 heads = x.cols / dim;
-    float sign = back ? -1.0f : 1.0f;
-    bool lanes = dim % (2 * LANES<T>) == 0 && by_lanes(x) && by_lanes(table);
-    if (lanes) rotate_row<LANES<T>>(row, cosines, heads, dim, sign);
-    else rotate_row<1>(row, cosines, heads, dim, sign);
-}
 BOTH(rotate, PARAMS(View<T> x, View<float> table, List tokens, u32 dim, u32 back), x, table, tokens, dim, back)
+BOTH(put_rows, PARAMS(View<T> y, View<T> x, List segments), y, x, segments)

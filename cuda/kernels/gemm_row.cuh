@@ -4,26 +4,13 @@
 // On Hopper a block reads its first rows of B while the kernel before it still runs, and only then waits for
 // it: no launch leaves the memory idle. And a product takes small kernels along. Its blocks compute A from
 // what a norm or SwiGLU would read, each for itself, and add what a sum would add.
-// Source: NVIDIA, "CUDA C++ Programming Guide", section "Programmatic Dependent Launch and Synchronization".
 #pragma once
+#include "early.cuh"
 #include "product.cuh"
 #include "row.cuh"
 
 namespace row {
 const u32 EARLY = 4; // bit of `how`: no kernel that still runs writes to B
-
-// Lets the blocks of the next kernel begin, if it was launched to begin early.
-__device__ __forceinline__ void next_may_begin() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-// Waits until the kernels before this one have ended.
-__device__ __forceinline__ void wait_for_others() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 template <class T>
 struct Vector {
@@ -129,9 +116,9 @@ __device__ __forceinline__ void multiply(View<T> c, View<T> a, View<T> b, u32 ho
             for (int n = 0; n < ROWS; n++) x[i][n] = here ? read_once(at + n * b.row_stride) : uint4{0, 0, 0, 0};
         }
     };
-    next_may_begin();
+    early::next_may_begin();
     if (how & EARLY) read(0);
-    wait_for_others();
+    early::wait_for_others();
     if (!(how & EARLY)) read(0);
     const T* factor = a.at;
     if constexpr (Of::COMPUTED) {

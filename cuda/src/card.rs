@@ -15,7 +15,7 @@ use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
 use launch::Kernel;
 use queue::LaunchQueue;
-pub(crate) use queue::LaunchRules;
+pub(crate) use queue::{BeginsEarly, LaunchRules};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint};

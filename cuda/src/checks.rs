@@ -8,6 +8,7 @@ mod gemm;
 mod loss;
 mod norm;
 mod optimizer;
+mod rotary;
 mod router;
 mod top_k;
 
@@ -114,8 +115,11 @@ table! {
         "activations" activations [activate activate_backward]
         "swiglu" swiglu [swiglu swiglu_backward]
         "dropout" dropout [dropout]
-        "rotations" rotations [rotate]
         "empty matrices" nothing []
+    }
+    rotary {
+        "rotations" rotations [rotate]
+        "rows put to a cache" cached [put_rows]
     }
     gemm {
         "products" products [gemm gemm_wide gemm_packed]

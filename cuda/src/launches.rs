@@ -5,6 +5,7 @@ pub(crate) mod gemm;
 mod loss;
 mod norm;
 mod optimizer;
+pub(crate) mod rotary;
 mod router;
 pub(crate) mod row;
 
@@ -120,10 +121,18 @@ fn held<T: Copy>(argument: T, room: &mut ArgumentSpace) -> (*mut c_void, usize) 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Words {
-    at: u64,
-    len: u64,
+    pub(crate) at: u64,
+    pub(crate) len: u64,
 }
-arguments_of!(Words);
+// SAFETY: it is `repr(C)`, of scalars.
+unsafe impl Argument for Words {
+    fn bytes(&self, _: &mut ArgumentSpace) -> (*mut c_void, usize) {
+        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
+    }
+    fn touched(&self) -> NamedMemory {
+        NamedMemory::Bytes(self.at..self.at + 4 * self.len)
+    }
+}
 impl Words {
     /// No list, for an optional one.
     pub(crate) const NONE: Self = Self { at: 0, len: 0 };
@@ -140,8 +149,7 @@ unsafe impl Argument for Index<Gpu> {
         held(Words::from(self), room)
     }
     fn touched(&self) -> NamedMemory {
-        let Words { at, len } = self.into();
-        NamedMemory::Bytes(at..at + 4 * len)
+        Words::from(self).touched()
     }
 }
 

@@ -32,8 +32,10 @@ modules! { MODULES:
     "attention_hopper" (9, 0);
     "attention_hopper_backward" (9, 0);
     "attention_rows" (8, 0);
+    "attention_rows_hopper" (9, 0);
     "attention_cores_backward" (8, 0);
     "elementwise" (8, 0);
+    "rotary_hopper" (9, 0);
     "reduce" (8, 0);
     "gemm" (8, 0);
     "gemm_few" (8, 0);

@@ -23,6 +23,9 @@ macro_rules! every_kernel {
             fill(y: ViewMut<Self>, value: Self::Elem) = "fill", ElementWise => elementwise::fill(y, value);
             /// y = x, which may be transposed.
             copy(y: ViewMut<Self>, x: View<Self>) = "copy", ElementWise => elementwise::copy(y, x);
+            /// Copies the rows of each segment of x to rows of y: its first one to the row of its position.
+            put_rows(y: ViewMut<Self>, x: View<Self>, segments: &Index<Self::Place>)
+                = "put rows", ElementWise => elementwise::put_rows(y, x, segments.words());
             /// y = x, rounded to this dtype.
             narrow(y: ViewMut<Self>, x: View<Self::Wide>)
                 = "narrow", ElementWise => elementwise::each(y, x, |y, x| *y = Scalar::narrow(x));

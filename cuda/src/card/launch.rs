@@ -40,7 +40,7 @@ pub(crate) struct CardLaunch {
     pub(super) rules: &'static dyn LaunchRules,
     lines: Vec<ArgumentLine>, // each argument begins a line
     /// Memory that its arguments name; `None` if not all is known.
-    pub(super) touched: Option<Vec<Range<u64>>>,
+    pub(crate) touched: Option<Vec<Range<u64>>>,
 }
 
 /// Bytes of arguments, with the alignment that any of them has.

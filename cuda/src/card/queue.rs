@@ -31,6 +31,15 @@ pub(crate) trait LaunchRules: Sync {
 pub(super) struct NoRules;
 impl LaunchRules for NoRules {}
 
+/// Rules of kernels that wait themselves for the kernel before them.
+pub(crate) struct BeginsEarly;
+
+impl LaunchRules for BeginsEarly {
+    fn begins_early(&self, _launch: &CardLaunch) -> bool {
+        true
+    }
+}
+
 /// Launches of a card that are held, or that may still run.
 pub(super) struct LaunchQueue {
     held: Option<CardLaunch>,

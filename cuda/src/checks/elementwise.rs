@@ -109,22 +109,6 @@ pub(crate) fn dropout<D: SideKernels>(c: &mut Side<D>) {
     }
 }
 
-/// Checks even and odd dims, heads whose halves can be read by 16 bytes and others, more heads than a block
-/// takes at once.
-pub(crate) fn rotations<D: SideKernels>(c: &mut Side<D>) {
-    let part = |(row, len, position, sequence)| Segment { row, len, position, sequence };
-    let tokens = c.index(&[(0, 3, 4, 7), (3, 0, 0, 8), (3, 4, 0, 2)].map(part));
-    for [dim, heads] in [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]] {
-        let (table, cols) = (c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1)), dim * heads);
-        for ([more, at], back) in
-            [[0, 0], [16, 8], [3, 1]].into_iter().flat_map(|at| [(at, false), (at, true)])
-        {
-            let mut x = c.of([9, cols, cols + more, at], draw(2));
-            check!(c.rotate(x.to(), table.of(), &tokens, dim, back) => x 2.0); // of sums up to about 8
-        }
-    }
-}
-
 /// Checks matrices without elements, as a rank without a local part has: a card changes nothing.
 pub(crate) fn nothing<D: SideKernels>(c: &mut Side<D>) {
     let tokens = c.index::<Segment>(&[]);
@@ -145,6 +129,7 @@ pub(crate) fn nothing<D: SideKernels>(c: &mut Side<D>) {
             c.on.activate(y.part_mut(at), none, Activation::Relu);
             c.on.dropout(y.part_mut(at), &tokens, 0, &Dropout::new(0.5, 1, 1, "here"));
             c.on.rotate(y.part_mut(at), by.of(), &tokens, 2, false);
+            c.on.put_rows(y.part_mut(at), none, &tokens);
         }
         c.close("a matrix around an empty window", &y, 0.0);
         c.close("a sum of no elements", &sum, 0.0);

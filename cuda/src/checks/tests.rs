@@ -87,7 +87,7 @@ macro_rules! families {
         }
     };
 }
-families! { attention elementwise gemm loss norm optimizer router top_k }
+families! { attention elementwise gemm loss norm optimizer rotary router top_k }
 
 /// Set if checks are run in one order.
 const QUICK: &str = "EQUIPART_TWIN_QUICK";
@@ -107,7 +107,7 @@ fn child(family: &str, variables: &[(&str, &str)]) -> Output {
 
 /// A source, its right text, the same text where the bug may be (`BUG`: it is), and the family whose checks
 /// must fail.
-const BUGS: [[&str; 4]; 9] = [
+const BUGS: [[&str; 4]; 10] = [
     // A missing barrier: a warp reads what others have not written yet.
     [
         "row.cuh",
@@ -121,6 +121,13 @@ const BUGS: [[&str; 4]; 9] = [
         "x[n] += room[w * N + n];\n    __syncthreads();",
         "x[n] += room[w * N + n];\n    if (!BUG) __syncthreads();",
         "norm",
+    ],
+    // A missing barrier: the second search for a row overwrites what a warp still reads of the first.
+    [
+        "rotary_hopper.cu",
+        "dim, back);\n    __syncthreads();",
+        "dim, back);\n    if (!BUG) __syncthreads();",
+        "rotary",
     ],
     // A missing barrier: the first warp reads what all write, or all read what it writes.
     [

@@ -1,6 +1,6 @@
 //! Launches of `attention.cu` and `attention_backward.cu`.
 use super::{DropoutArgs, Launches, MatrixIn, MatrixOut, MatrixView, THREADS, boxes};
-use crate::card::{Argument, LaunchConfig, arguments_of};
+use crate::card::{Argument, BeginsEarly, LaunchConfig, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax};
@@ -176,8 +176,15 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         if count > 0 && rows <= 4 * count {
             let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
             let (splits, dim_word) = (splits as u32, dim as u32);
-            let kernel = self.wide_enough(by_width!("attention_rows"), dim);
-            self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum, &scratch, &splits]);
+            let arguments: [&dyn Argument; 11] =
+                [&a, spans, &q, &k, &v, &o, &out, &max, &sum, &scratch, &splits];
+            if self.has("attention_rows_hopper_256") {
+                let kernel = self.wide_enough(by_width!("attention_rows_hopper"), dim);
+                self.launch_under(&BeginsEarly, kernel, shape, &arguments);
+            } else {
+                let kernel = self.wide_enough(by_width!("attention_rows"), dim);
+                self.launch(kernel, shape, &arguments);
+            }
             if splits > 1 {
                 let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &dim_word];
                 self.launch("attention_join", warps(self.0, max.len()), &arguments);

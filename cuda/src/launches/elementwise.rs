@@ -75,18 +75,6 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.launch("dropout", across(&x), &arguments);
     }
 
-    pub(crate) fn rotate(
-        &self,
-        x: MatrixOut<S>,
-        table: MatrixIn<f32>,
-        tokens: &Index<Gpu>,
-        dim: usize,
-        back: bool,
-    ) {
-        let arguments: [&dyn Argument; 5] = [&x, &table, tokens, &(dim as u32), &u32::from(back)];
-        self.launch("rotate", across(&x), &arguments);
-    }
-
     /// Passes the activation as its number in the `enum` of `elementwise.cu`, which has the same order.
     pub(crate) fn activate(&self, h: MatrixOut<S>, x: MatrixIn<S>, f: Activation) {
         self.map("activate", &x, &[&h, &x, &(f as u32)]);

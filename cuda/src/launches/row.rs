@@ -59,11 +59,11 @@ pub(super) fn row_kernels(processors: usize, of: &Product) -> Option<([&'static 
 }
 
 /// Returns the bytes of an element of the kernel's dtype.
-fn bytes_of(launch: &CardLaunch) -> u64 {
+pub(super) fn bytes_of(launch: &CardLaunch) -> u64 {
     if launch.kernel.1 == "f32" { 4 } else { 2 }
 }
 
-fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
+pub(super) fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 

@@ -28,6 +28,13 @@ pub(super) fn copy<S: Scalar>(mut y: Out<S>, x: In<S>) {
     }
 }
 
+#[inline(always)]
+pub(super) fn put_rows<S: Scalar>(mut y: Out<S>, x: In<S>, segments: &[u32]) {
+    for of in entries::<Segment>(segments) {
+        (0..of.len).for_each(|i| y.row(of.position + i).copy_from_slice(x.row(of.row + i)));
+    }
+}
+
 /// Calls `f(y, x)` for every element of x and the element of y in its place; y may have more rows.
 #[inline(always)]
 pub(super) fn each<S: Scalar, T: Scalar>(mut y: Out<S>, x: In<T>, f: impl Fn(&mut S, T)) {

@@ -3,14 +3,20 @@ use super::handles::same;
 use super::{Split, filled, scatter_tokens, wide_along};
 use crate::{PassContext, Result, Rotary};
 use comm::Group;
-use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
+use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Segment, Span};
 use tensor::{Category, Device, Place, Scalar, Tensor, View, ViewMut};
 
-/// The parts of a fused `[Q | K | V]`.
-pub(super) fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
+/// The parts Q and `[K | V]` of a fused `[Q | K | V]`.
+pub(super) fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> [View<D>; 2] {
     let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
     assert_eq!(qkv.cols(), q + 2 * kv, "columns of [Q | K | V] for {heads:?}");
-    Qkv { q: qkv.take_cols(0, q), k: qkv.take_cols(q, kv), v: qkv.take_cols(q + kv, kv) }
+    [qkv.take_cols(0, q), qkv.take_cols(q, 2 * kv)]
+}
+
+/// Queries, and the keys and values of `[K | V]`.
+pub(super) fn with_keys<'a, D: Kernels>(q: View<'a, D>, kv: View<'a, D>) -> Qkv<'a, D> {
+    let [k, v] = halves(kv);
+    Qkv { q, k, v }
 }
 
 /// Scratch for spans of at most `keys` keys.
@@ -78,24 +84,17 @@ pub fn attention<D: Kernels>(
     attend: &Attend,
 ) -> (Split<D>, Split<D::Wide>) {
     let (axis, device) = (qkv.axis(), qkv.device());
-    let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
-    if let Some(kv) = kv {
-        (k, v) = memory(kv, attend.heads);
-    }
-    assert_eq!(k.rows(), cx.rows_of_parts(), "a key for every token");
+    let [q, own] = parts(qkv.share().view(), attend.heads);
+    let mut kv = kv.map_or(own, |kv| memory(kv, attend.heads));
+    assert_eq!(kv.rows(), cx.rows_of_parts(), "a key for every token");
     let (mut past, mut most) = (cx.past(), most_keys(cx.spans()));
     if let Some(past) = &mut past {
         let capacity = past.capacity;
-        let [keys, values] = &mut past.slot(block, device, [capacity, k.cols()]).stored;
-        for (b, t) in cx.parts().iter().enumerate() {
-            for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
-                let to = store.view_mut().take_rows(b * capacity + t.position, t.len);
-                device.copy(to, new.take_rows(t.row, t.len));
-            }
-        }
-        (k, v, most) = (keys.view(), values.view(), capacity);
+        let store = &mut past.slot(block, device, [capacity, kv.cols()]).stored;
+        device.put_rows(store.view_mut(), kv, cx.stored().on(device.place()));
+        (kv, most) = (store.view(), capacity);
     }
-    let (o, lse) = softmax(device, attend, (cx.spans(), most), Qkv { q, k, v });
+    let (o, lse) = softmax(device, attend, (cx.spans(), most), with_keys(q, kv));
     (Split::new(o, axis), Split::new(lse, axis))
 }
 
@@ -111,21 +110,20 @@ pub fn cross_attention<D: Kernels>(
     attend: &Attend,
 ) -> Result<(Split<D>, Split<D::Wide>)> {
     same(q.axis(), kv.axis())?;
-    let (k, v) = memory(kv, attend.heads);
-    let qkv = Qkv { q: q.share().view(), k, v };
+    let qkv = with_keys(q.share().view(), memory(kv, attend.heads));
     let (o, lse) = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
     Ok((Split::new(o, q.axis()), Split::new(lse, q.axis())))
 }
 
-fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> (View<'_, D>, View<'_, D>) {
+fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> View<'_, D> {
     assert_eq!(kv.shape()[1], 2 * heads.keys * heads.dim, "columns of [K | V] for {heads:?}");
-    halves(kv.share()).into()
+    kv.share().view()
 }
 
 /// The keys and the values of a matrix `[K | V]`.
-pub(super) fn halves<D: Kernels>(kv: &Tensor<D>) -> [View<'_, D>; 2] {
+fn halves<D: Kernels>(kv: View<D>) -> [View<D>; 2] {
     let n = kv.cols() / 2;
-    [0, n].map(|first| kv.view().take_cols(first, n))
+    [0, n].map(|first| kv.take_cols(first, n))
 }
 
 /// The softmax's backward. Recomputes the scores tile by tile, and adds to the gradients of queries, keys and
@@ -190,42 +188,36 @@ pub fn attention_backward<D: Kernels>(
     attend: &Attend,
     given: (&Split<D>, &Split<D::Wide>, &Split<D>),
 ) -> Result<Split<D>> {
-    let (device, of) = (qkv.device(), parts(qkv.share().view(), attend.heads));
+    let (device, [q, own]) = (qkv.device(), parts(qkv.share().view(), attend.heads));
     let given = (given.0.share(), given.1.share(), given.2.share());
-    let (cols, of_keys) = (of.q.cols(), of.k.cols());
+    let [cols, of_both] = [q, own].map(|of| of.cols());
     let mut past = cx.past();
     if kv.is_none() && past.is_none() {
         let mut dqkv = filled(device, Category::Activations, qkv.shape(), D::Elem::ZERO);
         let (dq, dkv) = dqkv.view_mut().split_cols(cols);
-        let (dk, dv) = dkv.split_cols(of_keys);
-        softmax_backward(device, (attend, cx.spans()), of, given, [dq, dk, dv]);
+        let (dk, dv) = dkv.split_cols(of_both / 2);
+        softmax_backward(device, (attend, cx.spans()), with_keys(q, own), given, [dq, dk, dv]);
         return Ok(Split::new(dqkv, qkv.axis()));
     }
     let wide = device.wide();
     let zero = |shape| filled(wide, Category::Activations, shape, <D::Wide as Device>::Elem::ZERO);
     let mut dq = zero([qkv.shape()[0], cols]);
-    let mut dkv = zero([cx.rows_of_parts(), 2 * of_keys]);
-    let (k, v) = kv.map_or((of.k, of.v), |(kv, _)| memory(kv, attend.heads));
+    let mut dkv = zero([cx.rows_of_parts(), of_both]);
     let (o, lse, d_o) = given;
     let (spans, saved) = ((attend, cx.spans()), (lse, &delta(attend, o, d_o), d_o));
     if let Some(past) = &mut past {
         let capacity = past.capacity;
-        let ([k, v], sums) = past.slot(block, device, [capacity, of_keys]).with_gradients();
-        let all = Qkv { q: of.q, k: k.view(), v: v.view() };
-        let [dk, dv] = sums.each_mut().map(Tensor::view_mut);
-        add_gradients(device, spans, all, saved, [dq.view_mut(), dk, dv]);
-        for (b, t) in cx.parts().iter().enumerate() {
-            for (first, sum) in [(0, &sums[0]), (of_keys, &sums[1])] {
-                let to = dkv.view_mut().take_rows(t.row, t.len).take_cols(first, of_keys);
-                wide.copy(to, sum.view().take_rows(b * capacity + t.position, t.len));
-            }
-        }
+        let (stored, sums) = past.slot(block, device, [capacity, of_both]).with_gradients();
+        let (dk, dv) = sums.view_mut().split_cols(of_both / 2);
+        add_gradients(device, spans, with_keys(q, stored.view()), saved, [dq.view_mut(), dk, dv]);
+        take_rows(wide, dkv.view_mut(), sums, cx.stored());
         if cx.pass().slice == 0 {
             past.free(block);
         }
     } else {
-        let (dk, dv) = dkv.view_mut().split_cols(of_keys);
-        add_gradients(device, spans, Qkv { q: of.q, k, v }, saved, [dq.view_mut(), dk, dv]);
+        let kv = kv.map_or(own, |(kv, _)| memory(kv, attend.heads));
+        let (dk, dv) = dkv.view_mut().split_cols(of_both / 2);
+        add_gradients(device, spans, with_keys(q, kv), saved, [dq.view_mut(), dk, dv]);
     }
     if let Some((_, group)) = kv {
         dkv = scatter_tokens(cx, dkv, group)?;
@@ -235,6 +227,18 @@ pub fn attention_backward<D: Kernels>(
     device.narrow(of_queries, dq.view());
     device.narrow(rest, dkv.view());
     Ok(Split::new(dqkv, qkv.axis()))
+}
+
+/// Copies the rows that [`put_rows`](Kernels::put_rows) put to a cache's sums back: y's rows become those.
+pub(super) fn take_rows<D: Kernels>(
+    device: &D,
+    mut y: ViewMut<D>,
+    sums: &Tensor<D>,
+    rows: &Indexed<Segment, D::Place>,
+) {
+    for of in rows.list() {
+        device.copy(y.again().take_rows(of.row, of.len), sums.view().take_rows(of.position, of.len));
+    }
 }
 
 /// The gradients of [`cross_attention`]: of the queries, and of the memory's `[K | V]`.
@@ -250,11 +254,10 @@ pub fn cross_attention_backward<D: Kernels>(
 ) -> Result<[Split<D>; 2]> {
     same(q.axis(), kv.axis())?;
     let (axis, device) = (q.axis(), q.device());
-    let (k, v) = memory(kv, attend.heads);
     let zero = |of: &Split<D>| filled(device, Category::Activations, of.shape(), D::Elem::ZERO);
     let (mut dq, mut dkv) = (zero(q), zero(kv));
-    let (dk, dv) = dkv.view_mut().split_cols(k.cols());
-    let qkv = Qkv { q: q.share().view(), k, v };
+    let qkv = with_keys(q.share().view(), memory(kv, attend.heads));
+    let (dk, dv) = dkv.view_mut().split_cols(qkv.k.cols());
     let given = (o.share(), lse.share(), d_o.share());
     softmax_backward(device, (attend, cx.memory()), qkv, given, [dq.view_mut(), dk, dv]);
     Ok([Split::new(dq, axis), Split::new(dkv, axis)])

@@ -8,7 +8,9 @@
 //! ```
 //! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "`DistFlashAttn`", §3,
 //! arXiv:2310.03294.
-use super::attention::{add_gradients, delta, halves, most_keys, pairs, parts, scratch, softmax};
+use super::attention::{
+    add_gradients, delta, most_keys, pairs, parts, scratch, softmax, take_rows, with_keys,
+};
 use super::{Split, filled, wide_along};
 use crate::model::cx::hops::Hop;
 use crate::{PassContext, Result};
@@ -29,19 +31,17 @@ struct Travelling<D: Kernels> {
     coming: Option<Request<D>>,
 }
 
-/// Adds gradients of keys and values that came back, side by side, to the rows of `to` that were given away.
+/// Adds gradients of keys and values that came back to the rows of `to` that were given away.
 fn add_back<D: Kernels>(
     wide: &D::Wide,
     given: &[Range<usize>],
     back: &Tensor<D::Wide>,
-    to: [ViewMut<D::Wide>; 2],
+    mut to: ViewMut<D::Wide>,
 ) {
-    for (mut to, from) in to.into_iter().zip(halves(back)) {
-        let mut row = 0;
-        for of in given {
-            wide.add(to.again().take_rows(of.start, of.len()), from.take_rows(row, of.len()));
-            row += of.len();
-        }
+    let mut row = 0;
+    for of in given {
+        wide.add(to.again().take_rows(of.start, of.len()), back.view().take_rows(row, of.len()));
+        row += of.len();
     }
 }
 
@@ -99,27 +99,19 @@ impl<D: Kernels> AttentionRing<D> {
         Ok(Self { group: ranks.split(|rank| rank % block)?, block })
     }
     /// Starts to send the keys and values that a hop gives, and to receive those that it takes.
-    fn start(
-        &self,
-        [k, v]: [View<D>; 2],
-        device: &D,
-        hop: &Hop<D::Place>,
-        h: usize,
-    ) -> Result<Travelling<D>> {
-        let (n, tag) = (k.cols(), Tag::new("keys", h));
+    fn start(&self, kv: View<D>, device: &D, hop: &Hop<D::Place>, h: usize) -> Result<Travelling<D>> {
+        let (cols, tag) = (kv.cols(), Tag::new("keys", h));
         let rows = hop.give.iter().map(Range::len).sum();
         let send = || {
-            let (mut all, mut row) = (Tensor::empty(device, Category::Activations, rows, 2 * n), 0);
+            let (mut all, mut row) = (Tensor::empty(device, Category::Activations, rows, cols), 0);
             for of in &hop.give {
-                for (first, from) in [(0, k), (n, v)] {
-                    let to = all.view_mut().take_rows(row, of.len()).take_cols(first, n);
-                    device.copy(to, from.take_rows(of.start, of.len()));
-                }
+                let to = all.view_mut().take_rows(row, of.len());
+                device.copy(to, kv.take_rows(of.start, of.len()));
                 row += of.len();
             }
             self.group.start_send(hop.to, all, tag)
         };
-        let coming = || self.group.start_receive(device, hop.from, hop.take, 2 * n, tag);
+        let coming = || self.group.start_receive(device, hop.from, hop.take, cols, tag);
         let sent = (rows > 0).then(send).transpose()?;
         Ok(Travelling { sent, coming: (hop.take > 0).then(coming).transpose()? })
     }
@@ -136,36 +128,30 @@ impl<D: Kernels> AttentionRing<D> {
         attend: &Attend,
     ) -> Result<(Split<D>, Split<D::Wide>)> {
         let (axis, device, hops) = (qkv.axis(), qkv.device(), cx.hops(self.block, attend.mask));
-        let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
+        let [q, mut kv] = parts(qkv.share().view(), attend.heads);
         let mut past = cx.past();
         if let Some(past) = &mut past {
             let room = past.room_of(self.block, self.group.rank());
-            let [keys, values] = &mut past.slot(slot, device, [room, k.cols()]).stored;
-            for (from, to) in &hops.stored {
-                for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
-                    let new = new.take_rows(from.start, from.len());
-                    device.copy(store.view_mut().take_rows(*to, from.len()), new);
-                }
-            }
-            (k, v) = (keys.view(), values.view());
+            let store = &mut past.slot(slot, device, [room, kv.cols()]).stored;
+            device.put_rows(store.view_mut(), kv, hops.stored.on(device.place()));
+            kv = store.view();
         }
         let mut run = if cx.decodes() {
             let queries = self.group.all_gather_v(&copied(device, q), &hops.queries)?;
             let mut run = Running::new(device, queries.rows(), attend);
-            take_in(device, attend, &hops.shared, Qkv { q: queries.view(), k, v }, &mut run);
+            take_in(device, attend, &hops.shared, with_keys(queries.view(), kv), &mut run);
             self.merged(device, &hops.queries, run, attend)?
         } else if let [own] = &hops.list[..] {
             let spans = (&own.spans, most_keys(&own.spans));
-            let (o, lse) = softmax(device, attend, spans, Qkv { q, k, v });
+            let (o, lse) = softmax(device, attend, spans, with_keys(q, kv));
             return Ok((Split::new(o, axis), Split::new(lse, axis)));
         } else {
             let (mut run, mut coming) = (Running::new(device, q.rows(), attend), None);
             for (h, hop) in hops.list.iter().enumerate() {
                 let arrived = coming.take().map_or(Ok(None), Travelling::arrive)?;
-                coming =
-                    hops.list.get(h + 1).map(|hop| self.start([k, v], device, hop, h + 1)).transpose()?;
-                let [k, v] = arrived.as_ref().map_or([k, v], halves);
-                take_in(device, attend, &hop.spans, Qkv { q, k, v }, &mut run);
+                coming = hops.list.get(h + 1).map(|hop| self.start(kv, device, hop, h + 1)).transpose()?;
+                let kv = arrived.as_ref().map_or(kv, Tensor::view);
+                take_in(device, attend, &hop.spans, with_keys(q, kv), &mut run);
             }
             run
         };
@@ -217,8 +203,8 @@ impl<D: Kernels> AttentionRing<D> {
     ) -> Result<Split<D::Wide>> {
         let (device, hops) = (qkv.device(), cx.hops(self.block, attend.mask));
         let (wide, zero) = (device.wide(), <D::Wide as Device>::Elem::ZERO);
-        let Qkv { q, mut k, mut v } = parts(qkv.share().view(), attend.heads);
-        let cols = k.cols();
+        let [q, mut kv] = parts(qkv.share().view(), attend.heads);
+        let cols = kv.cols();
         let mut dqkv = filled(wide, Category::Activations, qkv.shape(), zero);
         let delta = delta(attend, o.share(), d_o.share());
         let mut past = cx.past();
@@ -227,49 +213,43 @@ impl<D: Kernels> AttentionRing<D> {
         if let Some(past) = &mut past {
             let room = past.room_of(self.block, self.group.rank());
             let (stored, sums) = past.slot(slot, device, [room, cols]).with_gradients();
-            [k, v] = stored.each_ref().map(Tensor::view);
+            kv = stored.view();
             cached = Some(sums);
         }
         let (mut coming, mut returning): (Option<Travelling<D>>, Option<(usize, Travelling<D::Wide>)>) =
             (None, None);
         for (h, hop) in hops.list.iter().enumerate() {
             let arrived = coming.take().map_or(Ok(None), Travelling::arrive)?;
-            coming = hops.list.get(h + 1).map(|hop| self.start([k, v], device, hop, h + 1)).transpose()?;
+            coming = hops.list.get(h + 1).map(|hop| self.start(kv, device, hop, h + 1)).transpose()?;
             let mut of_arrived =
                 arrived.as_ref().map(|kv| filled(wide, Category::Activations, kv.shape(), zero));
-            let [k, v] = arrived.as_ref().map_or([k, v], halves);
-            let [dk, dv] = match (&mut of_arrived, &mut cached) {
-                (Some(d), _) => d.view_mut().split_cols(cols).into(),
-                (None, Some(sums)) => sums.each_mut().map(Tensor::view_mut),
-                (None, None) => own.again().split_cols(cols).into(),
+            let kv = arrived.as_ref().map_or(kv, Tensor::view);
+            let dkv = match (&mut of_arrived, &mut cached) {
+                (Some(of), _) => of.view_mut(),
+                (None, Some(sums)) => sums.view_mut(),
+                (None, None) => own.again(),
             };
             if !hop.spans.list().is_empty() {
-                let saved = (lse.share(), &delta, d_o.share());
-                let d = [dq.again(), dk, dv];
-                add_gradients(device, (attend, &hop.spans), Qkv { q, k, v }, saved, d);
+                let (dk, dv) = dkv.split_cols(cols / 2);
+                let (saved, d) = ((lse.share(), &delta, d_o.share()), [dq.again(), dk, dv]);
+                add_gradients(device, (attend, &hop.spans), with_keys(q, kv), saved, d);
             }
             let mut sum = |(h, back): (usize, Travelling<D::Wide>)| -> Result<()> {
                 let Some(back) = back.arrive()? else { return Ok(()) };
-                let to = match &mut cached {
-                    Some(sums) => sums.each_mut().map(Tensor::view_mut),
-                    None => own.again().split_cols(cols).into(),
-                };
+                let to = cached.as_mut().map_or_else(|| own.again(), |sums| sums.view_mut());
                 add_back::<D>(wide, &hops.list[h].give, &back, to);
                 Ok(())
             };
             returning.take().map_or(Ok(()), &mut sum)?;
             if h > 0 {
-                returning = Some((h, self.give_back((h, hop), of_arrived, (wide, 2 * cols))?));
+                returning = Some((h, self.give_back((h, hop), of_arrived, (wide, cols))?));
             }
             if h + 1 == hops.list.len() {
                 returning.take().map_or(Ok(()), &mut sum)?;
             }
         }
-        for (i, sum) in cached.iter().flat_map(|sums| sums.iter()).enumerate() {
-            for (rows, from) in &hops.stored {
-                let to = own.again().take_rows(rows.start, rows.len()).take_cols(i * cols, cols);
-                wide.copy(to, sum.view().take_rows(*from, rows.len()));
-            }
+        if let Some(sums) = cached {
+            take_rows(wide, own, sums, &hops.stored);
         }
         if let Some(mut past) = past.filter(|_| cx.pass().slice == 0) {
             past.free(slot);

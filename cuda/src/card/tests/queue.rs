@@ -1,6 +1,7 @@
 use super::*;
 use crate::card::{Argument, LaunchConfig, NamedMemory};
 use crate::launches::MatrixView;
+use crate::launches::rotary::RotaryRules;
 use crate::launches::row::RowRules;
 use crate::twin;
 use std::sync::Arc;
@@ -96,4 +97,55 @@ fn launches_merge_only_where_nothing_can_tell() {
     assert_eq!(merged(&product(&card, [z, y, b], 1), &sum(z, x)), None, "a product that adds");
     let twice = RowRules.merged(&card, &of(z, y), &sum(z, x)).unwrap();
     assert_eq!(merged(&twice, &sum(z, gain)), None);
+}
+
+/// A rotary embedding of `[Q | K | V]`'s first two parts, and the write of its last two to a cache.
+fn turn_and_put(card: &Card, x: MatrixView, [y, kv]: [MatrixView; 2], segments: u64) -> [CardLaunch; 2] {
+    let table = MatrixView { at: B, row_stride: 8, col_stride: 1, rows: 9, cols: 8 };
+    let list = |at| crate::launches::Words { at, len: 8 };
+    let bytes = |x: MatrixView| crate::launches::SizedMatrix(x, 2);
+    let turn = card.prepare(("rotate", "bf16"), SHAPE, &[&bytes(x), &table, &list(B + 4096), &8u32, &0u32]);
+    [
+        turn.under(&RotaryRules),
+        card.prepare(("put_rows", "bf16"), SHAPE, &[&bytes(y), &bytes(kv), &list(segments)]),
+    ]
+}
+
+/// Kills: a cache's write merged with a rotation, though it reads or overwrites what other blocks turn, or
+/// lists of either; a write that is not merged though it could be; rows of both that are not the same.
+#[test]
+fn a_rotation_writes_to_a_cache_what_its_own_blocks_turned() {
+    let Some(card) = card() else { return };
+    let merged = |x, y, kv, segments| {
+        let [held, next] = turn_and_put(&card, x, [y, kv], segments);
+        let both =
+            held.rules.may_merge(&card, &held).then(|| held.rules.merged(&card, &held, &next)).flatten();
+        both.map(|both| {
+            assert!(both.rules.begins_early(&both) && both.touched.as_ref().unwrap().len() == 6);
+            both.kernel.0
+        })
+    };
+    let (x, y, lists) = (at(A, 3, 32), at(C, 9, 32), D);
+    let in_x = |rows, cols| at(A + 2 * 16, rows, cols);
+    assert_eq!(merged(x, y, in_x(3, 32), lists), Some("rotate_put"));
+    assert_eq!(merged(x, y, in_x(3, 48), lists), Some("rotate_put"), "up to the end of a row");
+    assert_eq!(merged(x, y, at(5 << 20, 3, 32), lists), Some("rotate_put"), "keys elsewhere");
+    assert_eq!(merged(at(A, 1, 32), y, at(A + 2 * 16, 1, 49), lists), Some("rotate_put"), "one block");
+    let longer = MatrixView { row_stride: 128, ..in_x(3, 32) };
+    for (y, kv, segments) in [
+        (y, in_x(2, 32), lists),
+        (y, in_x(3, 49), lists),
+        (y, at(A + 2 * 64, 3, 32), lists),
+        (y, longer, lists),
+        (at(A + 2 * 32, 3, 32), in_x(3, 32), lists),
+        (at(B + 16, 3, 32), in_x(3, 32), lists),
+        (at(B + 4096, 3, 32), in_x(3, 32), lists),
+        (at(D, 9, 32), in_x(3, 32), lists),
+        (y, in_x(3, 32), A + 64),
+        (at(5 << 20, 3, 32), at((5 << 20) + 64, 3, 32), lists),
+    ] {
+        assert_eq!(merged(x, y, kv, segments), None);
+    }
+    let [held, _] = turn_and_put(&card, x, [y, x], lists);
+    assert!(RotaryRules.merged(&card, &held, &copy(&card, y, x)).is_none());
 }

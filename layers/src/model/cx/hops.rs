@@ -1,7 +1,7 @@
 //! Hops of a ring: which keys each member sends to each other, and which of its queries see them. A member is
 //! `block` consecutive context ranks, which have exchanged heads for tokens, or one rank. Keys that no query
 //! of a member sees do not travel to it.
-use kernels::{Indexed, Span};
+use kernels::{Indexed, Segment, Span};
 use std::ops::Range;
 use tensor::Place;
 
@@ -39,8 +39,8 @@ pub struct Hops<P: Place> {
     pub list: Vec<Hop<P>>,
     /// Number of queries of each member.
     pub queries: Vec<usize>,
-    /// Rows of this member's new keys: in the call, and in its cache.
-    pub stored: Vec<(Range<usize>, usize)>,
+    /// Rows of this member's new keys, and their positions in its cache.
+    pub stored: Indexed<Segment, P>,
     /// The queries of all members, one member after the other, and the keys that this member holds, if
     /// queries travel.
     pub shared: Indexed<Span, P>,

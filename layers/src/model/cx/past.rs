@@ -15,21 +15,19 @@ pub(crate) struct Past<D: Kernels> {
     slots: Vec<Option<BlockPast<D>>>, // by block
 }
 
-/// Keys and values of a block.
+/// Keys and values of a block, `[K | V]`.
 pub(crate) struct BlockPast<D: Kernels> {
-    pub(crate) stored: [Tensor<D>; 2],
-    gradients: Option<[Tensor<D::Wide>; 2]>,
+    pub(crate) stored: Tensor<D>,
+    gradients: Option<Tensor<D::Wide>>,
 }
 
 impl<D: Kernels> BlockPast<D> {
     /// Returns keys and values, and the sums of their gradients from later tokens.
-    pub(crate) fn with_gradients(&mut self) -> (&[Tensor<D>; 2], &mut [Tensor<D::Wide>; 2]) {
+    pub(crate) fn with_gradients(&mut self) -> (&Tensor<D>, &mut Tensor<D::Wide>) {
         let Self { stored, gradients } = self;
-        let zero = |of: &Tensor<D>| {
-            let zero = <D::Wide as Device>::Elem::ZERO;
-            filled(of.device().wide(), Category::Activations, of.shape(), zero)
-        };
-        (stored, gradients.get_or_insert_with(|| stored.each_ref().map(zero)))
+        let (wide, zero) = (stored.device().wide(), <D::Wide as Device>::Elem::ZERO);
+        let zeros = || filled(wide, Category::Activations, stored.shape(), zero);
+        (stored, gradients.get_or_insert_with(zeros))
     }
 }
 
@@ -49,8 +47,8 @@ impl<D: Kernels> Past<D> {
         if self.slots.len() <= block {
             self.slots.resize_with(block + 1, || None);
         }
-        let empty = |()| Tensor::empty(device, Category::KvCache, rows, cols);
-        let fresh = || BlockPast { stored: [(); 2].map(empty), gradients: None };
+        let empty = || Tensor::empty(device, Category::KvCache, rows, cols);
+        let fresh = || BlockPast { stored: empty(), gradients: None };
         self.slots[block].get_or_insert_with(fresh)
     }
     /// Frees the keys and values of a block.

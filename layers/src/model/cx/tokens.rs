@@ -22,6 +22,7 @@ pub(crate) struct Tokens<P: Place> {
     pub(super) of: Vec<usize>,           // index of the part, for each segment of queries
     pub(super) queries: Indexed<Segment, P>, // this rank's
     pub(super) spans: Indexed<Span, P>,
+    pub(super) stored: Indexed<Segment, P>, // rows of all ranks' new keys, their positions in the cache
     pub(super) memory: Indexed<Span, P>,
     memory_lengths: Vec<usize>,      // one per sequence, or empty
     pub(super) of_ranks: Vec<usize>, // lengths of the parts of all data ranks, if set
@@ -30,7 +31,7 @@ pub(crate) struct Tokens<P: Place> {
 
 impl<P: Place> Default for Tokens<P> {
     fn default() -> Self {
-        let (queries, spans, memory) = (Indexed::default(), Indexed::default(), Indexed::default());
+        let (queries, spans, stored) = (Indexed::default(), Indexed::default(), Indexed::default());
         let (shards, parts, of) = (TokenShards::WHOLE, Vec::new(), Vec::new());
         let (memory_lengths, of_ranks, parts_of) = (Vec::new(), Vec::new(), Vec::new());
         let (dealt, held, holders, hops) = (Vec::new(), Vec::new(), Vec::new(), RefCell::default());
@@ -46,7 +47,8 @@ impl<P: Place> Default for Tokens<P> {
             of,
             queries,
             spans,
-            memory,
+            stored,
+            memory: Indexed::default(),
             memory_lengths,
             of_ranks,
             parts_of,
@@ -203,9 +205,10 @@ impl<P: Place> Tokens<P> {
     pub(crate) fn place(&mut self, capacity: Option<usize>) {
         self.share_out();
         let (mut row, mut of_all, mut dealt) = (0, 0, self.dealt.iter().peekable());
-        let (queries, spans) = (self.queries.change(), self.spans.change());
+        let (queries, spans, stored) = (self.queries.change(), self.spans.change(), self.stored.change());
         queries.clear();
         spans.clear();
+        stored.clear();
         self.of.clear();
         for (b, part) in self.parts.iter_mut().enumerate() {
             part.row = of_all;
@@ -215,6 +218,7 @@ impl<P: Place> Tokens<P> {
                 Some(capacity) => {
                     let len = part.position + part.len;
                     assert!(len <= capacity, "{len} tokens do not fit a cache of {capacity}");
+                    stored.push(Segment { position: b * capacity + part.position, ..*part });
                     Segment { row: b * capacity, len, position: 0, sequence: part.sequence }
                 }
             };

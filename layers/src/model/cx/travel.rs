@@ -65,7 +65,7 @@ impl<D: Kernels> PassContext<D> {
         let shards = self.tokens.shards;
         let (members, me) = (shards.context_ranks() / block, shards.context_rank() / block);
         let queries: Vec<_> = (0..members).map(|member| self.queries_of(block, member)).collect();
-        let (own, stored) = (self.keys_of(block, me), self.stored(block, me));
+        let (own, stored) = (self.keys_of(block, me), self.stored_by(block, me));
         let hop = |h: usize| {
             let (to, from) = ((me + h) % members, (me + members - h) % members);
             if h == 0 {
@@ -125,19 +125,24 @@ impl<D: Kernels> PassContext<D> {
         }
         keys
     }
-    /// Returns the rows of a member's new keys in the call and in its cache.
-    fn stored(&self, block: usize, member: usize) -> Vec<(Range<usize>, usize)> {
+    /// Returns the rows of this call's keys, and their positions in the cache of a block.
+    pub(crate) fn stored(&self) -> &Indexed<Segment, D::Place> {
+        &self.tokens.stored
+    }
+    /// Returns the rows of a member's new keys, and their positions in its cache.
+    fn stored_by(&self, block: usize, member: usize) -> Indexed<Segment, D::Place> {
         let Some(rows) = self.past().map(|past| past.room_of(block, member)) else {
-            return Vec::new();
+            return Indexed::default();
         };
         let mut row = 0;
         let of_part = |part| {
             let own = self.tokens.dealt.iter().filter(|of| of.part == part && of.rank / block == member);
-            let new: usize = own.map(|of| of.len).sum();
-            row += new;
-            (row - new..row, part * rows + self.tokens.held_by(part, member * block..(member + 1) * block))
+            let len: usize = own.map(|of| of.len).sum();
+            row += len;
+            let held = self.tokens.held_by(part, member * block..(member + 1) * block);
+            Segment { row: row - len, len, position: part * rows + held, sequence: part }
         };
-        (0..self.parts().len()).map(of_part).filter(|(of, _)| !of.is_empty()).collect()
+        (0..self.parts().len()).map(of_part).collect::<Vec<_>>().into()
     }
     /// Returns the rows of a rank's tokens among the queries of this rank's member, of `block` ranks.
     pub(crate) fn rows_in_member(&self, block: usize, rank: usize) -> impl Iterator<Item = Range<usize>> {

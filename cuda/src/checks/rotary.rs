@@ -1,0 +1,55 @@
+//! Checks of `rotary.cuh`, and of one kernel that does both.
+use super::{Side, SideKernels, check, draw};
+use kernels::Segment;
+
+fn part((row, len, position, sequence): (usize, usize, usize, usize)) -> Segment {
+    Segment { row, len, position, sequence }
+}
+
+/// Checks even and odd dims, heads whose halves can be read by 16 bytes and others, more heads than a block
+/// takes at once.
+pub(crate) fn rotations<D: SideKernels>(c: &mut Side<D>) {
+    let tokens = c.index(&[(0, 3, 4, 7), (3, 0, 0, 8), (3, 4, 0, 2)].map(part));
+    for [dim, heads] in [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]] {
+        let (table, cols) = (c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1)), dim * heads);
+        for ([more, at], back) in
+            [[0, 0], [16, 8], [3, 1]].into_iter().flat_map(|at| [(at, false), (at, true)])
+        {
+            let mut x = c.of([9, cols, cols + more, at], draw(2));
+            check!(c.rotate(x.to(), table.of(), &tokens, dim, back) => x 2.0); // of sums up to about 8
+        }
+    }
+}
+
+/// Checks the places of rows in a cache with rows to spare: alone, and after a rotation of some of their
+/// columns. Kills: a row put before it is turned, or where another is; columns cut off, or taken from beside
+/// them; a rotation that is left out.
+pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
+    // Segments of one row and of several, in another order in the cache; rows 6 and 7 are padding.
+    let (tokens, to) = ([(0, 1, 5), (1, 3, 0), (4, 0, 2), (4, 2, 7)], [9, 3, 8, 0]);
+    let of = |i: usize, (row, len, position)| (part((row, len, position, i)), part((row, len, to[i], i)));
+    let (tokens, to): (Vec<_>, Vec<_>) = tokens.into_iter().enumerate().map(|(i, s)| of(i, s)).unzip();
+    let [tokens, to] = [tokens, to].map(|list| c.index(&list));
+    for (dim, [queries, keys], [more, at]) in
+        [(16, [3, 2], [0, 0]), (32, [2, 2], [16, 8]), (7, [1, 1], [3, 1]), (600, [1, 1], [0, 0])]
+    {
+        let (q, turned, all) = (queries * dim, (queries + keys) * dim, (queries + 2 * keys) * dim);
+        let table = c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1));
+        for rows in [8, 1] {
+            c.case = format!("{rows} rows of {all} columns");
+            let (mut x, kv) = (c.of([rows, all, all + more, at], draw(2)), [0, q, rows, all - q]);
+            let mut y = c.of([12, all - q, all + more, at], draw(3));
+            let (tokens, to) = if rows > 1 {
+                (tokens.clone(), to.clone())
+            } else {
+                (c.index(&[part((0, 1, 4, 0))]), c.index(&[part((0, 1, 11, 0))]))
+            };
+            check!(c.put_rows(y.to(), x.part(kv), &to) => y 0.0);
+            let mut z = c.of([12, all - q, all + more, at], draw(4));
+            c.on.rotate(x.part_mut([0, 0, rows, turned]), table.of(), &tokens, dim, false);
+            c.on.put_rows(z.to(), x.part(kv), &to);
+            c.close("what was turned", &x, 2.0);
+            c.close("what was put to a cache", &z, 2.0);
+        }
+    }
+}

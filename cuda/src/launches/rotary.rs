@@ -1,0 +1,68 @@
+//! Launches of `rotary.cuh`. On Hopper one kernel does the rotary embedding and the cache's write.
+use super::row::{bytes_of, meet};
+use super::{Launches, MatrixIn, MatrixOut, MatrixView, Words, across};
+use crate::card::{Argument, BeginsEarly, Card, CardLaunch, LaunchRules};
+use crate::gpu::Gpu;
+use std::ops::Range;
+use tensor::{Index, Scalar};
+
+impl<S: Scalar<Wide = f32>> Launches<'_, S> {
+    pub(crate) fn rotate(
+        &self,
+        x: MatrixOut<S>,
+        table: MatrixIn<f32>,
+        tokens: &Index<Gpu>,
+        dim: usize,
+        back: bool,
+    ) {
+        let arguments: [&dyn Argument; 5] = [&x, &table, tokens, &(dim as u32), &u32::from(back)];
+        self.launch_under(&RotaryRules, "rotate", across(&x), &arguments);
+    }
+
+    pub(crate) fn put_rows(&self, y: MatrixOut<S>, x: MatrixIn<S>, segments: &Index<Gpu>) {
+        self.launch("put_rows", across(&x), &[&y, &x, segments]);
+    }
+}
+
+/// Rules of a rotary embedding: it writes the keys that it turned to their cache, too.
+pub(crate) struct RotaryRules;
+
+/// The kernel that does both.
+const BOTH: &str = "rotate_put";
+
+impl LaunchRules for RotaryRules {
+    fn may_merge(&self, card: &Card, launch: &CardLaunch) -> bool {
+        card.has((BOTH, launch.kernel.1))
+    }
+
+    fn merged(&self, card: &Card, held: &CardLaunch, next: &CardLaunch) -> Option<CardLaunch> {
+        if next.kernel != ("put_rows", held.kernel.1) {
+            return None;
+        }
+        let ranges = |of: &CardLaunch| -> Option<[Range<u64>; 3]> { of.touched.clone()?.try_into().ok() };
+        let ([x, table, tokens], [y, kv, segments]) = (ranges(held)?, ranges(next)?);
+        let apart = |of: &Range<u64>, all: &[&Range<u64>]| all.iter().all(|other| !meet(of, other));
+        let (turned, given): (MatrixView, MatrixView) = (held.argument(card, 0), next.argument(card, 1));
+        // A row's block reads no row that another block turns.
+        let (stride, first) = (turned.row_stride, kv.start.wrapping_sub(x.start) / bytes_of(held));
+        let in_row = given.row_stride == stride && first.saturating_add(given.cols.into()) <= stride;
+        let fits = turned.rows == given.rows
+            && (turned.rows == 1 || in_row || apart(&x, &[&kv]))
+            && apart(&x, &[&table, &tokens, &segments])
+            && apart(&y, &[&x, &kv, &table, &tokens, &segments]);
+        fits.then(|| {
+            let arguments: [&dyn Argument; 8] = [
+                &turned,
+                &held.argument::<MatrixView>(card, 1),
+                &held.argument::<Words>(card, 2),
+                &held.argument::<u32>(card, 3),
+                &held.argument::<u32>(card, 4),
+                &next.argument::<MatrixView>(card, 0),
+                &given,
+                &next.argument::<Words>(card, 2),
+            ];
+            let both = card.prepare((BOTH, held.kernel.1), held.shape, &arguments);
+            both.under(&BeginsEarly).touching(held, next)
+        })
+    }
+}
