@@ -61,6 +61,7 @@ impl Checked for Gpu {
             run: gemm::with_others,
         },
         Check { family: "norm", name: "rms norm by hand", kernels: &[], run: norm::by_hand },
+        Check { family: "rotary", name: "a rotation and a cache's write", kernels: &[], run: rotary::as_one },
     ];
 }
 

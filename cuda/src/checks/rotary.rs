@@ -1,6 +1,9 @@
 //! Checks of `rotary.cuh`, and of one kernel that does both.
-use super::{Side, SideKernels, check, draw};
-use kernels::Segment;
+use super::{CheckOutcome, Side, SideKernels, check, draw};
+use crate::device::Cuda;
+use crate::gpu::Gpu;
+use kernels::{Indexed, Kernels, Segment};
+use tensor::{Bf16, Category, Device, Place, Real, Scalar, Tensor};
 
 fn part((row, len, position, sequence): (usize, usize, usize, usize)) -> Segment {
     Segment { row, len, position, sequence }
@@ -52,4 +55,43 @@ pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
             c.close("what was put to a cache", &z, 2.0);
         }
     }
+}
+
+/// Checks that a rotation and a cache's write have the same bits as one launch.
+pub(crate) fn as_one(gpu: &Gpu) -> CheckOutcome {
+    same_bits::<Cuda<f32>>(gpu)?;
+    same_bits::<Cuda<Bf16>>(gpu)
+}
+
+fn same_bits<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(gpu: &Gpu) -> CheckOutcome {
+    const DIM: usize = 64;
+    let (rows, of_queries, of_keys) = (5, 4 * DIM, 2 * DIM);
+    let list = |position| Indexed::from(vec![part((0, rows, position, 0))]).on(gpu).clone();
+    let (tokens, to) = (list(3), list(2));
+    let table = Tensor::from_fn(D::Wide::on(gpu), Category::Buffers, 9, DIM, |i| draw(1)(i) as f32);
+    let run = |alone: bool| {
+        let of = |seed, rows, cols| {
+            let number = |i| D::Elem::from_f64(draw(seed)(i));
+            Tensor::<D>::from_fn(D::on(gpu), Category::Buffers, rows, cols, number)
+        };
+        let (mut x, mut y) = (of(2, rows, of_queries + 2 * of_keys), of(3, 9, 2 * of_keys));
+        let before = gpu.card().launches();
+        let turned = x.view_mut().take_cols(0, of_queries + of_keys);
+        D::on(gpu).rotate(turned, table.view(), &tokens, DIM, false);
+        if alone {
+            gpu.settle();
+        }
+        D::on(gpu).put_rows(y.view_mut(), x.view().take_cols(of_queries, 2 * of_keys), &to);
+        gpu.settle();
+        let launches = gpu.card().launches() - before;
+        let bits =
+            [x, y].map(|x| x.read().expect("a card has values").into_iter().map(|x| x.to_f64().to_bits()));
+        (launches, bits.map(Iterator::collect::<Vec<_>>))
+    };
+    let ((alone, wanted), (together, seen)) = (run(true), run(false));
+    let launches = if gpu.card().has(("rotate_put", "f32")) { 1 } else { 2 };
+    if (alone, together) != (2, launches) {
+        return Err(format!("{together} launches, alone {alone}; wanted {launches} and 2"));
+    }
+    if seen == wanted { Ok(()) } else { Err("other bits than those of two launches".into()) }
 }
