@@ -8,12 +8,11 @@ mod gemm;
 mod loss;
 mod norm;
 mod optimizer;
+mod own;
 mod rotary;
 mod router;
 mod top_k;
 
-use crate::device::Cuda;
-use crate::gpu::Gpu;
 use kernels::{Indexable, Indexed, Kernels, OrderedKernels, every_kernel};
 use std::collections::VecDeque;
 use tensor::{
@@ -42,27 +41,6 @@ pub trait Checked: Place {
     type Narrow: OrderedKernels<Place = Self, Elem = Bf16, Wide = Self::Wide>;
     /// Checks that only this kind of card has.
     const OWN: &'static [Check<Self>];
-}
-
-impl Checked for Gpu {
-    type Wide = Cuda<f32>;
-    type Narrow = Cuda<Bf16>;
-    const OWN: &'static [Check<Self>] = &[
-        Check {
-            family: "gemm",
-            name: "every way to compute a product",
-            kernels: &[],
-            run: gemm::by_every_rung,
-        },
-        Check {
-            family: "gemm",
-            name: "products of one row and the kernels around them",
-            kernels: &[],
-            run: gemm::with_others,
-        },
-        Check { family: "norm", name: "rms norm by hand", kernels: &[], run: norm::by_hand },
-        Check { family: "rotary", name: "a rotation and a cache's write", kernels: &[], run: rotary::as_one },
-    ];
 }
 
 /// Makes the table of checks. Each kernel of the list stands in one row: a kernel without a row, or in two,
