@@ -1,5 +1,6 @@
 //! Every check on the driver's twin, and bugs that die there.
 use super::*;
+use crate::gpu::Gpu;
 use crate::{Card, twin};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
