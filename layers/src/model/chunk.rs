@@ -4,7 +4,7 @@ pub(crate) mod build;
 mod ends;
 
 use crate::model::part::{Block, Ticket};
-use crate::model::stage::{Half, Input, Output, StageRequest, listed, release, using};
+use crate::model::stage::{Half, Input, Output, StageRequest, release, using};
 use crate::ops::Stream;
 use crate::{Keeper, Layer, Params, PassContext, Result};
 use ends::Ends;
@@ -60,7 +60,7 @@ impl<D: Kernels> Chunk<D> {
             Input::Tokens(ids) if first && ends.embedding.is_some() => {
                 let _layer = cx.layer(EMBEDDING, Direction::Forward);
                 let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
-                let (x, ids) = using(keeper, (ends, Ends::of_embedding), false, run)?;
+                let (x, ids) = using(keeper, (ends, Ends::of_embedding), None, false, run)?;
                 (x, Some(ids))
             }
             Input::Rows(x) if first && let Some(region) = ends.rows => (Stream::cut(&x, region), None),
@@ -68,17 +68,14 @@ impl<D: Kernels> Chunk<D> {
             _ => panic!("the first chunk takes tokens or features, the others take activations"),
         };
         assert_eq!(cx.rows(), x.rows(), "an activation needs one row per token");
-        let blocks = &mut self.runs[run];
-        for i in 0..blocks.len() {
-            if let Some(next) = blocks.get_mut(i + 1).filter(|_| keeper.has_uses()) {
-                keeper.gather_ahead(&mut listed((next, Block::params)))?;
-            }
-            let block = &mut blocks[i];
-            let (y, s) = using(keeper, (block, Block::params), false, |block| block.forward(cx, x))?;
+        let mut blocks = &mut self.runs[run][..];
+        while let Some((block, rest)) = blocks.split_first_mut() {
+            let next = rest.first_mut();
+            let (y, s) = using(keeper, (block, Block::params), next, false, |block| block.forward(cx, x))?;
             if cx.keeps() {
                 kept.push(s);
             }
-            x = y;
+            (x, blocks) = (y, rest);
         }
         Ok((x, ids))
     }
@@ -100,7 +97,7 @@ impl<D: Kernels> Chunk<D> {
         let (name, wanted) =
             (ends.name.clone(), wanted.expect("the last chunk needs a request for loss or logits"));
         ends.lend();
-        let ended = using(keeper, (ends, Ends::of_head), false, |ends| {
+        let ended = using(keeper, (ends, Ends::of_head), None, false, |ends| {
             let layer = cx.layer(&name, Direction::Forward);
             let (output, saved) = ends.forward(cx, x, wanted)?;
             drop(layer);
@@ -187,18 +184,21 @@ impl<D: Kernels> Chunk<D> {
         if last && at_end {
             release(keeper, (ends, Ends::of_head), true)?;
         }
-        for (i, block) in self.runs[run].iter_mut().enumerate().rev() {
+        let mut blocks = &mut self.runs[run][..];
+        while let Some((block, before)) = blocks.split_last_mut() {
             let saved = saved.blocks.pop().expect("a block saved nothing");
-            let (dy, first) = (dx.take().expect(WANTED), run == 0 && i == 0 && ends.rows.is_some());
+            let (dy, first) =
+                (dx.take().expect(WANTED), run == 0 && before.is_empty() && ends.rows.is_some());
             let later = later.as_mut().map(|later| &mut later.blocks);
-            dx = using(keeper, (block, Block::params), last, |block| {
+            dx = using(keeper, (block, Block::params), before.last_mut(), last, |block| {
                 back(block, cx, saved, dy, !first, later)
             })?;
+            blocks = before;
         }
         self.room.push(saved.blocks);
         let dx = match saved.ids {
             None => dx,
-            Some(ids) => using(keeper, (ends, Ends::of_embedding), last, |ends| {
+            Some(ids) => using(keeper, (ends, Ends::of_embedding), None, last, |ends| {
                 let _layer = cx.layer(EMBEDDING, Direction::Backward);
                 let (_, pending) = ends.embedding().backward_input(cx, ids, dx.expect(WANTED))?;
                 match &mut later {
@@ -232,13 +232,18 @@ impl<D: Kernels> Chunk<D> {
         if last && at_end {
             release(keeper, (ends, Ends::of_head), true)?;
         }
-        for (block, pending) in self.runs[run].iter_mut().rev().zip(blocks) {
-            using(keeper, (block, Block::params), last, |block| block.backward_weight(cx, pending))?;
+        let mut left = &mut self.runs[run][..];
+        for pending in blocks {
+            let (block, before) = left.split_last_mut().expect("a block for each input half");
+            using(keeper, (block, Block::params), before.last_mut(), last, |block| {
+                block.backward_weight(cx, pending)
+            })?;
+            left = before;
         }
         if let Some(pending) = embedding {
             let _layer = cx.layer(EMBEDDING, Direction::Backward);
             let run = |ends: &mut Ends<D>| ends.embedding().backward_weight(cx, pending);
-            using(keeper, (ends, Ends::of_embedding), last, run)?;
+            using(keeper, (ends, Ends::of_embedding), None, last, run)?;
         }
         Ok(())
     }

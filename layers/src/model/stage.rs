@@ -76,16 +76,18 @@ pub(crate) fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Para
     all
 }
 
-/// Runs a module after its values are gathered, and releases it; `last` if no later use of the step adds to
-/// its gradients.
+/// Runs a module after its values are gathered, while those of the `next` one are, and releases it; `last` if
+/// no later use of the step adds to its gradients.
 pub(crate) fn using<D: Kernels, U, T>(
     keeper: &mut Keeper<D>,
     (unit, list): (&mut U, Lists<D, U>),
+    next: Option<&mut U>,
     last: bool,
     run: impl FnOnce(&mut U) -> Result<T>,
 ) -> Result<T> {
     if keeper.has_uses() {
         keeper.gather(&mut listed((unit, list)))?;
+        next.map_or(Ok(()), |next| keeper.gather_ahead(&mut listed((next, list))))?;
     }
     let outcome = run(unit)?;
     if keeper.has_uses() || last {
