@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::morphing;
 use crate::search::BEST;
 use crate::space::{WORK, divisions, variants};
-use crate::step::{ChunkKind, chunk_kind, ends_of_stage};
+use crate::step::{ChunkKind, chunk_kind, priced_ranks};
 use comm::Axis;
 use kernels::{Kernels, MetaOf};
 use layers::{Choice, Design, PassContext, TokenShards, ops};
@@ -111,14 +111,14 @@ pub fn time<D: Kernels>(
     Ok(GenerationTime { first: first.iter().sum(), seconds: parts.iter().sum(), parts, peak })
 }
 
-/// Returns the passes of the slower of the first and the last context rank of a stage.
+/// Returns the passes of the slowest of a stage's ranks that are priced.
 fn longest<D: Kernels>(
     of: (&Layout, usize),
     job: &GenerationJob,
     (stage, is_last): (usize, bool),
     machine: &Arc<Machine>,
 ) -> Result<StagePasses> {
-    let ranks = ends_of_stage(of.0, stage);
+    let ranks = priced_ranks(of.0, &job.design, stage).into_iter();
     let all = ranks.map(|rank| passes::<D>(of, job, (rank, is_last), machine)).collect::<Result<Vec<_>>>()?;
     let seconds = |(passes, _): &StagePasses| passes.iter().flatten().sum::<f64>();
     let peak = all.iter().map(|(_, peak)| *peak).max().unwrap_or(0);

@@ -83,7 +83,7 @@ impl StepTable {
         };
         let tries = (3..=2 * plan.ranks + 1).chain((3..=8).map(|times| times * plan.ranks));
         let few = tries.take_while(|few| *few < plan.microbatches).find(is_enough);
-        Ok(Self { few: few.unwrap_or(plan.microbatches).max(3), own, moves })
+        Ok(Self { few: few.unwrap_or(plan.microbatches), own, moves })
     }
 }
 
@@ -180,7 +180,7 @@ impl KnownPrices {
         let batch = self.batch(job, [sequences, few])?;
         batch.deals(&layout.tokens())?;
         let mut costs = Vec::new();
-        for rank in ends_of_stage(layout, stage) {
+        for rank in priced_ranks(layout, &job.design, stage) {
             let clock = StepClock::new(machine, layout.ranks() / plan.ranks);
             let lap = {
                 let clock = clock.clone();
@@ -195,12 +195,18 @@ impl KnownPrices {
     }
 }
 
-/// Returns the ranks of a stage that are priced: of its last data rank, which has the most sequences, the
-/// first and the last of those that share a sequence.
-pub(crate) fn ends_of_stage(layout: &Layout, stage: usize) -> impl Iterator<Item = usize> {
-    let [context, data] = [TokenShards::CONTEXT, TokenShards::SEQUENCES].map(|axis| layout.size(axis) - 1);
-    let at = move |cp| [(Axis::Pp, stage), (TokenShards::CONTEXT, cp), (TokenShards::SEQUENCES, data)];
-    [0, context].into_iter().take(1 + context.min(1)).map(move |cp| layout.rank_at(&at(cp)))
+/// Returns the ranks of a stage that are priced: of its last data rank, which has the most sequences, and
+/// where experts are dealt unevenly also of its first, which has the most of them: the first and the last of
+/// those that share a sequence.
+pub(crate) fn priced_ranks(layout: &Layout, design: &Design, stage: usize) -> Vec<usize> {
+    let data = layout.size(TokenShards::SEQUENCES) - 1;
+    let experts = design.shape().and_then(|shape| shape.experts);
+    let uneven = experts.is_some_and(|experts| !experts.count.is_multiple_of(layout.size(Axis::Ep)));
+    let context = layout.size(TokenShards::CONTEXT) - 1;
+    let of_data = [data, 0].into_iter().take(if uneven { 1 + data.min(1) } else { 1 });
+    let of_context = move |data| [0, context].map(|cp| (cp, data)).into_iter().take(1 + context.min(1));
+    let at = |(cp, data)| [(Axis::Pp, stage), (TokenShards::CONTEXT, cp), (TokenShards::SEQUENCES, data)];
+    of_data.flat_map(of_context).map(|of| layout.rank_at(&at(of))).collect()
 }
 
 /// Returns the operations of a step of the unsplit model, without recomputation.

@@ -7,7 +7,7 @@
 //!
 //! Moves of a kind, such as the input half of chunk 3, add the same for all microbatches but the first, which
 //! starts the sum of losses. A chunk's last backward is a kind of its own: it starts the sums of gradients.
-//! So a step of few microbatches shows what a step of many holds. Where each microbatch is an update, a step
+//! So a step of three or more microbatches shows what a step of many holds, but not what one of one holds. Where each microbatch is an update, a step
 //! holds most in the middle, when the pipeline is full: its peak is that of any longer one.
 use crate::session::{self, RankClock};
 use crate::step::simulate::{MemoryChange, peak};
@@ -40,8 +40,7 @@ type MoveKey = (ActionPhase, bool);
 type Watched<L> = (ActionPhase, [usize; 2], L);
 
 impl<L: Clone + 'static> MoveCosts<L> {
-    /// Measures a rank that trains on this batch, which must have three or more equal microbatches. `lap`
-    /// returns what `clock` has counted since the last call.
+    /// Measures a rank that trains on this batch, whose microbatches must be equal. `lap` returns what `clock` has counted since the last call.
     ///
     /// # Errors
     /// The error of a step, or if moves of a kind do not add the same.
@@ -159,8 +158,19 @@ fn keys(own: &[usize], moves: impl Iterator<Item = ActionPhase>) -> impl Iterato
     let mut before = HashSet::new();
     moves.map(move |at| {
         let kind = kind(own, at);
-        (kind, before.insert(kind))
+        (kind, before.insert(unless_last(kind)))
     })
+}
+
+/// The same move of a microbatch that is not the last: a last backward is also the first one, and starts its
+/// chunk's gradients, only if there is one microbatch.
+fn unless_last(at: ActionPhase) -> ActionPhase {
+    match at {
+        ActionPhase::Begin(Action::Run { cell, done, .. }) => {
+            ActionPhase::Begin(Action::Run { cell, last: false, done })
+        }
+        other => other,
+    }
 }
 
 /// The kind of a move: the same move for the first microbatch, with chunks counted on their rank, and any

@@ -2,6 +2,7 @@
 mod activations;
 mod calls;
 mod machines;
+mod peaks;
 mod texts;
 
 use comm::Axis;

@@ -56,7 +56,13 @@ fn few_microbatches_tell_what_many_hold_to_the_byte() {
             let (design, few) = ((*shape).into(), if word == "dualpipe-v" { 2 * ranks + 1 } else { 3 });
             let of = |rank| measure(&layout, rank, &design, &equal(few));
             let held: Vec<_> = (0..layout.ranks()).map(of).collect();
-            for many in [if few > 3 { few } else { 1 }, few + 1, 11] {
+            let one = (0..layout.ranks())
+                .map(|rank| held[rank].peak(*schedule, &layout.pipeline().plan(*ranks, 1)));
+            assert!(
+                one.into_iter().all(|peak| peak.is_err()),
+                "{layout}: one microbatch is its own first and last"
+            );
+            for many in [few, few + 1, 11] {
                 let plan = layout.pipeline().plan(*ranks, many);
                 let peaks: Vec<_> = held.iter().map(|held| held.peak(*schedule, &plan).unwrap()).collect();
                 assert_eq!(peaks, measured(&layout, &design, &equal(many)), "{layout}, {plan}");
