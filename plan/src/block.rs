@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::step::TrainingJob;
 use comm::Axis;
 use kernels::Kernels;
-use layers::{Choice, Design, Shape, TokenShards};
+use layers::{Blocks, Choice, Design, Experts, Shape, TokenShards};
 use parallel::price::MoveCosts;
 use parallel::step::{Action, Cell, PassKind, Payload, Task};
 use parallel::{Batch, Layout, Result, Schedule, pipeline};
@@ -15,8 +15,12 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockCost {
     /// Blocks by their number in the model, modulo their number here: more than one where every second block
-    /// is unlike the others.
+    /// is unlike the others. Dense ones, if the model also has blocks with experts.
     pub blocks: Vec<BlockTime>,
+    /// Blocks with experts, in the same way, if the model has both.
+    pub others: Vec<BlockTime>,
+    /// Kinds of the model's blocks, if it has both.
+    pub kinds: BlockKinds,
     /// Seconds of the head, in the forward of the last chunk.
     pub head: f64,
     /// Seconds that a message occupies a link, and its latency.
@@ -40,6 +44,53 @@ pub struct BlockTime {
     pub needs: [usize; 2],
 }
 
+/// Numbers of a model's blocks without experts and with them; none if all are alike.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BlockKinds {
+    has_experts: Vec<bool>, // by block
+    dense: usize,
+}
+
+impl BlockKinds {
+    /// Returns the kinds of a design's blocks.
+    pub(crate) fn of(design: &Design) -> Self {
+        let shape = design.shape();
+        let of = |shape: &Shape| (0..shape.blocks).map(|block| shape.experts(block).is_some()).collect();
+        let has_experts: Vec<bool> = shape.map_or_else(Vec::new, of);
+        let dense = has_experts.iter().filter(|has| !**has).count();
+        if dense == 0 || dense == has_experts.len() { Self::default() } else { Self { has_experts, dense } }
+    }
+    /// Returns the same work on a model of each kind: without experts, then with them, if there are both.
+    pub(crate) fn jobs(&self, job: &TrainingJob) -> Vec<TrainingJob> {
+        let alike = |dense: bool| {
+            let of = |shape: &Shape| {
+                let all = shape.experts.map(|experts| Experts { dense: Blocks::default(), ..experts });
+                Shape { experts: all.filter(|_| !dense), ..*shape }
+            };
+            TrainingJob { design: with_shape(&job.design, of), ..job.clone() }
+        };
+        if self.are_both() { [true, false].map(alike).into() } else { vec![job.clone()] }
+    }
+    /// Returns true if the model has both kinds.
+    pub(crate) fn are_both(&self) -> bool {
+        self.dense > 0
+    }
+    /// Returns true if this block is one with experts, beside dense ones.
+    pub(crate) fn is_other(&self, block: usize) -> bool {
+        self.has_experts.get(block).is_some_and(|has| *has)
+    }
+    /// The least sum over `n` of the blocks, given the sums over some dense ones and over some others, if
+    /// these grow evenly.
+    pub(crate) fn least(&self, n: usize, dense: impl Fn(usize) -> f64, others: impl Fn(usize) -> f64) -> f64 {
+        if !self.are_both() {
+            return dense(n);
+        }
+        let n = n.min(self.has_experts.len());
+        let [few, most] = [n.saturating_sub(self.has_experts.len() - self.dense), n.min(self.dense)];
+        [few, most].map(|of| dense(of) + others(n - of)).into_iter().fold(f64::INFINITY, f64::min)
+    }
+}
+
 impl BlockTime {
     /// Seconds of a pass through a slice, at least.
     pub(crate) fn pass(&self, act: usize, (slice, slices): (usize, usize)) -> f64 {
@@ -58,6 +109,21 @@ impl BlockCost {
     /// # Errors
     /// If the layout does not fit.
     pub fn new<D: Kernels>(
+        layout: (&Layout, usize),
+        job: &TrainingJob,
+        (sequences, has_head): (usize, bool),
+        machine: &Arc<Machine>,
+    ) -> Result<Self> {
+        let kinds = BlockKinds::of(&job.design);
+        let mut costs =
+            kinds.jobs(job).into_iter().enumerate().map(|(kind, job)| {
+                Self::of_kind::<D>(layout, &job, (sequences, has_head && kind == 0), machine)
+            });
+        let first = costs.next().expect("a model has blocks")?;
+        let others = costs.next().transpose()?.map_or_else(Vec::new, |other| other.blocks);
+        Ok(Self { others, kinds, ..first })
+    }
+    fn of_kind<D: Kernels>(
         (staged, unlike): (&Layout, usize),
         job: &TrainingJob,
         (sequences, has_head): (usize, bool),
@@ -88,7 +154,7 @@ impl BlockCost {
         let head: f64 = (0..slices).map(of_last).sum();
         let sent = middle[0].cost(Action::Send(Payload::Activation, Task::new(2, 0), 2), true);
         let message = sent.and_then(|(_, lap)| lap.message).unwrap_or_default();
-        Ok(Self { blocks, head: head.max(0.0), message })
+        Ok(Self { blocks, head: head.max(0.0), message, ..Self::default() })
     }
     /// Number of slices that were priced one by one.
     pub(crate) fn sliced(&self) -> usize {
@@ -96,13 +162,25 @@ impl BlockCost {
     }
     /// The least sum over `n` consecutive blocks.
     pub(crate) fn least(&self, n: usize, of: impl Fn(&BlockTime) -> f64) -> f64 {
-        let (sum, least) = self
-            .blocks
-            .iter()
-            .map(of)
-            .fold((0.0, f64::INFINITY), |(sum, least), one| (sum + one, f64::min(least, one)));
-        let (whole, rest) = (n / self.blocks.len().max(1), n % self.blocks.len().max(1));
-        whole as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 }
+        let evenly = |blocks: &[BlockTime]| {
+            let all = blocks.iter().map(&of);
+            let (sum, least) =
+                all.fold((0.0, f64::INFINITY), |(sum, least), one| (sum + one, f64::min(least, one)));
+            (sum, least, blocks.len().max(1))
+        };
+        let [dense, others] = [&self.blocks, &self.others].map(|blocks| evenly(blocks));
+        if self.kinds.are_both() {
+            // runs of a kind may begin anywhere
+            let of = |(_, least, _): (f64, f64, usize), n: usize| if n > 0 { n as f64 * least } else { 0.0 };
+            return self.kinds.least(n, |n| of(dense, n), |n| of(others, n));
+        }
+        let ((sum, least, unlike), rest) = (dense, n % dense.2);
+        (n / unlike) as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 }
+    }
+    /// Returns what the block of this number costs.
+    pub(crate) fn block(&self, number: usize) -> &BlockTime {
+        let blocks = if self.kinds.is_other(number) { &self.others } else { &self.blocks };
+        &blocks[number % blocks.len()]
     }
 }
 
@@ -229,6 +307,8 @@ impl CostLine {
         };
         BlockCost {
             blocks: zip(&one.blocks, &two.blocks).map(block).collect(),
+            others: zip(&one.others, &two.others).map(block).collect(),
+            kinds: one.kinds.clone(),
             head: time(one.head, two.head),
             message: one.message,
         }
@@ -238,18 +318,19 @@ impl CostLine {
 /// The kinds of passes, by their numbers.
 const ACTS: [PassKind; 4] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W];
 
-/// Returns the same model with few blocks; of unlike blocks, the cheapest: without experts if some have none,
-/// and with the window if some have one.
+/// Returns the same model with few blocks; with the window if some have one, which is the cheapest then.
 fn few_blocks(design: &Design, blocks: usize) -> Design {
-    let few = |shape: &Shape| {
-        let all = |of: &dyn Fn(usize) -> bool| (0..shape.blocks).all(of);
-        let experts = shape.experts.filter(|_| all(&|block| shape.experts(block).is_some()));
+    with_shape(design, |shape| {
         let window = shape.window.map(|window| layers::Window { from: 0, ..window });
-        Shape { blocks, experts, window, ..*shape }
-    };
+        Shape { blocks, window, ..*shape }
+    })
+}
+
+/// Returns the design with another shape, unless it has none.
+fn with_shape(design: &Design, of: impl Fn(&Shape) -> Shape) -> Design {
     match design {
-        Design::Transformer(shape) => Design::Transformer(few(shape)),
-        Design::Blocks(shape) => Design::Blocks(few(shape)),
+        Design::Transformer(shape) => Design::Transformer(of(shape)),
+        Design::Blocks(shape) => Design::Blocks(of(shape)),
         Design::Classifier { .. } => design.clone(),
     }
 }

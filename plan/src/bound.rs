@@ -131,8 +131,7 @@ impl BlockCost {
     /// Seconds of a chunk's cells, by slice.
     fn cells(&self, blocks: Range<usize>, is_last: bool, plan: &Plan) -> Vec<[f64; 4]> {
         let of = |slice: usize, act: usize| {
-            let each =
-                blocks.clone().map(|n| self.blocks[n % self.blocks.len()].pass(act, (slice, plan.slices)));
+            let each = blocks.clone().map(|n| self.block(n).pass(act, (slice, plan.slices)));
             let head =
                 if is_last && act == PassKind::F as usize { self.head / plan.slices as f64 } else { 0.0 };
             each.sum::<f64>() + head

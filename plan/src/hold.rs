@@ -7,7 +7,7 @@
 //!         + gradients of chunks that have had a backward
 //!         + what the backward of one block needs while it lasts
 //! ```
-use crate::block::{BlockCost, BlockTime, run, stage_of, staged};
+use crate::block::{BlockCost, BlockKinds, BlockTime, run, stage_of, staged};
 use crate::clock::{PARTS, Part};
 use crate::machine::Machine;
 use crate::step::TrainingJob;
@@ -38,8 +38,8 @@ pub struct StateTimes {
 /// Bytes of parameters' state.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StateBytes {
-    /// Bytes of a block.
-    pub block: HeldBytes,
+    /// Bytes of a block; of a dense one, and of one with experts, if the model has both.
+    pub block: [HeldBytes; 2],
     /// Bytes of what the first and the last stage have beside their blocks.
     pub ends: [HeldBytes; 2],
     /// Seconds that they take.
@@ -90,11 +90,33 @@ struct StageState {
 const OF_ONCE_BELOW: f64 = 0.9;
 
 impl StateBytes {
-    /// Measures a layout's state of parameters, with sequences as short as may be.
+    /// Measures a layout's state of parameters, with sequences as short as may be. Of a model with both kinds
+    /// of blocks, times are those of the faster kind.
     ///
     /// # Errors
     /// If the layout does not fit.
     pub fn new<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<Self> {
+        let all = BlockKinds::of(&job.design).jobs(job);
+        let all =
+            all.iter().map(|job| Self::of_kind::<D>(layout, job, machine)).collect::<Result<Vec<_>>>()?;
+        let [of, other] = [all[0], *all.last().expect("a model has blocks")];
+        if all.len() == 1 {
+            return Ok(of);
+        }
+        let least = |a: [f64; 2], b: [f64; 2]| [a[0].min(b[0]), a[1].min(b[1])];
+        let (a, b) = (of.times, other.times);
+        let times = StateTimes {
+            waits: least(a.waits, b.waits),
+            update: a.update.min(b.update),
+            sums: a.sums.min(b.sums),
+            sums_of_ends: least(a.sums_of_ends, b.sums_of_ends),
+        };
+        let ends = [0, 1].map(|end| [0, 1].map(|i| of.ends[end][i].min(other.ends[end][i])));
+        let both = |use_of: usize, part: usize| of.passes[use_of][part] + other.passes[use_of][part];
+        let passes = std::array::from_fn(|use_of| std::array::from_fn(|part| both(use_of, part)));
+        Ok(Self { block: [of.block[0], other.block[0]], ends, times, passes })
+    }
+    fn of_kind<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<Self> {
         let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
         let (staged, unlike) = staged(&layout.unscheduled())?;
         let sequences = layout.size(TokenShards::SEQUENCES);
@@ -126,7 +148,8 @@ impl StateBytes {
             sums: block.sums * OF_ONCE_BELOW,
             sums_of_ends: [sums(&first), sums(&last)],
         };
-        Ok(Self { block: block.held, ends: [beside(&first), beside(&last)], times, passes: block.passes })
+        let ends = [beside(&first), beside(&last)];
+        Ok(Self { block: [block.held; 2], ends, times, passes: block.passes })
     }
     /// Returns true if a block's forward and backward do the same as with the other state.
     pub(crate) fn passes_as(&self, other: &Self) -> bool {
@@ -158,10 +181,14 @@ impl BlockCost {
                 (0..2).filter(|end| at.ends[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0)
             });
             let begun = all(at.begun, [few, few + 1]);
-            let gradients = state.block[1] * begun + if begun == at.blocks { ends[1] } else { 0 };
+            let of_blocks = |n, of: usize| {
+                let [dense, others] = state.block.map(|kind| move |n: usize| (kind[of] * n) as f64);
+                self.kinds.least(n, dense, others) as usize
+            };
+            let gradients = of_blocks(begun, 1) + if begun == at.blocks { ends[1] } else { 0 };
             let saved = all(at.saved, saved) + all(at.halfway, halfway);
             let needs = if at.begins && plan.slices == 1 { needs } else { 0 };
-            state.block[0] * at.blocks + ends[0] + gradients + saved / plan.slices + needs
+            of_blocks(at.blocks, 0) + ends[0] + gradients + saved / plan.slices + needs
         });
         most.max().unwrap_or(0)
     }

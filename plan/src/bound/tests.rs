@@ -9,7 +9,8 @@ fn cost(random: &mut impl FnMut() -> f64, halves: bool, slices: usize) -> BlockC
         BlockTime { acts: vec![acts; slices], ..BlockTime::default() }
     };
     let blocks = vec![block(), block()];
-    BlockCost { blocks, head: random(), message: [0.3 * random(), 0.1 * random()] }
+    let message = [0.3 * random(), 0.1 * random()];
+    BlockCost { blocks, head: random(), message, ..BlockCost::default() }
 }
 
 /// The bounds of all schedules with random times: the one that simulates the first microbatches alone is not
@@ -54,7 +55,7 @@ fn bounds_are_below_what_they_bound() {
 #[test]
 fn sums_of_gradients_begin_with_the_last_backward() {
     let block = BlockTime { acts: vec![[1.0, 2.0, 0.0, 0.0]], ..BlockTime::default() };
-    let cost = BlockCost { blocks: vec![block], head: 0.5, message: [0.0; 2] };
+    let cost = BlockCost { blocks: vec![block], head: 0.5, ..BlockCost::default() };
     let rank = |has_head, first| StageWork { chunks: vec![4], has_head, before: 0, first };
     let of = |rank: &StageWork, sums, sums_of_ends, update| {
         let state = StateTimes { update, sums, sums_of_ends, ..StateTimes::default() };

@@ -7,7 +7,7 @@ mod texts;
 
 use comm::Axis;
 use kernels::Heads;
-use layers::{ADAMW, Balance, Design, Experts, Shape};
+use layers::{ADAMW, Balance, Blocks, Design, Experts, Shape};
 use machines::{KERNELS, LINKS, faster};
 use parallel::Layout;
 use plan::block::{BlockCost, has_halves, staged};
@@ -229,6 +229,24 @@ fn the_search_finds_what_weighing_everything_finds_for_experts() {
         let [all, some] = [true, false].map(|all| found_for(&job, 4, usize::MAX, Goal::Time, all));
         assert_eq!(words(&some), words(&all), "{experts:?}");
         assert!(some.weighed * 2 < all.weighed, "{} of {} were weighed", some.weighed, all.weighed);
+    }
+}
+
+/// A wide dense block and narrow experts in one model, or a narrow one and wide experts, in much memory and
+/// in little. Kills: a bound that takes all blocks for those of one kind, which need not be the cheapest; a
+/// layout that does not fit.
+#[test]
+fn the_search_finds_what_weighing_everything_finds_for_both_kinds_of_blocks() {
+    for (hidden, of_expert) in [(8192, 64), (64, 2048)] {
+        let experts =
+            Experts { count: 8, chosen: 2, hidden: of_expert, dense: Blocks::FIRST, ..Experts::MIXTRAL };
+        let design = Design::Transformer(Shape { blocks: 3, hidden, experts: Some(experts), ..SHAPE });
+        let job = TrainingJob { design, seq: 64, batch_size: 2, ..job() };
+        let least = found_for(&job, 2, usize::MAX, Goal::Memory, true).best[0].step.peak;
+        for memory in [usize::MAX, least / 2 * 3, least / 16 * 17] {
+            let [all, some] = [true, false].map(|all| found_for(&job, 2, memory, Goal::Time, all));
+            assert_eq!(words(&some), words(&all), "{hidden}, {memory}");
+        }
     }
 }
 
