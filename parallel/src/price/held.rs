@@ -8,8 +8,8 @@
 //! Moves of a kind, such as the input half of chunk 3, add the same for all microbatches but the first, which
 //! starts the sum of losses. A chunk's last backward is a kind of its own: it starts the sums of gradients.
 //! So a step of three microbatches shows what a step of many holds, but not what one of a single one holds.
-//! Where each microbatch is an update, a step holds most in the middle, when the pipeline is full: its peak is
-//! that of any longer one.
+//! Where each microbatch is an update, a step holds most in the middle, when the pipeline is full: its peak
+//! is that of any longer one.
 use crate::session::{self, RankClock};
 use crate::step::simulate::{MemoryChange, peak};
 use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, Task, moves};
@@ -41,8 +41,8 @@ type MoveKey = (ActionPhase, bool);
 type Watched<L> = (ActionPhase, [usize; 2], L);
 
 impl<L: Clone + 'static> MoveCosts<L> {
-    /// Measures a rank that trains on this batch, whose microbatches must be equal. `lap` returns what `clock`
-    /// has counted since the last call.
+    /// Measures a rank that trains on this batch, whose microbatches must be equal. `lap` returns what
+    /// `clock` has counted since the last call.
     ///
     /// # Errors
     /// The error of a step, or if moves of a kind do not add the same.
