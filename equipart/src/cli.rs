@@ -2,6 +2,7 @@
 pub(crate) mod args;
 pub(crate) mod constants;
 pub(crate) mod echo;
+pub(crate) mod files;
 pub(crate) mod loads;
 pub(crate) mod out;
 pub(crate) mod pictures;

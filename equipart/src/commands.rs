@@ -2,9 +2,9 @@
 //! its flags' doc.
 pub(crate) use crate::cli::Run;
 
-use crate::cli::{arguments, echo, out, processes, tell};
+use crate::cli::{arguments, echo, files, out, processes, tell};
 use crate::commands::compare::CompareArgs;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use comm::Processes;
 use parallel::{Result, bail};
 use std::process::ExitCode;
@@ -46,7 +46,9 @@ pub fn main() -> ExitCode {
     };
     let compare = || CompareArgs { seconds: compare::SECONDS, ..CompareArgs::default() };
     let command = command.unwrap_or_else(|| Command::Compare(compare()));
-    let outcome = Overflow::caught(|| command.run(json)).unwrap_or_else(|why| Err(why.into()));
+    let apart = files::apart(&Arguments::command().get_matches());
+    let run = || apart.and_then(|()| command.run(json));
+    let outcome = Overflow::caught(run).unwrap_or_else(|why| Err(why.into()));
     let code = match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

@@ -95,9 +95,10 @@ pub(crate) struct TrainArgs {
     pub(crate) device: DeviceName,
     #[arg(long, default_value_t, help = grammar())]
     pub(crate) layout: LayoutFlag,
-    /// Machine that --layout auto plans for: a100, h100, h200, or a file of `machine --measure`
-    #[arg(long, value_name = "NAME|FILE", default_value = "h100")]
-    pub(crate) machine: String,
+    /// Machine that --layout auto and launch --min-ranks plan for: a100, h100, h200, or a file of `machine
+    /// --measure` [default: h100]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) machine: Option<String>,
     #[command(flatten)]
     pub(crate) ranks: RankedArgs,
     #[command(flatten)]
@@ -298,6 +299,7 @@ impl TrainArgs {
     }
     /// Refuses flags that are for the other kind of model.
     pub(crate) fn unused(&self, pictures: bool) -> Result<()> {
+        self.machine.as_deref().map(plan::Machine::named).transpose()?;
         if !pictures {
             self.pictures.unused()?;
             return refuse(&[("epochs", self.epochs.is_some())], "--model mlp; a model of text");

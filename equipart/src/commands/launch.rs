@@ -18,6 +18,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, exit};
 
+/// The most processes on one machine.
+const MOST_HERE: usize = 4096;
+
 /// Run a command with one process a rank
 #[derive(Args, Debug)]
 #[command(after_long_help = HELP)]
@@ -75,6 +78,9 @@ fn meeting(host: &str) -> Result<[(&'static str, String); 3]> {
 impl Run for LaunchArgs {
     fn run(self, _: bool) -> Result<bool> {
         at_least_1(&[("ranks", self.ranks)])?;
+        if self.by.is_none() && self.ranks > MOST_HERE {
+            bail!("--ranks is {}; on one machine it must be at most {MOST_HERE}", self.ranks);
+        }
         self.min_ranks.map_or(Ok(()), |least| can_shrink(&self.command, [least, self.ranks]))?;
         let (mut command, mut ranks, least) =
             (self.command.clone(), self.ranks, self.min_ranks.unwrap_or(self.ranks));

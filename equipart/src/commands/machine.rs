@@ -26,7 +26,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "FILE", requires = "measure")]
     out: Option<PathBuf>,
     /// Measure small sizes, to test that everything runs
-    #[arg(long, requires = "measure")]
+    #[arg(long, requires = "measure", conflicts_with = "machine")]
     small: bool,
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct PriceArgs {
     batch_size: Option<usize>,
     /// Print the largest batch size instead: the most sequences whose step, in as many microbatches, fits in
     /// --memory-limit, or without one in the free memory of this machine
-    #[arg(long, conflicts_with = "batch_size")]
+    #[arg(long, conflicts_with_all = ["batch_size", "machine", "csv"])]
     largest_batch: bool,
     /// Microbatches of a step [default: 2 for each stage of a pipeline, if there are enough sequences; with
     /// --schedule, those of its table]

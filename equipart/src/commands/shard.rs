@@ -60,9 +60,9 @@ pub(crate) struct ShardArgs {
     /// Examples, or sequences, of a step
     #[arg(long, default_value_t = 64, requires = "model")]
     batch_size: usize,
-    /// Tokens of a sequence of the block
-    #[arg(long, default_value_t = 64, requires = "model")]
-    seq: usize,
+    /// Tokens of a sequence of the block [default: 64]
+    #[arg(long, requires = "model")]
+    seq: Option<usize>,
     /// Size of a matrix of the equations, such as X=64x32 [default: 64x64]; may be repeated
     #[arg(long, value_name = "NAME=ROWSxCOLUMNS", value_parser = sized)]
     size: Vec<(String, [usize; 2])>,
@@ -162,13 +162,15 @@ impl Run for ShardArgs {
 
 impl ShardArgs {
     fn graph(&self, model: GraphModel) -> Result<Graph> {
-        for (what, n) in [("--batch-size", self.batch_size), ("--seq", self.seq)] {
+        let seq = self.seq.unwrap_or(64);
+        for (what, n) in [("--batch-size", self.batch_size), ("--seq", seq)] {
             if !(1..=1 << 20).contains(&n) {
                 bail!("{what} is {n}; it must be 1 to {}", 1 << 20);
             }
         }
         match model {
             GraphModel::Mlp if self.config.is_some() => bail!("--config is of --model block"),
+            GraphModel::Mlp if self.seq.is_some() => bail!("--seq is of --model block"),
             GraphModel::Mlp => match self.pictures.fresh(None, 0).design {
                 Design::Classifier { sizes } => Ok(Graph::classifier(self.batch_size, &sizes)),
                 other => bail!("{other} is no classifier"),
@@ -179,7 +181,7 @@ impl ShardArgs {
                 if shape.experts.is_some() {
                     bail!("--model block has no experts; give a --config of a dense model");
                 }
-                Ok(Graph::block(&shape, [self.batch_size, self.seq], true))
+                Ok(Graph::block(&shape, [self.batch_size, seq], true))
             }
         }
     }

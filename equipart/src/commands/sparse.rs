@@ -120,8 +120,14 @@ impl SparseArgs {
         if !leave_out.is_sorted_by(|a, b| a < b) {
             bail!("--leave-out is not in rising order; weights that have become 0 stay 0");
         }
-        let unused =
-            [("out", self.out.is_some()), ("model", self.model.is_some()), ("data", self.data.is_some())];
+        let unused = [
+            ("out", self.out.is_some()),
+            ("model", self.model.is_some()),
+            ("data", self.data.is_some()),
+            ("hidden", self.pictures.hidden.is_some()),
+            ("epochs", self.epochs.is_some_and(|epochs| epochs > 0)),
+            ("steps", self.steps.is_some_and(|steps| steps > 0)),
+        ];
         if let Some((flag, _)) = unused.iter().find(|(_, given)| *given && !self.trains()) {
             let none = if self.steps == Some(0) { "steps" } else { "epochs" };
             bail!("--{flag} is for the runs of a model, and --{none} 0 trains nothing");

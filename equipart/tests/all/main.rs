@@ -36,6 +36,7 @@ mod narrow;
 mod network;
 mod offload;
 mod order3;
+mod overwrites;
 mod paths;
 mod plan;
 mod processes;

@@ -137,7 +137,7 @@ impl TrainArgs {
         learnt: &TrainData,
     ) -> Result<LayoutPlanner> {
         learnt.check(settings, model.positions())?;
-        let machine = Arc::new(Machine::named(&self.machine)?);
+        let machine = Arc::new(Machine::named(self.machine.as_deref().unwrap_or("h100"))?);
         let memory = self.ranks.each.limit.unwrap_or(machine.memory.value as usize);
         let batch = learnt.batch(settings, 0, &mut None)?;
         Ok(LayoutPlanner {

@@ -7,6 +7,9 @@ use run::train::settings::at_least_1;
 use run::train::state::Saves;
 use std::path::Path;
 
+/// Bytes of a checkpoint's largest file, unless a flag says otherwise.
+const LARGEST: usize = 5_000_000_000;
+
 /// Flags of saving.
 #[derive(Args, Debug)]
 pub(crate) struct SaveArgs {
@@ -21,9 +24,9 @@ pub(crate) struct SaveArgs {
     /// --memory-limit
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     save: SaveWhen,
-    /// Largest size of a checkpoint's file, such as 5GB; a larger model is written as shards with an index
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
-    max_shard_size: usize,
+    /// Largest size of a checkpoint's file; a larger model is written as shards with an index [default: 5GB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_shard_size: Option<usize>,
 }
 
 /// Time at which a checkpoint is written.
@@ -42,12 +45,14 @@ impl SaveArgs {
     /// # Errors
     /// If a number is 0, or there is nothing to save, but a flag about it.
     pub(crate) fn of(&self, out: Option<&Path>, data: DataFiles) -> Result<Saves> {
-        let Self { checkpoint_every, keep, save, max_shard_size: limit } = *self;
+        let Self { checkpoint_every, keep, save, max_shard_size } = *self;
+        let limit = max_shard_size.unwrap_or(LARGEST);
         let background = save == SaveWhen::Async;
         let [every, kept] = [checkpoint_every, keep].map(|given| given.unwrap_or(1));
         at_least_1(&[("checkpoint-every", every), ("keep", kept), ("max-shard-size", limit)])?;
         let given = [("checkpoint-every", checkpoint_every.is_some()), ("keep", keep.is_some())];
-        let given = given.into_iter().chain([("save async", background)]).find(|(_, given)| *given);
+        let more = [("save async", background), ("max-shard-size", max_shard_size.is_some())];
+        let given = given.into_iter().chain(more).find(|(_, given)| *given);
         if let (None, Some((flag, _))) = (out, given) {
             bail!("--{flag} needs --out; without it nothing is saved");
         }

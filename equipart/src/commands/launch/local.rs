@@ -1,14 +1,14 @@
 //! Processes of ranks on this machine: their output with rank prefixes, signals to them, and their end.
 use crate::cli::processes::program;
 use comm::Launch;
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::c_int;
-use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
-use std::process::{Child, ExitStatus, Stdio};
-use std::thread::{JoinHandle, sleep, spawn};
+use std::io::{self, BufRead, BufReader, Read, Write, stderr, stdout};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 /// Interval at which processes and signals are polled.
@@ -72,18 +72,28 @@ impl LocalRanks {
             command.envs(meeting.iter().cloned()).env_remove("TORCHELASTIC_USE_AGENT_STORE");
             command.env(Launch::LAUNCHER, std::process::id().to_string());
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut process = command.spawn().map_err(|why| {
+            if let Err(why) = all.add(command, rank) {
                 all.kill();
-                Error::new(format!("the process of rank {rank} cannot be started: {why}"))
-            })?;
-            let (results, notes) = (process.stdout.take(), process.stderr.take());
-            let prefix = format!("rank {rank}: ");
-            let of_results = if rank == 0 { String::new() } else { prefix.clone() };
-            all.readers.extend(results.map(|from| spawn(move || pass(from, &of_results, stdout()))));
-            all.readers.extend(notes.map(|from| spawn(move || pass(from, &prefix, stderr()))));
-            all.processes.push(process);
+                all.processes.iter_mut().for_each(|process| drop(process.wait()));
+                bail!("the process of rank {rank} of {ranks} cannot be started: {why}");
+            }
         }
         Ok(all)
+    }
+    /// Starts a rank's process, and threads that pass on what it prints.
+    fn add(&mut self, mut command: Command, rank: usize) -> io::Result<()> {
+        let mut process = command.spawn()?;
+        let (results, notes) = (process.stdout.take(), process.stderr.take());
+        self.processes.push(process);
+        let prefix = format!("rank {rank}: ");
+        let of_results = if rank == 0 { String::new() } else { prefix.clone() };
+        if let Some(from) = results {
+            self.readers.push(Builder::new().spawn(move || pass(from, &of_results, stdout()))?);
+        }
+        if let Some(from) = notes {
+            self.readers.push(Builder::new().spawn(move || pass(from, &prefix, stderr()))?);
+        }
+        Ok(())
     }
     /// Waits until all have ended. Passes the first of these signals on to them; a second one kills them.
     ///
