@@ -1,4 +1,4 @@
-//! What a command writes beside its results replaces nothing that it reads or keeps.
+//! Files that a command writes beside its results replace nothing that it reads or keeps.
 use crate::child::{SHORT, equipart, refused};
 use std::fs;
 use std::path::Path;
