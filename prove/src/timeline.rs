@@ -3,7 +3,7 @@
 use super::Subject;
 use crate::oracle;
 use comm::{CallRecord, Mesh};
-use kernels::Kernels;
+use kernels::{Kernels, loss_scale};
 use layers::{Activations, Params, RecordedActivation, RecordedCall};
 use parallel::Report;
 use reference::Weights;
@@ -72,12 +72,15 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
         |elements: Vec<(usize, D::Elem)>| Some(elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect());
     let number = |x: &Tensor<D>| flat(x.read().unwrap_or_default().into_iter().enumerate().collect());
     see("loss", number(&report.loss), all_of(between.chain(of_step("loss")).collect()));
-    for a in back {
+    let unscaled = report.scale.map_or(D::Elem::ONE, |log2| loss_scale::<D::Elem>(log2).inv());
+    for mut a in back {
+        a.rows.values_mut().flatten().for_each(|x| *x = *x * unscaled);
         activation(a, &mut see);
     }
     for param in params.iter().rev() {
         let summed = of_step(param.call_names()[0]);
-        see(&format!("gradient of {}", param.name()), flat(param.gradient_elements()), all_of(summed));
+        let gradient = param.gradient_elements().into_iter().map(|(i, x)| (i, x * unscaled)).collect();
+        see(&format!("gradient of {}", param.name()), flat(gradient), all_of(summed));
         let padding: Vec<_> = param.gradient_padding().into_iter().enumerate().collect();
         if !padding.is_empty() {
             see(&padding_of(param.name()), flat(padding), all_of(Vec::new()));

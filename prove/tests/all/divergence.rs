@@ -3,8 +3,9 @@
 use comm::mutants::{CallSite, Mutation, Trial};
 use comm::{CallRecord, Op};
 use kernels::Heads;
-use layers::{Biases, NormKind, Shape};
+use layers::{Biases, GradientScaling, LossScaling, NormKind, Shape};
 use parallel::Layout;
+use prove::cases::PANEL;
 use prove::{Difference, OracleTraces, Subject, locate, locate_in, prove, prove_in};
 use tensor::Key;
 
@@ -154,6 +155,20 @@ fn what_no_rank_has_is_missed() {
         let verdict = prove(&part, &layout, &[Key(7)], &OracleTraces::only(whole)).unwrap();
         let first = verdict.first_difference.as_ref().map(|d| (d.name.as_str(), d.differ));
         assert_eq!((verdict.equal, first), (false, Some(("step 1: loss (no rank has it)", 1))), "{layout}");
+    }
+}
+
+/// Every model of the panel, with its loss scaled. Kills: gradients that are compared while the scale is in
+/// them; a tensor that is missed though programs do not record it.
+#[test]
+fn what_is_equal_is_nowhere_different_in_any_family() {
+    let layout = Layout::UNSPLIT;
+    for member in PANEL.iter() {
+        let Subject { optimizer: (rule, scaling), .. } = member.subject(&layout).unwrap();
+        let loss = Some(LossScaling { log2: 4, good: 0, window: 3 });
+        let optimizer = (rule, GradientScaling { loss, ..scaling });
+        let subject = Subject { optimizer, ..member.subject(&layout).unwrap() };
+        assert_eq!(locate(&subject, &layout, &[Key(7)]).unwrap(), None, "{}", member.name);
     }
 }
 
