@@ -10,7 +10,7 @@ use tensor::quoted::sentence;
 use tensor::{files, mix};
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a sequence must be a list of token ids, or a list of such lists")]
 enum Item {
     One(Vec<u32>),
     Packed(Vec<Vec<u32>>),

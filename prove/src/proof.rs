@@ -12,6 +12,7 @@ use parallel::{
 };
 use std::cell::LazyCell;
 use std::fmt::Display;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -232,7 +233,7 @@ fn under_keys(
     for keys in keys.chunks(if two { 2 } else { 1 }) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {
             let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
-            runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
+            runs.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
         });
         for ranks in under_all.into_iter().collect::<Result<Vec<_>>>()? {
             for rank in &ranks {

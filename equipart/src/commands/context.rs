@@ -53,6 +53,9 @@ impl ContextArgs {
             let sum = counted(sum, "token");
             bail!("--documents have {sum} in all, but --seq is {seq}; they must be equal");
         }
+        if self.seq == Some(0) {
+            bail!("--seq is 0; it must be 1 or more");
+        }
         if documents.contains(&0) {
             bail!("--documents has a document of 0 tokens; each must have 1 or more");
         }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use tensor::quoted::{displayed, sentence};
 
-const POSITIVE: &str = "a number above 0";
+const POSITIVE: &str = "a number above 0 and in the range of f32";
 
 /// Keys of a JSON object, and its origin for messages.
 pub(super) struct ConfigKeys<'a> {
@@ -57,7 +57,9 @@ impl ConfigKeys<'_> {
     }
     /// Returns a number above 0, if there is one.
     pub(super) fn positive(&self, key: &str) -> Result<Option<f64>> {
-        self.read(key, POSITIVE, |value| value.as_f64().filter(|number| *number > 0.0))
+        self.read(key, POSITIVE, |value| {
+            value.as_f64().filter(|number| *number > 0.0 && (*number as f32).is_finite())
+        })
     }
     /// Returns a number above 0; fails if there is none.
     pub(super) fn needed(&self, key: &str) -> Result<f64> {

@@ -217,9 +217,10 @@ fn sizes_that_no_model_has_are_refused_by_name() {
         assert_eq!(why(key, "0"), format!("a.json: {key} is 0; {whole}"));
     }
     for (key, bad, wanted) in [
-        ("rms_norm_eps", "0", "a number above 0"),
-        ("rms_norm_eps", "-1e-6", "a number above 0"),
-        ("rope_theta", "\"1e4\"", "a number above 0"),
+        ("rms_norm_eps", "0", "a number above 0 and in the range of f32"),
+        ("rms_norm_eps", "-1e-6", "a number above 0 and in the range of f32"),
+        ("rms_norm_eps", "1e39", "a number above 0 and in the range of f32"),
+        ("rope_theta", "\"1e4\"", "a number above 0 and in the range of f32"),
         ("tie_word_embeddings", "1", "true or false"),
         ("attention_bias", "0", "true or false"),
         ("mlp_bias", "\"no\"", "true or false"),

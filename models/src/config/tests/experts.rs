@@ -278,7 +278,7 @@ fn experts_that_choose_tokens_have_what_they_need_alone() {
 #[test]
 fn experts_that_no_model_has_are_refused() {
     let whole = "a whole number, 1 or more";
-    let positive = "a number above 0";
+    let positive = "a number above 0 and in the range of f32";
     for (text, key, value, wanted) in [
         (MIXTRAL, "num_local_experts", "0", whole),
         (QWEN2_MOE, "num_experts", "0", whole),

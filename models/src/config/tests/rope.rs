@@ -85,7 +85,7 @@ fn scalings_are_read_where_either_version_has_them() {
 fn other_frequencies_are_refused() {
     let types = r#"it must be "default" or "linear" or "llama3", or left out"#;
     let unknown = "but this key is not supported; remove it if the model computes the same without it";
-    let above = "it must be a number above 0";
+    let above = "it must be a number above 0 and in the range of f32";
     for (text, wanted) in [
         (r#"{ "rope_type": "yarn" }"#, format!(": .rope_type is \"yarn\"; {types}")),
         (r#"{ "type": "dynamic", "factor": 2 }"#, format!(": .type is \"dynamic\"; {types}")),
