@@ -76,6 +76,13 @@ pub fn wire(ranks: &[RankMeasurements]) -> usize {
 /// The fewest times that have a spread.
 pub const FEWEST: usize = 3;
 
+/// The median of some numbers, if there are any.
+pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let number = numbers.len();
+    (number > 0).then(|| f64::midpoint(numbers[(number - 1) / 2], numbers[number / 2]))
+}
+
 /// The median of some times, and half of the distance between their quartiles, as a fraction of it: of
 /// [`FEWEST`] or more.
 ///
@@ -84,7 +91,7 @@ pub const FEWEST: usize = 3;
 pub fn median_and_spread(mut times: Vec<f64>) -> (f64, Option<f64>) {
     times.sort_by(f64::total_cmp);
     let (number, last) = (times.len(), times.len() - 1);
-    let median = f64::midpoint(times[last / 2], times[number / 2]);
+    let median = median(times.clone()).expect("some times");
     let between = times[last - last / 4] - times[last / 4];
     (median, (number >= FEWEST).then_some(between / 2.0 / median))
 }

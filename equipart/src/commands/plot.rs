@@ -4,6 +4,7 @@ use crate::cli::{out, show};
 use crate::views::log::LOG;
 use crate::views::plot::{Points, picture};
 use clap::Args;
+use parallel::measure::median;
 use parallel::{Error, Result, bail};
 use run::train::StepLine;
 use run::words::speed;
@@ -41,8 +42,7 @@ struct RunSummary {
 impl RunSummary {
     fn new((name, lines): &(String, Vec<StepLine>)) -> Option<Self> {
         let last = lines.last()?;
-        let mut speeds: Vec<_> = lines.iter().map(|line| line.tokens_per_second).collect();
-        speeds.sort_by(f64::total_cmp);
+        let speeds = lines.iter().map(|line| line.tokens_per_second).collect();
         Some(Self {
             run: name.clone(),
             steps: last.step,
@@ -52,7 +52,7 @@ impl RunSummary {
                 .filter_map(|l| l.held_out_bits_per_byte)
                 .reduce(f64::min),
             best_accuracy: lines.iter().filter_map(|line| line.accuracy).reduce(f64::max),
-            tokens_per_second: speeds[speeds.len() / 2],
+            tokens_per_second: median(speeds)?,
         })
     }
     fn cells(&self) -> Vec<String> {

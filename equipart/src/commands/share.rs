@@ -10,7 +10,8 @@ use crate::cli::out::line;
 use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, show};
 use clap::Args;
-use forwards::{Forward, median};
+use forwards::Forward;
+use parallel::measure::median;
 use parallel::{Result, bail};
 use plan::share::{knee, slope, throughput};
 use process::Worker;
@@ -177,7 +178,11 @@ impl ShareArgs {
             throughput_of_a_core: throughput(measured, cores),
             slope: slope(measured, cores),
         };
-        Ok(shares.into_iter().zip(seen.into_iter().map(|seen| seen.map(median))).map(row).collect())
+        Ok(shares
+            .into_iter()
+            .zip(seen.into_iter().map(|seen| seen.map(|times| median(times).unwrap_or(0.0))))
+            .map(row)
+            .collect())
     }
     /// Runs all models at once, each on as many cores as its knee says if there are enough, and compares them
     /// with turns of equal length on all cores.

@@ -5,6 +5,7 @@ use layers::graph::sharding::Sharding;
 use layers::graph::step::GraphStep;
 use layers::graph::{Operator, OperatorKind, OperatorSplit};
 use layers::{Builder, RandomValues};
+use parallel::measure::median;
 use parallel::{Result, budget};
 use prove::{GraphVerdict, prove_graph};
 use std::sync::Arc;
@@ -70,9 +71,8 @@ pub(super) fn run(plan: &PlannedGraph) -> Result<Option<(GraphVerdict, f64)>> {
             let start = Instant::now();
             step.run().map(|()| start.elapsed().as_secs_f64())
         };
-        let mut all = (0..STEPS).map(timed).collect::<layers::Result<Vec<_>>>()?;
-        all.sort_by(f64::total_cmp);
-        Ok::<_, layers::Error>(all[STEPS / 2])
+        let all = (0..STEPS).map(timed).collect::<layers::Result<_>>()?;
+        Ok::<_, layers::Error>(median(all).expect("some steps"))
     })?;
     Ok(Some((verdict, seconds.into_iter().fold(0.0, f64::max))))
 }

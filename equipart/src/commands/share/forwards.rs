@@ -4,6 +4,7 @@ use comm::{Axis, CallClock, GhostCall, Reduce, TimeUse, Trace};
 use layers::{Design, PassContext};
 use models::Model;
 use models::generate::all_logits_peak;
+use parallel::measure::median;
 use parallel::{BuildContext, Error, Layout, Network, Result, Stages, bail, budget, session};
 use plan::share::{ParallelKernel, SharedModel};
 use std::collections::BTreeMap;
@@ -133,7 +134,7 @@ impl Forward {
             let whole = (0..TIMED).map(|_| timed(&mut *forward)).collect::<Result<Vec<_>>>()?;
             let _profile = at.mesh.profile(at.device.place());
             (0..TIMED).try_for_each(|_| forward())?;
-            Ok(median(whole))
+            Ok(median(whole).unwrap_or(0.0))
         })?;
         let (kernels, _) = self.shapes(1)?;
         let events = &trace.runs()[0].ranks[0];
@@ -149,7 +150,7 @@ impl Forward {
             }
             seconds[at].push(took);
         }
-        Ok((took[0], seconds.into_iter().map(median).collect()))
+        Ok((took[0], seconds.into_iter().map(|times| median(times).unwrap_or(0.0)).collect()))
     }
     /// Returns the seconds that the ranks on these cores spend on the calls of a forward, measured without
     /// its kernels: each as an all-reduce that sends as many bytes.
@@ -167,7 +168,7 @@ impl Forward {
             let mut once =
                 || all.iter_mut().try_for_each(|x| Ok(mesh.group(Axis::Tp).all_reduce(x, Reduce::Sum)?));
             let took = (0..TIMED).map(|_| timed(&mut once)).collect::<Result<Vec<_>>>()?;
-            Ok::<_, Error>(median(took))
+            Ok::<_, Error>(median(took).unwrap_or(0.0))
         })?;
         Ok(took.into_iter().fold(0.0, f64::max))
     }
@@ -199,12 +200,6 @@ fn warm_up(at: &BuildContext<Cpu<f32>>, forward: &mut dyn FnMut() -> Result<()>)
     let mut more = [(WARM / timed(forward)?.max(1e-6)).ceil() as usize];
     at.mesh.world().all_reduce_values(&mut more, usize::max)?;
     (0..more[0]).try_for_each(|_| forward())
-}
-
-/// The middle one of some times; 0 if there are none.
-pub(super) fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The kernels of a shape-only rank, and the bytes that its calls send.
