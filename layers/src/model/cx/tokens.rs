@@ -213,12 +213,13 @@ impl<P: Place> Tokens<P> {
         for (b, part) in self.parts.iter_mut().enumerate() {
             part.row = of_all;
             of_all += part.len;
+            let in_cache = |capacity| Segment { position: b * capacity + part.position, ..*part };
+            stored.extend(capacity.map(in_cache));
             let key = match capacity {
                 None => *part,
                 Some(capacity) => {
                     let len = part.position + part.len;
                     assert!(len <= capacity, "{len} tokens do not fit a cache of {capacity}");
-                    stored.push(Segment { position: b * capacity + part.position, ..*part });
                     Segment { row: b * capacity, len, position: 0, sequence: part.sequence }
                 }
             };
