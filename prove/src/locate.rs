@@ -92,7 +92,7 @@ impl Judged {
     }
 }
 
-/// Ends of the names of activations. Programs do not record all that the oracle does: a router's, for example.
+/// Ends of the names of activations. Programs do not record all that the oracle does, such as a router's.
 const ACTIVATION: [&str; 2] = [".in", ".out"];
 
 /// Returns the first tensor, in the order of the oracle's program, that differs on a rank that has it, or of
