@@ -2,8 +2,9 @@
 //! activations and their gradients, losses, gradients of parameters, norms, new weights.
 use super::Subject;
 use crate::oracle;
+use crate::trace::unscaling;
 use comm::{CallRecord, Mesh};
-use kernels::{Kernels, loss_scale};
+use kernels::Kernels;
 use layers::{Activations, Params, RecordedActivation, RecordedCall};
 use parallel::Report;
 use reference::Weights;
@@ -72,14 +73,14 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
         |elements: Vec<(usize, D::Elem)>| Some(elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect());
     let number = |x: &Tensor<D>| flat(x.read().unwrap_or_default().into_iter().enumerate().collect());
     see("loss", number(&report.loss), all_of(between.chain(of_step("loss")).collect()));
-    let unscaled = report.scale.map_or(D::Elem::ONE, |log2| loss_scale::<D::Elem>(log2).inv());
+    let by = unscaling(report);
     for mut a in back {
-        a.rows.values_mut().flatten().for_each(|x| *x = *x * unscaled);
+        a.rows.values_mut().flatten().for_each(|x| *x = *x * by);
         activation(a, &mut see);
     }
     for param in params.iter().rev() {
         let summed = of_step(param.call_names()[0]);
-        let gradient = param.gradient_elements().into_iter().map(|(i, x)| (i, x * unscaled)).collect();
+        let gradient = param.gradient_elements().into_iter().map(|(i, x)| (i, x * by)).collect();
         see(&format!("gradient of {}", param.name()), flat(gradient), all_of(summed));
         let padding: Vec<_> = param.gradient_padding().into_iter().enumerate().collect();
         if !padding.is_empty() {

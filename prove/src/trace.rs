@@ -20,6 +20,11 @@ fn noise(step: usize) -> RandomValues {
 }
 const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
 
+/// Returns the factor that takes the scale of a step's loss out of its gradients.
+pub(super) fn unscaling<D: Kernels>(report: &Report<D>) -> D::Elem {
+    report.scale.map_or(D::Elem::ONE, |log2| loss_scale::<D::Elem>(log2).inv())
+}
+
 /// Reports the results of a step of the program, and adds the noise to the weights.
 pub(super) fn seen<D: Kernels<Wide = D>>(
     see: &mut dyn FnMut(String, Vec<D::Elem>),
@@ -33,11 +38,11 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     for (what, number) in [("loss", &report.loss)].into_iter().chain(norm2) {
         see(format!("step {n}: {what}"), number.read().unwrap_or_default());
     }
+    let by = unscaling(report);
     for param in &params {
         let mut gradient = param.gather_gradient(mesh)?.unwrap_or_default();
-        if let Some(log2) = report.scale {
-            let by = loss_scale::<D::Elem>(log2).inv();
-            gradient = gradient.into_iter().map(|g| g * by).collect();
+        for g in &mut gradient {
+            *g = *g * by;
         }
         see(format!("step {n}: gradient of {}", param.name()), gradient);
     }
