@@ -186,6 +186,7 @@ pub(super) fn decode<D: RunDevice>(scale: &Scale) -> Result<f64> {
         bos: None,
         eos: Vec::new(),
         spare_coefficient: 0.0,
+        wrapper: None,
     };
     let model = Model::even(config);
     let prompts = vec![ids(scale, 0, prompt)];

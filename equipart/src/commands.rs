@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
             let program = ["equipart".to_string()].into_iter();
             // quotes no control characters
             let why = Arguments::try_parse_from(program.chain(seen.clone())).err().unwrap_or(why);
-            let why = echo::displayed(&why.render().to_string(), &seen);
+            let why = echo::displayed(&refusal(&why), &seen);
             let first = why.lines().next().unwrap_or_default().trim_start_matches("error: ");
             processes::tell_once(first, || out::failure(why.trim_end()));
             Processes::finalize();
@@ -61,13 +61,26 @@ pub fn main() -> ExitCode {
     code
 }
 
+/// Words about numbers that are not ours, and words that say which value is wanted.
+const NUMBERS: [(&str, &str); 4] = [
+    ("invalid digit found in string", "it must be a whole number, 0 or more"),
+    ("cannot parse integer from empty string", "it must be a whole number, 0 or more"),
+    ("number too large to fit in target type", "it must be at most 18446744073709551615"),
+    ("invalid float literal", "it must be a number"),
+];
+
+/// Returns the words of a refusal of the command line.
+fn refusal(why: &clap::Error) -> String {
+    NUMBERS.iter().fold(why.render().to_string(), |words, (theirs, ours)| words.replace(theirs, ours))
+}
+
 /// Checks that a command with these arguments can run with one process a rank. Prints its help, if they ask
 /// for it.
 fn can_be_launched(arguments: &[String]) -> Result<()> {
     let program = std::iter::once("equipart");
     match Arguments::try_parse_from(program.chain(arguments.iter().map(String::as_str))) {
         Err(why) if why.use_stderr() => {
-            let why = why.render().to_string();
+            let why = refusal(&why);
             bail!("{}", why.trim_start_matches("error: ").lines().next().unwrap_or_default());
         }
         Err(asked) => asked.exit(),

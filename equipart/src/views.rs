@@ -10,6 +10,7 @@ pub mod report;
 pub mod tensorboard;
 pub mod view;
 
+use crate::cli::files;
 use crate::cli::watch::ProgressWatch;
 use parallel::Result;
 use progress::Progress;
@@ -51,8 +52,9 @@ impl Views {
     /// Opens the views of flags, each with its path.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// If a file cannot be written, or would replace one that was read.
     pub fn open(&mut self, asked: &[(&ViewInfo, PathBuf)], context: &ViewContext) -> Result<()> {
+        asked.iter().try_for_each(|(view, path)| files::unread(view.flag, path))?;
         let opened = asked.iter().map(|(view, path)| (view.open)(path, context));
         let opened: Vec<_> = opened.collect::<Result<_>>()?;
         self.all().extend(opened);
@@ -61,9 +63,9 @@ impl Views {
     fn all(&mut self) -> &mut Vec<Box<dyn RunView>> {
         self.0.get_mut().expect("no view panics")
     }
-    /// Gives all views the records of an earlier run.
-    pub fn earlier(&mut self, records: &[impl RunRecord]) {
-        self.all().iter_mut().for_each(|view| records.iter().for_each(|record| view.earlier(record)));
+    /// Gives all views a record of an earlier run.
+    pub fn earlier(&mut self, record: &dyn RunRecord) {
+        self.all().iter_mut().for_each(|view| view.earlier(record));
     }
     /// Shows an event in all views.
     ///

@@ -56,6 +56,9 @@ pub struct Config {
     /// The file's `router_aux_loss_coef`, if training does not add it because `output_router_logits` is
     /// false; else 0.
     pub spare_coefficient: f64,
+    /// The `model_type` of the file, if this is the text model inside of another, such as one of pictures and
+    /// text.
+    pub wrapper: Option<String>,
 }
 
 impl Config {
@@ -92,8 +95,11 @@ impl Config {
     /// If the text is not a JSON object, a key is missing or has a value that no supported model has, sizes
     /// contradict each other, or an unsupported key might change what the model computes.
     pub fn parse(text: &str, origin: &str) -> Result<Self> {
-        let map = object(text, origin, "model")?;
-        let keys = ConfigKeys { map: &map, origin, within: "" };
+        let whole = object(text, origin, "model")?;
+        let inner = text_within(&whole);
+        let wrapper = inner.as_ref().map(|_| displayed(whole["model_type"].as_str().unwrap_or_default()));
+        let within = if inner.is_some() { "text_config." } else { "" };
+        let keys = ConfigKeys { map: inner.as_ref().unwrap_or(&whole), origin, within };
         let architecture = keys.architecture()?;
         keys.check(architecture)?;
         let config = match architecture {
@@ -101,10 +107,14 @@ impl Config {
             _ => keys.llama(architecture)?,
         };
         keys.check_sizes(&config)?;
-        Ok(config)
+        Ok(Self { wrapper, ..config })
     }
-    /// Returns a note about tokens that begin or end a text but are not in the vocabulary, if there are any.
+    /// Returns a note about the parts of a larger model that are left out, or about tokens that begin or end a
+    /// text but are not in the vocabulary, if there are any.
     pub fn note(&self) -> Option<String> {
+        if let Some(wrapper) = &self.wrapper {
+            return Some(format!("only the text model of this {wrapper} model is meant (text_config)"));
+        }
         let all = self.bos.iter().map(|id| ("bos", id)).chain(self.eos.iter().map(|id| ("eos", id)));
         let beyond = all.filter(|(_, id)| **id as usize >= self.shape.vocabulary);
         let named: Vec<_> = beyond.map(|(key, id)| format!("{key}_token_id {id}")).collect();
@@ -151,6 +161,19 @@ impl Config {
             common.into_iter().chain(own).map(|(key, value)| (key.to_owned(), value)).collect();
         format!("{:#}\n", Value::Object(all))
     }
+}
+
+/// Returns the keys of the text model inside of a model that is not supported itself, such as one of pictures
+/// and text. The outer file says whether embeddings are tied, if the inner one does not.
+fn text_within(whole: &Map<String, Value>) -> Option<Map<String, Value>> {
+    const TIED: &str = "tie_word_embeddings";
+    let is_known = |map: &Map<_, _>| map.get("model_type").and_then(Architecture::named).is_some();
+    let inner = whole.get("text_config")?.as_object().filter(|inner| is_known(inner) && !is_known(whole))?;
+    let mut inner = inner.clone();
+    if let (false, Some(tied)) = (inner.contains_key(TIED), whole.get(TIED)) {
+        inner.insert(TIED.into(), tied.clone());
+    }
+    Some(inner)
 }
 
 /// Returns PyTorch's name of a float dtype.

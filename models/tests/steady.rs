@@ -21,7 +21,7 @@ fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     let shape = Shape { width: 32, blocks: 2, heads, hidden: 64, vocabulary: 256, ..Shape::LLAMA };
     let (architecture, eos) = (Architecture::Llama, Vec::new());
     let model = Model::fresh(
-        Config { architecture, shape, positions: 128, bos: None, eos, spare_coefficient: 0.0 },
+        Config { architecture, shape, positions: 128, bos: None, eos, spare_coefficient: 0.0, wrapper: None },
         5,
     );
     let prompts = vec![(0..40).collect(), vec![7, 8, 9]];

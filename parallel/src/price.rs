@@ -6,12 +6,15 @@ pub mod largest;
 
 pub use held::{MoveCosts, shows};
 
-use crate::{Batch, BuildContext, Layout, Result, Scheme, Stages, Trainer, budget, checkpoint, session};
+use crate::{
+    Batch, BuildContext, Error, Layout, Result, Scheme, Stages, Trainer, budget, checkpoint, session,
+};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta, MetaOf};
 use layers::{Design, GradientScaling, Param, ShardingStrategy, TokenShards, UpdateRule};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::iter::successors;
 use tensor::count::{self, Overflow};
 use tensor::{Category, Cpu, Device, Peaks, Scalar, Tensor};
 
@@ -97,11 +100,26 @@ pub fn training<'a, D: Kernels>(
     batch: &Batch,
     after: impl Fn(&mut Trainer<MetaOf<D>>, &Mesh<tensor::MetaPlace>) -> Result<()>,
 ) -> Result<Peak> {
+    training_and(scheme, design, (rule, scaling), (batch, None), after)
+}
+
+/// Returns the peak bytes as [`training`] does, if `after` has a batch of its own, which may be dealt to ranks
+/// in another way.
+///
+/// # Errors
+/// As [`peak_of_all`].
+pub fn training_and<'a, D: Kernels>(
+    scheme: impl Into<Scheme<'a, D>>,
+    design: impl Into<Design>,
+    (rule, scaling): (impl UpdateRule<MetaOf<D>> + Clone + 'static, impl Into<GradientScaling>),
+    (batch, own): (&Batch, Option<&Batch>),
+    after: impl Fn(&mut Trainer<MetaOf<D>>, &Mesh<tensor::MetaPlace>) -> Result<()>,
+) -> Result<Peak> {
     let (scheme, design, scaling) = (scheme.into(), &design.into(), scaling.into());
-    peak_with(
+    let peak = peak_with(
         scheme,
         rule.matrices().is_some(),
-        |tokens| batch.dealt(&tokens),
+        |tokens| Ok((batch.dealt(&tokens)?, own.map(|own| own.dealt(&tokens)).transpose()?)),
         |at: BuildContext<MetaOf<D>>| {
             let mut trainer = Trainer::new(&at, design, (rule.clone(), scaling))?;
             let mut running = None;
@@ -111,7 +129,32 @@ pub fn training<'a, D: Kernels>(
             trainer.last_step(running)?;
             after(&mut trainer, at.mesh)
         },
-    )
+    );
+    peak.map_err(|why| with_fitting_blocks(why, scheme, design, &rule))
+}
+
+/// Adds the largest blocks of optimizer state that all cuts of a layout leave whole to the error of a rule
+/// whose blocks are larger.
+pub fn with_fitting_blocks<'a, D: Kernels>(
+    why: Error,
+    scheme: impl Into<Scheme<'a, D>>,
+    design: &Design,
+    rule: &(impl UpdateRule<MetaOf<D>> + Clone + 'static),
+) -> Error {
+    let scheme = scheme.into();
+    let builds = |rule: &_| {
+        let build =
+            |at: BuildContext<MetaOf<D>>| Trainer::new(&at, design, (Clone::clone(rule), None)).map(drop);
+        peak_of_all(scheme, |_| Ok(()), build).is_ok()
+    };
+    if rule.halved().is_none() || builds(rule) {
+        return why;
+    }
+    let fits = successors(rule.halved(), UpdateRule::halved).find(|rule| builds(rule));
+    fits.map_or(why.clone(), |rule| Error {
+        why: format!("{}; blocks of {} fit all cuts", why.why, rule.states().grain()),
+        ..why
+    })
 }
 
 /// Gathers this rank's parameters one after the other, and holds as much as the largest parameter of other

@@ -4,6 +4,7 @@ use crate::{Result, bail};
 use layers::{Draw, ParamValues, ValueSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 use tensor::Scalar;
 use tensor::bulk::transpose;
 use tensor::quoted::quoted;
@@ -149,8 +150,18 @@ impl<E: Scalar> ValueSource<E> for Stored {
             return Err(unlike());
         }
         let names: Vec<_> = parts.iter().map(|(part, _)| &part.name).collect();
+        let not_finite = Arc::new(OnceLock::new());
+        let seen = not_finite.clone();
         let intact = move || {
-            names.iter().try_for_each(|name| self.shards.intact(name).map_err(|why| fail(why.to_string())))
+            names
+                .iter()
+                .try_for_each(|name| self.shards.intact(name).map_err(|why| fail(why.to_string())))?;
+            seen.get().map_or(Ok(()), |(name, x): &(&String, f64)| {
+                let (path, name, kind) = (self.shards.path(), quoted(name), E::NAME);
+                let why =
+                    if x.is_finite() { format!("is too large for {kind}") } else { "is not finite".into() };
+                Err(fail(format!("{path}: tensor {name} has the value {x}, which {why}")))
+            })
         };
         let values = ParamValues::rows(move |begin, [cols, stride], to: &mut [E]| {
             let end = [begin[0] + to.len().div_ceil(stride), begin[1] + cols];
@@ -164,12 +175,28 @@ impl<E: Scalar> ValueSource<E> for Stored {
                     let to = &mut to[(from[0] - begin[0]) * stride + from[1] - begin[1]..];
                     let shape = [to_end[0] - from[0], to_end[1] - from[1]];
                     let at = [from[0] - of[0].start, from[1] - of[1].start];
-                    set(matrix, part.orientation == Orientation::Transposed, (at, shape), (to, stride));
+                    let is_turned = part.orientation == Orientation::Transposed;
+                    set(matrix, is_turned, (at, shape), (to, stride));
+                    if let Some([row, column]) = find_not_finite(to, stride, shape) {
+                        let [row, column] = [at[0] + row, at[1] + column];
+                        let [row, column] = if is_turned { [column, row] } else { [row, column] };
+                        let _ = not_finite.set((&part.name, matrix.get(row, column)));
+                    }
                 }
             }
         });
         Ok(values.checked(intact))
     }
+}
+
+/// Returns the place of a value that is not finite among these rows, which are `stride` apart.
+fn find_not_finite<E: Scalar>(of: &[E], stride: usize, [rows, cols]: [usize; 2]) -> Option<[usize; 2]> {
+    let lines = of.chunks(stride).take(rows).enumerate();
+    let place = |(row, line): (usize, &[E])| {
+        let column = line[..cols].iter().position(|x| !x.is_finite())?;
+        Some([row, column])
+    };
+    lines.filter_map(place).next()
 }
 
 /// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned.
@@ -199,6 +226,7 @@ const BAND: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensor::F16;
     use tensor::safetensors::{Dtype, Writer};
 
     fn entry(orientation: Orientation) -> Entry {
@@ -243,11 +271,14 @@ mod tests {
         both.enumerate().map(of).collect()
     }
     fn stored(entries: Vec<Entry>) -> (tempfile::TempDir, Stored) {
+        stored_of(entries, |i| i as f64)
+    }
+    fn stored_of(entries: Vec<Entry>, number: impl Fn(usize) -> f64) -> (tempfile::TempDir, Stored) {
         let folder = tempfile::tempdir().unwrap();
         let header: Vec<_> = entries.iter().map(|e| (&e.name, Dtype::F64, e.shape())).collect();
         let mut writer = Writer::create(&folder.path().join("x"), &BTreeMap::new(), &header).unwrap();
         let numbers = entries.iter().map(|entry| entry.height * entry.columns.end).max().unwrap_or(0);
-        let whole: Vec<f64> = (0..numbers).map(|i| i as f64).collect();
+        let whole: Vec<f64> = (0..numbers).map(number).collect();
         for entry in &entries {
             writer.tensor(&entry.name, &entry.arrange(&whole, |x| x)).unwrap();
         }
@@ -272,6 +303,30 @@ mod tests {
                         assert!(some.into_iter().eq(wanted), "{rows:?} × {columns:?}");
                     }
                 }
+            }
+        }
+    }
+
+    /// Kills: a value that is infinite in a narrow dtype and passes, another one that is named, one of a part
+    /// that was not read.
+    #[test]
+    fn values_that_a_dtype_cannot_hold_are_named() {
+        let draw = Draw { mean: 0.0, std: 0.0 };
+        for orientation in [Orientation::Same, Orientation::Transposed] {
+            let entry = Entry { orientation, ..Entry::whole("ours".into(), [4, 3]) };
+            for (value, says) in [
+                (-1e5, "tensor \"ours\" has the value -100000, which is too large for f16"),
+                (f64::NAN, "tensor \"ours\" has the value NaN, which is not finite"),
+            ] {
+                let (_folder, stored) =
+                    stored_of(vec![entry.clone()], |i| if i == 7 { value } else { i as f64 });
+                let read = |[row, column]: [usize; 2]| {
+                    let values = ValueSource::<F16>::of(&stored, "ours", [4, 3], draw).unwrap();
+                    values.set_rows([row, column], [2, 2], &mut [F16::ZERO; 4]);
+                    values.check().map_err(|why| why.to_string())
+                };
+                assert!(read([1, 1]).unwrap_err().ends_with(says), "{:?}", read([1, 1]));
+                assert_eq!(read([0, 0]), Ok(()), "the value is in another row");
             }
         }
     }

@@ -22,7 +22,7 @@ use models::Config;
 use parallel::dtype::{DtypeName, RunDevice};
 use parallel::price::kinds::kinds;
 use parallel::price::largest::{LargestBatch, Search, Unknown};
-use parallel::price::{STEPS, peak_of_all};
+use parallel::price::{STEPS, peak_of_all, with_fitting_blocks};
 use parallel::{Batch, BuildContext, Layout, Result, Trainer, budget, measure, session};
 use plan::Machine;
 use plan::spans::{RankSpan, spans_of_step};
@@ -276,14 +276,17 @@ fn rank_price<D: RunDevice>(
 /// Returns the price of every rank of a design.
 fn price_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     layout.fits(of.0)?;
-    (0..layout.ranks()).map(|rank| rank_price::<D>(of, settings, layout, rank)).collect()
+    let all: Result<_> =
+        (0..layout.ranks()).map(|rank| rank_price::<D>(of, settings, layout, rank)).collect();
+    all.map_err(|why| with_fitting_blocks::<D>(why, layout, of.0, &settings.optimizer))
 }
 
 /// Returns the prices of the kinds of ranks of a design.
 fn kinds_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     layout.fits(of.0)?;
     let price = |rank| Ok(Price { rank: 0, ..rank_price::<D>(of, settings, layout, rank)? });
-    let all = kinds((layout, settings.optimizer.info().matrices.is_some()), price)?;
+    let all = kinds((layout, settings.optimizer.info().matrices.is_some()), price);
+    let all = all.map_err(|why| with_fitting_blocks::<D>(why, layout, of.0, &settings.optimizer))?;
     let all: Vec<_> =
         all.into_iter().map(|kind| Price { rank: kind.first, ranks: kind.ranks, ..kind.price }).collect();
     let most = all.iter().map(|price| (price.rank, price.peak_bytes["total"]));

@@ -244,7 +244,9 @@ fn rope(shape: &Shape) -> Option<Rope> {
 fn scale(shape: &mut Shape, n: usize) {
     if let Rotary(rope) = &mut shape.positions {
         let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
-        rope.scaling = [Scaling::Linear { factor: 2.0 }, llama3][n % 2];
+        let (factor, original) = (4.0, 8.0);
+        let yarn = Scaling::Yarn { factor, original, fast: 1.0, slow: 0.1, magnitude: 1.25, truncate: true };
+        rope.scaling = [Scaling::Linear { factor: 2.0 }, llama3, yarn][n % 3];
     }
 }
 /// Empty words, for a feature that another entry describes.
@@ -257,6 +259,7 @@ fn rotary(shape: &Shape) -> String {
         Scaling::None => "",
         Scaling::Linear { .. } => ", scaled alike",
         Scaling::Llama3 { .. } => ", scaled as Llama 3's",
+        Scaling::Yarn { .. } => ", scaled by YaRN",
     };
     format!("rotary from {}{scaling}", rope.base)
 }

@@ -79,6 +79,14 @@ impl OptimizerKind {
         self.values[at..at + values.len()].copy_from_slice(values);
         Ok(self)
     }
+    /// Returns the optimizer with blocks of half as many elements; `None` if it has no smaller ones.
+    pub fn halved(mut self) -> Option<Self> {
+        let is_larger =
+            |range: &Range, n: f64| matches!(range, Range::PowerOfTwo([least, _]) if n > *least as f64);
+        let (_, at, _) = self.each().find(|(constant, _, values)| is_larger(&constant.range, values[0]))?;
+        self.values[at] /= 2.0;
+        Some(self)
+    }
     /// Returns the rule.
     pub const fn info(self) -> &'static OptimizerInfo {
         self.info

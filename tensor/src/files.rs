@@ -3,11 +3,16 @@
 //! A replacement is written beside its target, synced to disk, and only then renamed to the target; then the
 //! folder, which holds the name, is synced too. A reader sees the old file or the new one, also after a power
 //! failure. A link is replaced, not the file that it points to.
+mod kinds;
 pub mod seen;
 
+pub use kinds::compression;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::NamedTempFile;
 
 /// Error of reading or replacing a file: one sentence.
@@ -23,6 +28,14 @@ pub enum Error {
     /// its place.
     #[error("{} is a pipe, socket or device where a regular file should be", .0.display())]
     Special(PathBuf),
+    /// Another kind of file lies in the place of the one that is named.
+    #[error("{} is {what}", path.display())]
+    Mistaken {
+        /// Path of the file.
+        path: PathBuf,
+        /// Its kind, and advice.
+        what: &'static str,
+    },
     /// The file has no bytes.
     #[error("{} is empty (0 bytes)", .0.display())]
     Empty(PathBuf),
@@ -45,10 +58,22 @@ impl Error {
     }
 }
 
+/// Files that this process has opened for reading.
+static OPENED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn opened() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns true if this process has opened the file for reading, under whatever name.
+pub fn was_opened(path: &Path) -> bool {
+    path.canonicalize().is_ok_and(|path| opened().contains(&path))
+}
+
 /// Opens a regular file of at least one byte for reading. Also returns its size in bytes.
 ///
 /// # Errors
-/// If it is missing, a directory, no regular file, empty, or not readable.
+/// If it is missing, a directory, no regular file, empty, not readable, or of another kind than its name says.
 pub fn open(path: &Path) -> Result<(fs::File, u64), Error> {
     let about = fs::metadata(path).map_err(|why| match why.kind() {
         io::ErrorKind::NotFound => Error::Missing(path.to_owned()),
@@ -60,11 +85,13 @@ pub fn open(path: &Path) -> Result<(fs::File, u64), Error> {
     if !about.is_file() {
         return Err(Error::Special(path.to_owned()));
     }
-    let file = fs::File::open(path).map_err(Error::system("read", path))?;
+    let mut file = fs::File::open(path).map_err(Error::system("read", path))?;
+    opened().extend(path.canonicalize());
     let len = file.metadata().map_err(Error::system("read", path))?.len();
     if len == 0 {
         return Err(Error::Empty(path.to_owned()));
     }
+    kinds::check(path, &mut file)?;
     Ok((file, len))
 }
 

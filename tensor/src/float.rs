@@ -98,7 +98,7 @@ macro_rules! float {
             }
             fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> ($t, $t) {
                 let (sin, cos) = (position as f64 * rope.frequency(i, d)).sin_cos();
-                (cos as $t, sin as $t)
+                ((cos * rope.magnitude()) as $t, (sin * rope.magnitude()) as $t)
             }
             #[inline(always)]
             fn clip_factor(norm2: $t, limit: f64) -> $t {

@@ -39,6 +39,22 @@ pub enum Scaling {
         /// Positions of the original context.
         original: f64,
     },
+    /// Slow pairs are divided, fast ones kept, those between interpolated by their index; the rotation also
+    /// multiplies by a magnitude. Source: Peng et al., "`YaRN`", §3.2 to 3.4, arXiv:2309.00071.
+    Yarn {
+        /// Divisor of slow pairs.
+        factor: f64,
+        /// Positions of the original context.
+        original: f64,
+        /// A pair that turns more often than this in the original context is fast.
+        fast: f64,
+        /// A pair that turns fewer times than this is slow.
+        slow: f64,
+        /// Factor of rotated queries and keys.
+        magnitude: f64,
+        /// True if the indices between which pairs are interpolated are rounded, to both sides.
+        truncate: bool,
+    },
 }
 
 impl From<f64> for Rope {
@@ -60,14 +76,30 @@ impl Rope {
                 let fast = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 - fast) * plain / factor + fast * plain
             }
+            Scaling::Yarn { factor, original, fast, slow, truncate, .. } => {
+                let index = |turns: f64| d as f64 * (original / (turns * TAU)).ln() / (2.0 * self.base.ln());
+                let [low, high] = [index(fast), index(slow)];
+                let [low, high] = if truncate { [low.floor(), high.ceil()] } else { [low, high] };
+                let [low, high] = [low.max(0.0), high.min(d as f64 - 1.0)];
+                let width = if low == high { 0.001 } else { high - low };
+                let slow = ((i as f64 - low) / width).clamp(0.0, 1.0);
+                slow * plain / factor + (1.0 - slow) * plain
+            }
         }
+    }
+    /// Factor of the cosines and sines.
+    pub fn magnitude(&self) -> f64 {
+        if let Scaling::Yarn { magnitude, .. } = self.scaling { magnitude } else { 1.0 }
     }
     /// Hash of all fields.
     pub(crate) fn hash(&self) -> u64 {
         let (kind, numbers) = match self.scaling {
             Scaling::None => return self.base.to_bits(),
-            Scaling::Linear { factor } => (1, [factor, 0.0, 0.0, 0.0]),
-            Scaling::Llama3 { factor, low, high, original } => (2, [factor, low, high, original]),
+            Scaling::Linear { factor } => (1, vec![factor, 0.0, 0.0, 0.0]),
+            Scaling::Llama3 { factor, low, high, original } => (2, vec![factor, low, high, original]),
+            Scaling::Yarn { factor, original, fast, slow, magnitude, truncate } => {
+                (3, vec![factor, original, fast, slow, magnitude, f64::from(truncate)])
+            }
         };
         numbers.iter().fold(mix(self.base.to_bits() ^ kind), |hash, x| mix(hash ^ x.to_bits()))
     }
@@ -76,9 +108,11 @@ impl Rope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Scalar;
 
     /// The three regimes of Llama 3.1's own settings, against numbers worked out by hand.
-    /// Kills: fast and slow exchanged, a mixture of wavelengths for one of frequencies, a factor forgotten.
+    /// Kills: fast and slow exchanged, a mixture of wavelengths for one of frequencies, a factor forgotten, a
+    /// range of indices that is rounded to one side or not at all, a magnitude of cosines alone.
     #[test]
     fn scaling_slows_what_turns_slowly() {
         let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
@@ -92,7 +126,36 @@ mod tests {
         assert!((scaled.frequency(32, 128) / wanted - 1.0).abs() < 1e-14);
         let linear = Rope { base: 100.0, scaling: Scaling::Linear { factor: 2.5 } };
         assert_eq!(linear.frequency(1, 4), 0.1 / 2.5);
-        let hashes = [plain.hash(), scaled.hash(), linear.hash(), Rope::from(100.0).hash()];
-        assert!((0..4).all(|i| !hashes[..i].contains(&hashes[i])), "{hashes:?}");
+        let yarn = |base, magnitude, truncate| {
+            let scaling =
+                Scaling::Yarn { factor: 4.0, original: 32768.0, fast: 32.0, slow: 1.0, magnitude, truncate };
+            Rope { base, scaling }
+        };
+        // by the formula of transformers 5.24, computed outside of the project
+        let [whole, exact] = [true, false].map(|truncate| yarn(1e6, 1.0, truncate));
+        for (rope, i, wanted) in [
+            (whole, 0, 1.0),
+            (whole, 20, 0.01333521432163324),
+            (whole, 30, 0.0010643609812470017),
+            (whole, 35, 0.0002462584069089387),
+            (whole, 63, 3.102344401879299e-07),
+            (exact, 30, 0.0010792377416765538),
+            (exact, 35, 0.00024451888795641683),
+        ] {
+            let seen = rope.frequency(i, 128);
+            assert!((seen / wanted - 1.0).abs() < 1e-12, "{i}: {seen}");
+        }
+        let turned = f64::rotary(3, 1, 8, &yarn(1e6, 1.5, true));
+        let once = f64::rotary(3, 1, 8, &whole);
+        assert_eq!([turned.0, turned.1], [1.5 * once.0, 1.5 * once.1]);
+        let hashes = [
+            plain.hash(),
+            scaled.hash(),
+            linear.hash(),
+            Rope::from(100.0).hash(),
+            whole.hash(),
+            exact.hash(),
+        ];
+        assert!((0..6).all(|i| !hashes[..i].contains(&hashes[i])), "{hashes:?}");
     }
 }

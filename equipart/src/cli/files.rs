@@ -2,10 +2,11 @@
 //! be written.
 use crate::draw::trace;
 use clap::ArgMatches;
-use parallel::{Result, bail};
+use parallel::{Error, Result, bail};
 use std::ffi::OsStr;
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf, absolute};
+use tensor::files::was_opened;
 
 /// Flags of files that a command writes, and the ends of their names.
 const WRITTEN: [(&str, &str); 5] =
@@ -39,7 +40,7 @@ pub(crate) fn apart(matches: &ArgMatches) -> Result<()> {
             }
             let [shown, folder] = [file.display(), named.display()];
             if place(file) == place(named) {
-                bail!("--{flag} would replace {shown}, which this command uses, too; choose another file");
+                return Err(used(flag, file));
             }
             let is_own = file.extension() == Some(OsStr::new(end));
             if !is_own && (named.is_dir() || other == OUT) && place(file).starts_with(place(named)) {
@@ -51,6 +52,19 @@ pub(crate) fn apart(matches: &ArgMatches) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses a flag whose file this command has read, though no flag names it.
+///
+/// # Errors
+/// If it has.
+pub(crate) fn unread(flag: &str, file: &Path) -> Result<()> {
+    if was_opened(file) { Err(used(flag, file)) } else { Ok(()) }
+}
+
+fn used(flag: &str, file: &Path) -> Error {
+    let shown = file.display();
+    Error::new(format!("--{flag} would replace {shown}, which this command uses, too; choose another file"))
 }
 
 /// Returns a path without links and dots, as far as it exists.

@@ -105,12 +105,13 @@ pub(crate) struct TrainArgs {
     pub(crate) offload: OffloadArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
-    /// Text to learn, or documents: a .jsonl file with one JSON object a line; repeat it for several files.
+    /// Text to learn, or documents: a file of JSON (.jsonl, .ndjson, .json) with one object a line; repeat it for
+    /// several files.
     /// The last tenth of each is held out [default: the embedded text]. With --model mlp, a folder with the
     /// four files of MNIST [default: generated digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Vec<PathBuf>,
-    /// Field that holds the document of a line of .jsonl files [default: text]
+    /// Field that holds the document of a line of JSON [default: text]
     #[arg(long, value_name = "NAME", requires = "data")]
     pub(crate) data_field: Option<String>,
     /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs
@@ -302,6 +303,8 @@ impl TrainArgs {
         self.machine.as_deref().map(plan::Machine::named).transpose()?;
         if !pictures {
             self.pictures.unused()?;
+            let has_fields = self.data_field.is_some() && self.batch.is_some();
+            refuse(&[("data-field", has_fields)], "documents of --data; --batch has ids and")?;
             return refuse(&[("epochs", self.epochs.is_some())], "--model mlp; a model of text");
         }
         only_text(&[

@@ -68,17 +68,19 @@ impl RunSummary {
     }
 }
 
-/// Reads the log of a run: a folder, or the file itself.
+/// Reads the log of a run: a folder, or the file itself. Of a run that goes on or was killed, the last line may
+/// be torn; it is dropped.
 fn read(run: &Path) -> Result<(String, Vec<StepLine>)> {
     let path = if run.is_dir() { run.join(LOG) } else { run.to_owned() };
     let (bytes, file) = (files::read(&path)?, path.display());
+    let text = String::from_utf8_lossy(&bytes);
+    let text = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let line = |(text, number): (&str, usize)| {
         serde_json::from_str(text).map_err(|why| {
             Error::new(format!("{file}, line {number} is not the log of a step: {}", of_line(&why)))
         })
     };
-    let lines: Vec<StepLine> =
-        String::from_utf8_lossy(&bytes).lines().zip(1..).map(line).collect::<Result<_>>()?;
+    let lines: Vec<StepLine> = text.lines().zip(1..).map(line).collect::<Result<_>>()?;
     if lines.is_empty() {
         bail!("{file} has no steps");
     }

@@ -1,5 +1,5 @@
 //! Comma-separated values: a line of column names, and one for each record of the first kind that comes.
-use super::view::{RECORDS, ViewInfo, appended, of_records};
+use super::view::{RECORDS, ViewInfo, record_file};
 
 /// The view and its flag.
 pub static CSV: ViewInfo = ViewInfo {
@@ -8,18 +8,16 @@ pub static CSV: ViewInfo = ViewInfo {
     help: "Write the results to this file as comma-separated values, one line each",
     needs: RECORDS,
     open: |path, context| {
-        let (mut append, without) = (appended(path, b"")?, context.without);
-        let mut kind = None;
-        Ok(Box::new(of_records(move |record| {
+        let (without, mut kind) = (context.without, None);
+        Ok(Box::new(record_file(path, move |record| {
             if record.kind() == without || kind.is_some_and(|kind| kind != record.kind()) {
-                return Ok(());
+                return Vec::new();
             }
             let (columns, cells): (Vec<_>, Vec<_>) = record.cells().into_iter().unzip();
-            if kind.replace(record.kind()).is_none() {
-                append(row(columns.into_iter().map(|column| column.key.to_owned())).as_bytes())?;
-            }
-            append(row(cells.into_iter().map(|cell| cell.plain())).as_bytes())
-        })))
+            let heads = columns.into_iter().map(|column| column.key.to_owned());
+            let heads = kind.replace(record.kind()).is_none().then(|| row(heads)).unwrap_or_default();
+            (heads + &row(cells.into_iter().map(|cell| cell.plain()))).into_bytes()
+        })?))
     },
 };
 

@@ -81,15 +81,15 @@ struct Plot {
 
 impl RunView for Plot {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
-        if let RunEvent::Record(record) = event
-            && record.kind() == StepLine::KIND
-        {
-            self.points.add(*record);
+        if let RunEvent::Record(record) = event {
+            self.earlier(*record);
         }
         Ok(())
     }
     fn earlier(&mut self, record: &dyn RunRecord) {
-        self.points.add(record);
+        if record.kind() == StepLine::KIND {
+            self.points.add(record);
+        }
     }
     fn end(&mut self, failure: Option<&str>) -> Result<()> {
         if failure.is_none() {

@@ -1,6 +1,6 @@
 //! A report: one page of HTML that needs no other file, with words, tables, pictures, and the curves of all
-//! records that have some. It is written when the run begins, every few seconds, and at the end, so a run
-//! that is stopped leaves a page that says so.
+//! records that have some. It is written when the run shows something first, every few seconds, and at the end,
+//! so a run that is stopped leaves a page that says so. A command that is refused leaves an older page.
 use super::plot::{Points, picture};
 use super::view::{RunView, ViewContext, ViewInfo};
 use crate::draw::picture::escaped;
@@ -9,7 +9,7 @@ use parallel::measure::median_and_spread;
 use run::event::{Curve, RunEvent, RunRecord};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tensor::files;
+use tensor::files::{Replacement, replace_file};
 
 /// The view and its flag.
 pub static REPORT: ViewInfo = ViewInfo {
@@ -44,12 +44,13 @@ struct ReportPage {
     /// True if the body ends with words, which more words continue.
     in_words: bool,
     curves: Vec<(&'static str, Points)>,
-    written: Instant,
+    written: Option<Instant>,
 }
 
 impl ReportPage {
     fn begin(path: &Path, context: &ViewContext) -> Result<Self> {
-        let report = Self {
+        drop(Replacement::beside(path)?);
+        Ok(Self {
             file: path.to_owned(),
             title: context.title.to_owned(),
             name: context.name.to_owned(),
@@ -57,10 +58,8 @@ impl ReportPage {
             body: String::new(),
             in_words: false,
             curves: Vec::new(),
-            written: Instant::now(),
-        };
-        report.write(UNENDED, "state")?;
-        Ok(report)
+            written: None,
+        })
     }
     /// Writes the page, with a sentence on the state of the run.
     fn write(&self, state: &str, class: &str) -> Result<()> {
@@ -72,7 +71,7 @@ impl ReportPage {
             self.body,
             if self.in_words { "</p>\n" } else { "" }
         );
-        Ok(files::replace_file(&self.file, page.as_bytes())?)
+        Ok(replace_file(&self.file, page.as_bytes())?)
     }
     /// Adds a part of the page that is no words.
     fn add(&mut self, part: &str) {
@@ -122,8 +121,9 @@ impl RunView for ReportPage {
             RunEvent::Record(record) => self.point(*record),
             RunEvent::Progress { .. } | RunEvent::Screen(_) => {}
         }
-        if self.written.elapsed() > EVERY {
-            self.written = Instant::now();
+        let is_note = matches!(event, RunEvent::Note(_));
+        if self.written.map_or(!is_note, |written| written.elapsed() > EVERY) {
+            self.written = Some(Instant::now());
             self.write(UNENDED, "state")?;
         }
         Ok(())
@@ -137,6 +137,7 @@ impl RunView for ReportPage {
     fn end(&mut self, failure: Option<&str>) -> Result<()> {
         match failure {
             None => self.write("The run has ended.", "state"),
+            Some(_) if self.written.is_none() => Ok(()),
             Some(why) => self.write(&format!("The run failed and ended early: {why}"), "failed"),
         }
     }
@@ -189,15 +190,21 @@ fn drawn(title: &str, svg: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Kills: a page that is written at the end alone, a stopped run whose page does not say so, words after
-    /// a table that lie in it, paragraphs that run together.
+    /// Kills: a page that is written at the end alone, a refused command that replaces an older page, a stopped
+    /// run whose page does not say so, words after a table that lie in it, paragraphs that run together.
     #[test]
     fn a_page_is_there_from_the_beginning() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.html");
         let context = ViewContext { title: "a < b", name: "run", without: "" };
         let mut page = ReportPage::begin(&path, &context).unwrap();
+        std::fs::write(&path, "older").unwrap();
         let read = || std::fs::read_to_string(&path).unwrap();
+        page.see(&RunEvent::Note("note: refused")).unwrap();
+        page.end(Some("refused")).unwrap();
+        assert_eq!(read(), "older");
+        let mut page = ReportPage::begin(&path, &context).unwrap();
+        page.see(&RunEvent::Progress { what: "begun", done: 0, of: 0 }).unwrap();
         assert!(read().contains("<h1>a &lt; b</h1>") && read().contains(UNENDED));
         for words in ["one", "two", "", "three"] {
             page.see(&RunEvent::Text(words)).unwrap();

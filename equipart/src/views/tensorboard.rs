@@ -1,12 +1,14 @@
 //! Events of `TensorBoard`: each value of a column with a curve is a scalar at its step. A folder may have
-//! the files of several runs, and of a run that was resumed.
+//! the files of a run that was resumed: each begins with the start of a session at its first step, so that
+//! `TensorBoard` drops this step and later ones of older files.
 //!
 //! A file is a list of records: length, checksum, event, checksum. An event is a message of protocol buffers
 //! (`tensorboard/compat/proto/{event,summary}.proto`); the record is that of `TFRecord`.
-use super::view::{CURVES, RunView, ViewInfo, appended, of_records};
+use super::view::{AppendedFile, CURVES, RunView, ViewInfo};
 use crc::{CRC_32_ISCSI, Crc};
 use parallel::{Error, Result};
 use prost::Message;
+use run::event::{RunEvent, RunRecord};
 use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +22,7 @@ pub static TENSORBOARD: ViewInfo = ViewInfo {
     open: |folder, context| Ok(Box::new(view(folder, context.without)?)),
 };
 
-/// An event: the file's version, or the scalars of a step.
+/// An event: the file's version, the start of a session, or the scalars of a step.
 #[derive(Clone, PartialEq, Message)]
 struct EventMessage {
     #[prost(double, tag = "1")]
@@ -31,6 +33,16 @@ struct EventMessage {
     file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
     summary: Option<SummaryMessage>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLogMessage>,
+}
+
+/// A session's state.
+#[derive(Clone, PartialEq, Message)]
+struct SessionLogMessage {
+    /// 1: it starts.
+    #[prost(int32, tag = "1")]
+    status: i32,
 }
 
 /// Scalars of a step.
@@ -49,19 +61,34 @@ struct ScalarMessage {
     simple_value: Option<f32>,
 }
 
-/// Begins a file in a folder, which is made if there is none.
-fn view(folder: &Path, without: &'static str) -> Result<impl RunView + use<>> {
+/// Prepares a file in a folder, which is made if there is none.
+fn view(folder: &Path, without: &'static str) -> Result<EventFile> {
     let cannot = |why| Error::new(format!("{} cannot be made a folder: {why}", folder.display()));
     fs::create_dir_all(folder).map_err(cannot)?;
+    let old = fs::read_dir(folder).map_err(cannot)?.flatten();
+    let is_first = !old.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(NAME));
     let (now, process) = (since_epoch(), std::process::id());
-    let path = folder.join(format!("events.out.tfevents.{now:.6}.equipart.{process}"));
-    let version =
-        EventMessage { wall_time: now, file_version: Some("brain.Event:2".into()), ..Default::default() };
-    let mut append = appended(&path, &framed(&version))?;
-    Ok(of_records(move |record| {
-        if record.kind() == without {
-            return Ok(());
-        }
+    let mut file = AppendedFile::at(&folder.join(format!("{NAME}.{now:.6}.equipart.{process}")))?;
+    let version = EventMessage { file_version: Some("brain.Event:2".into()), ..at_step(0) };
+    file.begin_with(&framed(&version));
+    Ok(EventFile { file, without, is_first, has_begun: false })
+}
+
+/// Beginning of the names of files of events.
+const NAME: &str = "events.out.tfevents";
+
+/// A view of curves in a file of events.
+struct EventFile {
+    file: AppendedFile,
+    without: &'static str,
+    /// True if the folder has no older file, so that this one has the steps of earlier runs, too.
+    is_first: bool,
+    has_begun: bool,
+}
+
+impl EventFile {
+    /// The events of a record, the first after the start of a session.
+    fn events(&mut self, record: &dyn RunRecord) -> Vec<u8> {
         let drawn = record.cells().into_iter().filter(|(column, _)| column.curve.is_some());
         let numbers = drawn.filter_map(|(column, cell)| Some((column.key, cell.number()? as f32)));
         let scalar = |(key, value)| ScalarMessage {
@@ -69,17 +96,35 @@ fn view(folder: &Path, without: &'static str) -> Result<impl RunView + use<>> {
             simple_value: Some(value),
         };
         let value: Vec<_> = numbers.map(scalar).collect();
-        if value.is_empty() {
-            return Ok(());
+        if record.kind() == self.without || value.is_empty() {
+            return Vec::new();
         }
-        let (wall_time, step) = (since_epoch(), record.number() as i64);
-        append(&framed(&EventMessage {
-            wall_time,
-            step,
-            summary: Some(SummaryMessage { value }),
-            file_version: None,
-        }))
-    }))
+        let event = at_step(record.number());
+        let is_start = !std::mem::replace(&mut self.has_begun, true);
+        let session_log = is_start.then_some(SessionLogMessage { status: 1 });
+        let start = session_log.map(|log| EventMessage { session_log: Some(log), ..event.clone() });
+        let scalars = EventMessage { summary: Some(SummaryMessage { value }), ..event };
+        start.iter().chain([&scalars]).flat_map(framed).collect()
+    }
+}
+
+impl RunView for EventFile {
+    fn see(&mut self, event: &RunEvent) -> Result<()> {
+        let RunEvent::Record(record) = event else { return Ok(()) };
+        let events = self.events(*record);
+        if events.is_empty() { Ok(()) } else { self.file.append(&events) }
+    }
+    fn earlier(&mut self, record: &dyn RunRecord) {
+        if self.is_first {
+            let events = self.events(record);
+            self.file.begin_with(&events);
+        }
+    }
+}
+
+/// Makes an event of a step that says nothing yet.
+fn at_step(step: usize) -> EventMessage {
+    EventMessage { wall_time: since_epoch(), step: step as i64, ..Default::default() }
 }
 
 fn since_epoch() -> f64 {
@@ -122,23 +167,44 @@ mod tests {
         assert_eq!(bytes[36..], checksum(&event));
     }
 
-    /// Kills: another step, a value of another column, a name without its kind, an event of a record without
-    /// curves, half an event.
-    #[test]
-    fn each_curve_is_a_scalar_at_its_step() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut view = view(folder.path(), "epoch").unwrap();
-        let step = StepLine { step: 7, loss: 2.5, lr: 0.125, tokens_per_second: 64.0, ..StepLine::default() };
-        view.see(&RunEvent::Record(&step)).unwrap();
-        let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
-        let bytes = fs::read(file.path()).unwrap();
+    /// Returns the events of the only file in a folder, after that of its version, and removes it.
+    fn taken(folder: &Path) -> Vec<EventMessage> {
+        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 1);
+        let bytes = fs::read(&files[0]).unwrap();
+        fs::remove_file(&files[0]).unwrap();
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
             let length = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
             events.push(EventMessage::decode(&bytes[at + 12..at + 12 + length]).unwrap());
             at += length + 16;
         }
-        assert_eq!((events.len(), events[1].step), (2, 7));
+        assert_eq!(events.remove(0).file_version.as_deref(), Some("brain.Event:2"));
+        events
+    }
+
+    /// Kills: another step, a value of another column, a name without its kind, an event of a record without
+    /// curves, half an event; a file that does not drop later steps of older ones, or does so again; earlier
+    /// steps that are lost, or repeated where an older file has them.
+    #[test]
+    fn each_curve_is_a_scalar_at_its_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let line =
+            |step| StepLine { step, loss: 2.5, lr: 0.125, tokens_per_second: 64.0, ..StepLine::default() };
+        let mut first = view(folder.path(), "epoch").unwrap();
+        first.earlier(&line(6));
+        first.see(&RunEvent::Record(&line(7))).unwrap();
+        let events = taken(folder.path());
+        assert_eq!(events.iter().map(|event| event.step).collect::<Vec<_>>(), [6, 6, 7]);
+        let starts = events.iter().map(|event| event.session_log.is_some());
+        assert_eq!(starts.collect::<Vec<_>>(), [true, false, false]);
+        fs::write(folder.path().join("events.out.tfevents.1"), "").unwrap();
+        let mut second = view(folder.path(), "epoch").unwrap();
+        fs::remove_file(folder.path().join("events.out.tfevents.1")).unwrap();
+        second.earlier(&line(6));
+        second.see(&RunEvent::Record(&line(7))).unwrap();
+        let events = taken(folder.path());
+        assert_eq!((events.len(), events[0].session_log.as_ref().unwrap().status, events[0].step), (2, 1, 7));
         let values = events[1].summary.as_ref().unwrap().value.iter();
         let values: Vec<_> = values.map(|of| (&*of.tag, of.simple_value.unwrap())).collect();
         assert_eq!(values, [("step/loss", 2.5), ("step/lr", 0.125), ("step/tokens_per_second", 64.0)]);

@@ -3,8 +3,8 @@ use parallel::{Error, Result};
 use run::event::{RunEvent, RunRecord};
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
-use tensor::files;
+use std::path::{Path, PathBuf};
+use tensor::files::{Replacement, replace_file};
 
 /// A way of showing events.
 pub trait RunView: Send {
@@ -58,16 +58,75 @@ pub const RECORDS: u8 = 1;
 /// The run has results over steps.
 pub const CURVES: u8 = 2;
 
-/// Begins a file with this text. Returns a function that appends to it.
+/// A file to which a view appends. An older file is replaced when the first text comes or the run ends well: a
+/// command that is refused leaves it as it is.
+pub struct AppendedFile {
+    path: PathBuf,
+    /// Text to begin with.
+    begin: Vec<u8>,
+    file: Option<File>,
+}
+
+impl AppendedFile {
+    /// Prepares a file at this path.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn at(path: &Path) -> Result<Self> {
+        drop(Replacement::beside(path)?);
+        Ok(Self { path: path.into(), begin: Vec::new(), file: None })
+    }
+    /// Adds text to the beginning of the file, which is not replaced yet.
+    pub fn begin_with(&mut self, text: &[u8]) {
+        self.begin.extend(text);
+    }
+    /// Replaces an older file, if it has not been yet, and appends a text.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn append(&mut self, text: &[u8]) -> Result<()> {
+        let name = self.path.display();
+        let cannot = |why: std::io::Error| Error::new(format!("{name} cannot be written: {why}"));
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => {
+                replace_file(&self.path, &self.begin)?;
+                none.insert(File::options().append(true).open(&self.path).map_err(cannot)?)
+            }
+        };
+        file.write_all(text).map_err(cannot)
+    }
+}
+
+/// A view that appends a text of each record to a file; also of records of the run that this one resumes.
+struct RecordFile<F> {
+    file: AppendedFile,
+    text: F,
+}
+
+impl<F: FnMut(&dyn RunRecord) -> Vec<u8> + Send> RunView for RecordFile<F> {
+    fn see(&mut self, event: &RunEvent) -> Result<()> {
+        let RunEvent::Record(record) = event else { return Ok(()) };
+        let text = (self.text)(*record);
+        if text.is_empty() { Ok(()) } else { self.file.append(&text) }
+    }
+    fn earlier(&mut self, record: &dyn RunRecord) {
+        self.file.begin_with(&(self.text)(record));
+    }
+    fn end(&mut self, failure: Option<&str>) -> Result<()> {
+        if failure.is_none() { self.file.append(b"") } else { Ok(()) }
+    }
+}
+
+/// Makes a view that appends to a file what a function makes of each record, if that is not empty.
 ///
 /// # Errors
-/// If the file cannot be written; so does the function.
-pub fn appended(path: &Path, text: &[u8]) -> Result<impl FnMut(&[u8]) -> Result<()> + Send + use<>> {
-    files::replace_file(path, text)?;
-    let name = path.display().to_string();
-    let cannot = move |why: std::io::Error| Error::new(format!("{name} cannot be written: {why}"));
-    let mut file = File::options().append(true).open(path).map_err(&cannot)?;
-    Ok(move |more: &[u8]| file.write_all(more).map_err(&cannot))
+/// If the file cannot be written.
+pub fn record_file<F: FnMut(&dyn RunRecord) -> Vec<u8> + Send + 'static>(
+    path: &Path,
+    text: F,
+) -> Result<impl RunView + use<F>> {
+    Ok(RecordFile { file: AppendedFile::at(path)?, text })
 }
 
 /// A view of records.

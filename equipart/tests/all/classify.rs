@@ -251,7 +251,7 @@ fn what_is_saved_is_what_was_judged() {
 }
 
 /// Kills: an order, a rate or moments of another step where a run goes on in the middle of an epoch; an
-/// epoch's loss, or its time, of the part after that alone.
+/// epoch's loss, or its time, of the part after that alone; a table or a CSV without earlier epochs.
 #[test]
 fn a_run_that_is_resumed_ends_as_one_that_was_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -277,8 +277,15 @@ fn a_run_that_is_resumed_ends_as_one_that_was_not() {
         &["train", "--resume", &two, "--data", &data],
         "the run has done 8 steps and ends at 8; give a larger --epochs to continue",
     );
-    let more = lines(&["train", "--resume", &two, "--data", &data, "--epochs", "3", "--json"]);
-    assert_eq!((more.len(), more[0]["epoch"].as_u64()), (1, Some(3)));
+    let csv = dir.path().join("a.csv").display().to_string();
+    let more = ["train", "--resume", &two, "--data", &data, "--epochs", "3", "--csv", &csv];
+    let more = String::from_utf8(equipart(&more).stdout).unwrap();
+    let row = |line: &str, end: &str| line.split(end).next().unwrap().trim().parse::<usize>().ok();
+    let epochs = std::fs::read_to_string(csv).unwrap();
+    let epochs: Vec<_> = epochs.lines().filter_map(|line| row(line, ",")).collect();
+    assert_eq!(epochs, [1, 2, 3]);
+    let shown: Vec<_> = more.lines().filter_map(|line| row(line.trim(), " ")).collect();
+    assert_eq!(shown, [1, 2, 3], "{more}");
 }
 
 /// Kills: a command that has no use for a classifier's data.

@@ -122,5 +122,5 @@ fn classifiers_that_cannot_be_are_refused() {
     );
     let file = dir.path().join("t10k-labels-idx1-ubyte").display().to_string();
     train(&["--out", &file], &format!("{file} is a file; the output must be a folder"));
-    train(&["--lr", "1e30", "--epochs", "1"], "rank 0: the loss of step 1 is NaN; a smaller --lr may help");
+    train(&["--lr", "1e30", "--epochs", "1"], "rank 0: the loss of step 2 is NaN; a smaller --lr may help");
 }

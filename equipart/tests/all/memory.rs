@@ -28,6 +28,7 @@ fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
         bos: None,
         eos: Vec::new(),
         spare_coefficient: 0.0,
+        wrapper: None,
     }
 }
 
@@ -219,8 +220,15 @@ fn prices_go_as_far_as_64_bits_count() {
         let heads = Heads { queries: 1, keys: 1, dim: 2 };
         let shape = Shape { width: 1, heads, hidden, ..Shape::LLAMA };
         let architecture = Architecture::Llama;
-        let config =
-            Config { architecture, shape, positions: 2, bos: None, eos: Vec::new(), spare_coefficient: 0.0 };
+        let config = Config {
+            architecture,
+            shape,
+            positions: 2,
+            bos: None,
+            eos: Vec::new(),
+            spare_coefficient: 0.0,
+            wrapper: None,
+        };
         let settings = Settings { optimizer: SGD, ..settings(1, 1) };
         price(&config, &settings, &Layout::UNSPLIT).map(|mut prices| prices.swap_remove(0))
     };

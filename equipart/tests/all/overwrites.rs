@@ -33,6 +33,16 @@ fn views_replace_no_file_that_a_command_uses() {
     assert!(log == kept("log.jsonl") && model == kept("model.safetensors"));
     fs::copy(format!("{out}/config.json"), &config).unwrap();
     refused(&["price", "--config", &config, "--report", &config], "would replace");
+    // files that no flag names: the data of a resumed run, a tokenizer beside a config
+    let again = ["train", "--resume", &out, "--steps", "2"];
+    for flag in ["--csv", "--report", "--trace", "--plot"] {
+        let words = fs::read(&text).unwrap();
+        refused(&[&again[..], &[flag, &text]].concat(), "which this command uses, too; choose another file");
+        assert_eq!(fs::read(&text).unwrap(), words, "{flag}");
+    }
+    let beside = at("tokenizer.json");
+    fs::copy(format!("{out}/tokenizer.json"), &beside).unwrap();
+    train(&["--config", &config, "--trace", &beside], "which this command uses, too; choose another file");
     train(&["--plot", &at("none/x.svg")], "cannot write beside");
 }
 
@@ -46,6 +56,11 @@ fn options_that_nothing_uses_are_refused() {
         (&["machine", "h100", "--small"], "cannot be used with"),
         (&["sparse", "--steps", "0", "--epochs", "3"], "--epochs is for the runs of a model"),
         (&["shard", "--model", "mlp", "--seq", "3"], "--seq is of --model block"),
+        (&["train", "--machine", "h100", "--steps", "1"], "--machine is for --layout auto"),
+        (&["train", "--batch", "b.json", "--data-field", "x"], "--data-field is for documents of --data"),
+        (&["train", "--steps", "-5"], "for '--steps <STEPS>': it must be a whole number, 0 or more"),
+        (&["train", "--steps", "99999999999999999999"], "it must be at most 18446744073709551615"),
+        (&["launch", "-n", "2", "--", "train", "--seq", "1.5"], "it must be a whole number, 0 or more"),
         (&["launch", "-n", "5000", "--", "prove"], "--ranks is 5000; on one machine it must be at most 4096"),
     ] {
         refused(args, says);

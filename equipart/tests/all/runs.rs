@@ -33,8 +33,15 @@ const SHAPE: Shape = Shape {
 
 fn model(tied: bool) -> Model {
     let (architecture, shape) = (Architecture::Llama, Shape { tied, ..SHAPE });
-    let config =
-        Config { architecture, shape, positions: 64, bos: None, eos: Vec::new(), spare_coefficient: 0.0 };
+    let config = Config {
+        architecture,
+        shape,
+        positions: 64,
+        bos: None,
+        eos: Vec::new(),
+        spare_coefficient: 0.0,
+        wrapper: None,
+    };
     Model::fresh(config, 5)
 }
 
@@ -158,8 +165,15 @@ fn a_resumed_run_moves_the_bias_of_its_router_on() {
     let (scoring, bias) = (Scoring::Sigmoid, Some(0.0625));
     let experts = Experts { count: 4, chosen: 2, hidden: 16, scoring, bias, ..Experts::MIXTRAL };
     let (architecture, shape) = (Architecture::EquipartMoe, Shape { experts: Some(experts), ..SHAPE });
-    let config =
-        Config { architecture, shape, positions: 64, bos: None, eos: Vec::new(), spare_coefficient: 0.0 };
+    let config = Config {
+        architecture,
+        shape,
+        positions: 64,
+        bos: None,
+        eos: Vec::new(),
+        spare_coefficient: 0.0,
+        wrapper: None,
+    };
     let fresh = Model::fresh(config, 5);
     let [once, twice] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let bias = |dir: &Path| {

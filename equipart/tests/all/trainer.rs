@@ -116,6 +116,9 @@ fn a_resumed_run_ends_where_the_uninterrupted_one_does() {
         &["plot", &a, &b],
         &format!("{}, line 1 is not the log of a step: missing field", path.display()),
     );
+    fs::write(&path, whole.clone() + "{\"step\": 1, \"lo").unwrap(); // of a run that goes on
+    let (torn, _) = ran(&["plot".into()], &[&b, "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&torn).unwrap()["steps"], steps);
     fs::write(&path, "").unwrap();
     refused(&["plot", &b], "log.jsonl is empty (0 bytes)");
     refused(&["plot", &dir.path().display().to_string()], "log.jsonl: there is no such file");
@@ -247,6 +250,10 @@ fn flags_of_the_trainer_are_refused_in_one_sentence() {
         &["--optimizer", "sgd", "--eps", "1"],
         "--eps is for --optimizer adamw, adamw-8bit or muon; sgd has no use for it",
     );
+    for command in ["train", "price"] {
+        let cut = [command, "--optimizer", "adamw-8bit", "--layout", "tp=2", "--block-size", "64"];
+        refused(&cut, "it must be a multiple of 64, the elements of a block; blocks of 32 fit all cuts");
+    }
     no(&["--patience", "2"], "--patience counts evaluations on the held-out text; give --eval-every too");
     no(&["--eval-every", "0"], "--eval-every is 0; it must be at least 1");
     no(&["--eval-every", "1", "--patience", "0"], "--patience is 0; it must be at least 1");
@@ -254,7 +261,10 @@ fn flags_of_the_trainer_are_refused_in_one_sentence() {
         &["--eval-every", "1", "--patience", "1", "--dump", "x"],
         "--dump keeps the last step, but --patience",
     );
-    no(&["--data-field", "body"], "no file of --data ends in .jsonl; leave it out");
+    no(&["--data-field", "body"], "no file of --data ends in .jsonl, .ndjson or .json; leave it out");
+    let compressed = dir.path().join("a.jsonl.gz").display().to_string();
+    fs::write(&compressed, b"\x1f\x8b\x08").unwrap();
+    no(&["--data", &compressed], "a.jsonl.gz is compressed by gzip; decompress it first");
     no(
         &["--data", &short, "--data-field", "body"],
         "short.jsonl, line 1 has no field \"body\"; its fields are \"text\"",

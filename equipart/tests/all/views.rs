@@ -94,8 +94,57 @@ fn a_run_that_fails_leaves_a_page_that_says_so() {
     refused(&[&all[..], &["--report", "a", "--trace", "./a"]].concat(), "--report and --trace both want ./a");
     refused(&["schedule", "--report", "a", "--svg", "a"], "--report and --svg both want a");
     refused(&["compare", "--csv", "a", "--svg", "a"], "--csv and --svg both want a");
-    let file = dir.path().join("a.txt").display().to_string();
-    refused(&[&all[..], &["--tensorboard", &file]].concat(), "a.txt cannot be made a folder");
+    let file = dir.path().join("b.txt").display().to_string();
+    fs::write(&file, "").unwrap();
+    refused(&[&all[..], &["--tensorboard", &file]].concat(), "b.txt cannot be made a folder");
+}
+
+/// Kills: a CSV of a resumed run without its earlier steps, or with steps after its checkpoint.
+#[test]
+fn the_csv_of_a_resumed_run_has_all_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (flags, [out, csv, whole]) = (trains(dir.path()), ["out", "a.csv", "b.csv"].map(path));
+    let runs = |more: &[&str]| {
+        let all: Vec<_> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        assert!(equipart(&all).status.success(), "{all:?}");
+    };
+    runs(&["--csv", &whole]);
+    runs(&["--stop-after", "2", "--out", &out, "--csv", &csv]);
+    let log = Path::new(&out).join("log.jsonl");
+    let later = fs::read_to_string(&log).unwrap().lines().next().unwrap().replace("\"step\":1", "\"step\":3");
+    fs::write(&log, fs::read_to_string(&log).unwrap() + &later + "\n{").unwrap();
+    let resumed = ["train", "--resume", &out, "--csv", &csv];
+    assert!(equipart(&resumed).status.success());
+    let losses = |file: &str| -> Vec<String> {
+        let rows = fs::read_to_string(file).unwrap();
+        rows.lines().map(|row| row.split(',').take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    assert_eq!((losses(&csv), losses(&csv).len()), (losses(&whole), 5));
+}
+
+/// Kills: a refused command that empties an older file.
+#[test]
+fn a_refused_command_leaves_older_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    for command in [
+        &["price", "--layout", "etp=4"][..],
+        &["compare", "--layout", "etp=4"],
+        &["plan", "--model", "embedded", "--devices", "2", "--memory", "1"],
+        &["bench", "--only", "nothing"],
+        &["train", "--layout", "etp=4"],
+        &["schedule", "--kind", "1f1b", "--stages", "0"],
+    ] {
+        for (flag, file) in [("--csv", path("a.csv")), ("--report", path("a.html"))] {
+            fs::write(&file, "older").unwrap();
+            let output = equipart(&[command, &[flag, &file]].concat());
+            let why = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{command:?} {flag}: {why}");
+            assert_eq!(fs::read_to_string(&file).unwrap(), "older", "{command:?} {flag}: {why}");
+        }
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no unfinished file");
 }
 
 /// The reader of `TensorBoard` itself reads the events, where Python finds it. Kills: a step, a name or a

@@ -20,6 +20,9 @@ macro_rules! optimizers {
             fn states(&self) -> RuleStates {
                 OptimizerKind::states(*self)
             }
+            fn halved(&self) -> Option<Self> {
+                OptimizerKind::halved(*self)
+            }
             fn update(&self, part: UpdatePart<D>, step: &UpdateStep<D>) {
                 match OptimizerKind::name(*self) {
                     $(name if name == $rule::INFO.name => $rule::update(*self, part, step),)*

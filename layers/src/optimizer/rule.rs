@@ -12,6 +12,13 @@ pub trait UpdateRule<D: Kernels>: Send + Sync {
     fn name(&self) -> &'static str;
     /// The tensors that it keeps for each trained parameter, all zero before the first step.
     fn states(&self) -> RuleStates;
+    /// Returns the rule with blocks of state of half as many elements; `None` if it has no smaller ones.
+    fn halved(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
     /// Updates a part of a parameter.
     fn update(&self, part: UpdatePart<D>, step: &UpdateStep<D>);
     /// Returns its rule for matrices of blocks, if it updates these as whole matrices.

@@ -1,5 +1,6 @@
 //! Sources of initial values: each rank asks for the values of its local part, many at a time.
-use crate::Result;
+use crate::{Error, Result};
+use std::sync::{Arc, OnceLock};
 use tensor::{Scalar, mix};
 
 /// Distribution of a parameter's initial values: normal, `mean + std · draw`.
@@ -80,6 +81,27 @@ impl<'a, E: Scalar> ParamValues<'a, E> {
         });
         ParamValues { check, ..mapped }
     }
+    /// Converts the values of the parameter `name` to another dtype. [`check`](Self::check) then fails if a finite
+    /// value has become infinite.
+    #[must_use]
+    pub fn converted<F: Scalar>(mut self, name: &str, to: impl Fn(E) -> F + Sync + 'a) -> ParamValues<'a, F> {
+        let (source, too_large) = (self.check.take(), Arc::new(OnceLock::new()));
+        let (name, seen) = (name.to_owned(), too_large.clone());
+        let converted = self.map(move |_, x| {
+            let y = to(x);
+            if !y.is_finite() && x.is_finite() {
+                let _ = seen.set(x);
+            }
+            y
+        });
+        converted.checked(move || {
+            source.as_ref().map_or(Ok(()), |check| check())?;
+            too_large.get().map_or(Ok(()), |x| {
+                let kind = F::NAME;
+                Err(Error::Cannot(format!("{name} has the value {x:?}, which is too large for {kind}")))
+            })
+        })
+    }
     /// Sets consecutive values of a row, from `[row, column]` on.
     pub fn set(&self, first: [usize; 2], to: &mut [E]) {
         self.set_rows(first, [to.len(), to.len().max(1)], to);
@@ -133,6 +155,7 @@ impl<E: Scalar> ValueSource<E> for EvenValues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensor::F16;
 
     /// Kills: what is mapped at a time begins where the last began, or ends too early; a number mapped by
     /// another's index.
@@ -148,5 +171,22 @@ mod tests {
             assert!(some.into_iter().eq(wanted), "{first}, {len}");
         }
         assert_eq!(all.at([2, 600]), twice([2, 600], 2600.0));
+    }
+
+    /// Kills: an infinite value that passes, a source whose own check is lost.
+    #[test]
+    fn a_conversion_that_overflows_is_named() {
+        let check = |value: f32, source: Result<()>| {
+            let values = ParamValues::each(move |[_, column]| if column == 300 { value } else { 1.0 });
+            let source = source.map_err(|why| why.to_string());
+            let values = values.checked(move || source.clone().map_err(Error::Cannot));
+            let values = values.converted("w", |x| F16::narrow(x));
+            values.set([0, 0], &mut [F16::ZERO; 400]);
+            values.check().map_err(|why| why.to_string())
+        };
+        assert_eq!(check(65504.0, Ok(())), Ok(()));
+        assert_eq!(check(f32::INFINITY, Ok(())), Ok(()), "it was infinite before");
+        assert_eq!(check(1e5, Ok(())).unwrap_err(), "w has the value 100000.0, which is too large for f16");
+        assert_eq!(check(1e5, Err(Error::Cannot("torn".into()))).unwrap_err(), "torn");
     }
 }

@@ -107,6 +107,10 @@ const FIXED_MISTRAL: &str = "attention_bias=false mlp_bias=false";
 const FIXED_MIXTRAL: &str = "attention_bias=false mlp_bias=false router_jitter_noise=0";
 const FIXED_QWEN2: &str = "mlp_bias=false use_mrope=false";
 const FIXED_QWEN3: &str = "mlp_bias=false";
+/// Keys that Qwen3-Coder's files have, and `transformers` ignores.
+const FIXED_QWEN3_MOE: &str = "\
+    mlp_bias=false qkv_bias=false shared_expert_intermediate_size=0 use_mrope=false use_qk_norm=true \
+    use_sliding_window=false";
 /// `use_sliding_window` must be false: the versions of `transformers` give the window to different blocks.
 const FIXED_QWEN_MOE: &str = "mlp_bias=false use_mrope=false use_sliding_window=false";
 const FIXED_GPT2: &str =
@@ -117,7 +121,8 @@ const FIXED_GPT2: &str =
 /// too.
 const FREE: &str = "\
     attn_implementation chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id dtype finetuning_task \
-    gradient_checkpointing id2label initializer_range is_decoder label2id name_or_path num_labels output_attentions \
+    gradient_checkpointing id2label initializer_range is_decoder label2id max_sequence_length name_or_path num_labels \
+    output_attentions \
     output_hidden_states output_past output_router_logits output_scores prefix pretraining_tp problem_type return_dict \
     return_dict_in_generate sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tokenizer_class \
     torch_dtype torchscript transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache";
@@ -126,7 +131,9 @@ const FREE_GPT2: &str = "\
     pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type \
     summary_use_proj";
 
-/// Added to the error for models with latent attention.
+/// Beginnings of the `model_type`s with latent attention.
+const LATENT_TYPES: [&str; 5] = ["deepseek_v", "glm_moe_dsa", "kimi_k2", "longcat_flash", "minicpm3"];
+/// Added to the error for these.
 const LATENT: &str =
     "; latent attention (MLA) is not supported; \"equipart_moe\" has such experts and Llama's attention";
 
@@ -141,7 +148,7 @@ impl Architecture {
             Self::Qwen2 => [[READ_ROTARY, READ_QWEN2], [FIXED_ROTARY, FIXED_QWEN2]],
             Self::Qwen2Moe => [[READ_ROTARY, READ_QWEN2_MOE], [FIXED_ROTARY, FIXED_QWEN_MOE]],
             Self::Qwen3 => [[READ_ROTARY, READ_QWEN3], [FIXED_ROTARY, FIXED_QWEN3]],
-            Self::Qwen3Moe => [[READ_ROTARY, READ_QWEN3_MOE], [FIXED_ROTARY, FIXED_QWEN_MOE]],
+            Self::Qwen3Moe => [[READ_ROTARY, READ_QWEN3_MOE], [FIXED_ROTARY, FIXED_QWEN3_MOE]],
             Self::EquipartMoe => [[READ_ROTARY, READ_EQUIPART_MOE], [FIXED_ROTARY, FIXED_QWEN3]],
             Self::Gpt2 => [[READ_GPT2, FREE_GPT2], [FIXED_GPT2, ""]],
         }
@@ -151,8 +158,8 @@ impl Architecture {
 impl ConfigKeys<'_> {
     /// Returns the architecture of this configuration.
     pub(super) fn architecture(&self) -> Result<Architecture> {
-        let latent =
-            self.given("model_type").and_then(Value::as_str).is_some_and(|s| s.starts_with("deepseek_v"));
+        let is_latent = |s: &str| LATENT_TYPES.iter().any(|kind| s.starts_with(kind));
+        let latent = self.given("model_type").and_then(Value::as_str).is_some_and(is_latent);
         let note = if latent { LATENT } else { "" };
         let wanted = Architecture::model_types() + note;
         self.read("model_type", &wanted, Architecture::named)?

@@ -42,7 +42,15 @@ impl ConfigKeys<'_> {
             ..Shape::GPT2
         };
         let (bos, eos) = self.ends([Some(50256); 2], vocabulary)?;
-        Ok(Config { architecture: Architecture::Gpt2, shape, positions, bos, eos, spare_coefficient: 0.0 })
+        Ok(Config {
+            architecture: Architecture::Gpt2,
+            shape,
+            positions,
+            bos,
+            eos,
+            spare_coefficient: 0.0,
+            wrapper: None,
+        })
     }
     fn activation(&self) -> Result<Activation> {
         let wanted = ACTIVATIONS.map(|(name, _)| format!("\"{name}\"")).join(" or ") + ", or left out";

@@ -69,7 +69,7 @@ impl ConfigKeys<'_> {
         };
         let (bos, eos) = self.ends(defaults.ids, vocabulary)?;
         let spare_coefficient = self.spare_coefficient(shape.experts, architecture)?;
-        Ok(Config { architecture, shape, positions, bos, eos, spare_coefficient })
+        Ok(Config { architecture, shape, positions, bos, eos, spare_coefficient, wrapper: None })
     }
     fn heads(&self, width: usize, queries: usize, defaults: &Defaults) -> Result<Heads> {
         let keys = match self.map.get("num_key_value_heads") {

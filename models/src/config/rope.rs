@@ -8,7 +8,19 @@ use tensor::quoted::displayed;
 use tensor::{Rope, Scaling};
 
 const FIXED: &str = "partial_rotary_factor=1";
-const TYPES: &str = r#""default" or "linear" or "llama3", or left out"#;
+const TYPES: &str = r#""default" or "linear" or "llama3" or "yarn", or left out"#;
+/// Keys of `YaRN`. `attn_factor`, which some published models have, is ignored, as by `transformers`.
+const YARN: [&str; 9] = [
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "attn_factor",
+];
 
 /// Contents of one of the two objects.
 struct RopeObject {
@@ -72,6 +84,7 @@ impl ConfigKeys<'_> {
             Some(Some("llama3")) => {
                 &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
             }
+            Some(Some("yarn")) => &YARN,
             _ => {
                 let key = if new.is_some() { "rope_type" } else { "type" };
                 return Err(self.wrong(key, &self.map[key], TYPES));
@@ -83,7 +96,8 @@ impl ConfigKeys<'_> {
         match own {
             [] => Ok(Scaling::None),
             [_] => Ok(Scaling::Linear { factor: self.needed("factor")? }),
-            _ => self.llama3(positions),
+            [_, _, _, _] => self.llama3(positions),
+            _ => self.yarn(positions),
         }
     }
     fn llama3(&self, positions: usize) -> Result<Scaling> {
@@ -95,6 +109,17 @@ impl ConfigKeys<'_> {
         }
         let original = self.size("original_max_position_embeddings", Some(positions))? as f64;
         Ok(Scaling::Llama3 { factor, low, high, original })
+    }
+    fn yarn(&self, positions: usize) -> Result<Scaling> {
+        let factor = self.needed("factor")?;
+        let original = self.size("original_max_position_embeddings", Some(positions))? as f64;
+        let (fast, slow) = (self.positive("beta_fast")?, self.positive("beta_slow")?);
+        let scale = |of: f64| if factor <= 1.0 { 1.0 } else { 0.1 * of * factor.ln() + 1.0 };
+        let [over, under] = [self.positive("mscale")?, self.positive("mscale_all_dim")?];
+        let usual = over.zip(under).map_or_else(|| scale(1.0), |(over, under)| scale(over) / scale(under));
+        let (fast, slow) = (fast.unwrap_or(32.0), slow.unwrap_or(1.0));
+        let magnitude = self.positive("attention_factor")?.unwrap_or(usual);
+        Ok(Scaling::Yarn { factor, original, fast, slow, magnitude, truncate: self.flag("truncate", true)? })
     }
 }
 
@@ -109,6 +134,15 @@ pub(super) fn keys(rope: Rope) -> Vec<(&'static str, Value)> {
             "low_freq_factor": low,
             "high_freq_factor": high,
             "original_max_position_embeddings": original as u64,
+        }),
+        Scaling::Yarn { factor, original, fast, slow, magnitude, truncate } => json!({
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+            "beta_fast": fast,
+            "beta_slow": slow,
+            "attention_factor": magnitude,
+            "truncate": truncate,
         }),
     };
     let mut parameters = scaling.clone();

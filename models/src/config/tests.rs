@@ -8,6 +8,7 @@ use tensor::{Rope, Scaling};
 mod balances;
 mod experts;
 mod families;
+mod found;
 mod generation;
 mod real;
 mod rope;
@@ -37,6 +38,7 @@ fn small() -> Config {
         bos: None,
         eos: vec![],
         spare_coefficient: 0.0,
+        wrapper: None,
     }
 }
 fn rotary(base: f64) -> Positions {
@@ -131,8 +133,15 @@ fn keys_left_out_are_what_transformers_makes_them() {
         ..Shape::LLAMA
     };
     let architecture = Architecture::Llama;
-    let wanted =
-        Config { architecture, shape, positions: 2048, bos: Some(1), eos: vec![2], spare_coefficient: 0.0 };
+    let wanted = Config {
+        architecture,
+        shape,
+        positions: 2048,
+        bos: Some(1),
+        eos: vec![2],
+        spare_coefficient: 0.0,
+        wrapper: None,
+    };
     assert_eq!(Config::parse(SHORT, "a.json").unwrap(), wanted);
     let of_no_effect =
         ["rope_theta", "rope_parameters", "rope_scaling", "attention_bias", "attention_dropout"];

@@ -17,7 +17,10 @@ fn model(eos: Vec<u32>) -> Model {
     let heads = Heads { queries: 2, keys: 1, dim: 4 };
     let shape = Shape { width: 8, blocks: 1, heads, hidden: 8, vocabulary: V, ..Shape::LLAMA };
     let (architecture, bos) = (Architecture::Llama, None);
-    Model::fresh(Config { architecture, shape, positions: 64, bos, eos, spare_coefficient: 0.0 }, 5)
+    Model::fresh(
+        Config { architecture, shape, positions: 64, bos, eos, spare_coefficient: 0.0, wrapper: None },
+        5,
+    )
 }
 
 fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompts {

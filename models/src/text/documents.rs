@@ -1,5 +1,5 @@
-//! Files of texts: a plain text is one document; a `.jsonl` file has a JSON object on each line, and a field
-//! of it is a document.
+//! Files of texts: a plain text is one document; a file of JSON (`.jsonl`, `.ndjson`, `.json`, in letters of any
+//! case) has an object on each line, and a field of it is a document.
 use parallel::{Error, Result, bail};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -16,19 +16,28 @@ pub struct TextFile<'a> {
     pub documents: Vec<Cow<'a, [u8]>>,
 }
 
-/// Reads files. `field` is the documents' field of `.jsonl` files, `text` by default. With `newline`, each of
+/// Reads files. `field` is the documents' field of files of JSON, `text` by default. With `newline`, each of
 /// their documents gets a newline at its end, for models without a token that ends a text.
 ///
 /// # Errors
-/// If a file cannot be read or is empty, a line is no JSON object with the text in this field, or a field is
+/// If a file cannot be read, is empty or compressed, a line is no JSON object with the text in this field, or a field is
 /// given but no file has fields.
 pub fn read(files: &[PathBuf], field: Option<&str>, newline: bool) -> Result<Vec<TextFile<'static>>> {
-    let has_fields = |path: &PathBuf| path.extension().is_some_and(|end| end == "jsonl");
+    let has_fields = |path: &PathBuf| {
+        let end = path.extension().unwrap_or_default().to_ascii_lowercase();
+        ["jsonl", "ndjson", "json"].into_iter().any(|json| end == json)
+    };
     if let (Some(field), false) = (field, files.iter().any(has_fields)) {
-        bail!("--data-field is {}, but no file of --data ends in .jsonl; leave it out", quoted(field));
+        bail!(
+            "--data-field is {}, but no file of --data ends in .jsonl, .ndjson or .json; leave it out",
+            quoted(field)
+        );
     }
     let read = |path: &PathBuf| {
         let (name, bytes) = (path.display().to_string(), files::read(path)?);
+        if let Some(program) = files::compression(&bytes) {
+            bail!("{name} is compressed by {program}; decompress it first");
+        }
         let documents = if has_fields(path) {
             documents(&bytes, &name, field.unwrap_or("text"), newline)?
         } else {

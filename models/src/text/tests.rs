@@ -172,7 +172,7 @@ fn files_are_joined_in_order_and_each_is_judged() {
     assert_eq!(why, wanted);
 }
 
-/// Kills: a line number that counts from 0 or leaves out blank lines, another field than the one asked for,
+/// Kills: a name in other letters whose braces are learned, a line number that counts from 0 or leaves out blank lines, another field than the one asked for,
 /// an error without the fields seen, a newline in place of a token or both.
 #[test]
 fn documents_are_fields_of_lines() {
@@ -205,6 +205,18 @@ fn documents_are_fields_of_lines() {
         );
     }
     assert_eq!(read("", None, false).unwrap_err(), "a.jsonl is empty (0 bytes)");
+    for name in ["b.JSONL", "b.ndjson", "b.Json"] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, two).unwrap();
+        assert_eq!(
+            documents::read(&[path], None, false).unwrap()[0].documents,
+            [&b"a\nb"[..], b"e"],
+            "{name}"
+        );
+    }
     let why = documents::read(&["a.txt".into()], Some("body"), false).unwrap_err().to_string();
-    assert_eq!(why, "--data-field is \"body\", but no file of --data ends in .jsonl; leave it out");
+    assert_eq!(
+        why,
+        "--data-field is \"body\", but no file of --data ends in .jsonl, .ndjson or .json; leave it out"
+    );
 }

@@ -142,7 +142,8 @@ fn files_that_are_no_tokenizers_are_said_in_one_sentence() {
     assert_eq!(why(b""), "tokenizer.json is empty (0 bytes)");
     assert_eq!(why(b"{"), wanted("EOF while parsing an object at line 1 column 1"));
     assert_eq!(why(b"{}"), wanted("Model missing. at line 1 column 2"));
-    assert_eq!(why(b"\xff\xfe"), wanted("expected value at line 1 column 1"));
+    assert_eq!(why(b"\xff\xfd"), wanted("expected value at line 1 column 1"));
+    assert_eq!(why(b"\xff\xfe"), "tokenizer.json is UTF-16; save it as UTF-8");
     assert!(why("[".repeat(100_000).as_bytes()).starts_with(&wanted("invalid type: sequence")));
     let with = |part: &str, value: Value| {
         let mut whole = words();

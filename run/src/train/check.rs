@@ -119,7 +119,8 @@ impl TrainRun<'_> {
             TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
         let largest = held_out.map(|batch| batch.largest(layout.size(Axis::Pp)));
-        price::training::<D>(layout, design, settings.optimizer(), &batch, |trainer, _| {
+        let batches = (&batch, largest.as_ref());
+        price::training_and::<D>(layout, design, settings.optimizer(), batches, |trainer, _| {
             largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
             let Some(_) = &self.out else { return Ok(()) };
             price::saving(trainer, self.saves.background.then_some(&batch))

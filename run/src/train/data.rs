@@ -20,7 +20,7 @@ pub struct DataFiles {
     pub batch: Option<PathBuf>,
     /// Texts, or a folder of pictures.
     pub data: Vec<PathBuf>,
-    /// Field of the documents of `.jsonl` files.
+    /// Field of the documents of files of JSON.
     pub field: Option<String>,
 }
 

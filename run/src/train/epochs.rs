@@ -12,7 +12,7 @@ use super::settings::Settings;
 use models::digits::{Digits, Set, order};
 use parallel::dtype::RunDevice;
 use parallel::{Batch, Result, Trainer};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use std::time::Instant;
 const TOGETHER: usize = 1000;
 
 /// Report on an epoch.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpochLine {
     /// Epochs done.
     pub epoch: usize,
@@ -34,12 +34,14 @@ pub struct EpochLine {
     pub examples_per_second: f64,
 }
 
-/// The part of an epoch that an earlier run has shown.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Epochs that an earlier run has shown, the last in part.
+#[derive(Clone, Debug, PartialEq)]
 pub struct EpochBefore {
-    /// Number of the epoch, from 1.
+    /// The whole ones.
+    pub whole: Vec<EpochLine>,
+    /// Number of the last one, from 1.
     pub epoch: usize,
-    /// Seconds of the steps before.
+    /// Seconds of its steps before.
     pub seconds: f64,
     /// Pictures of the whole epoch.
     pub pictures: usize,

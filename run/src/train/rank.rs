@@ -68,7 +68,7 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
             epoch: None,
             evaluations: run.evaluations,
             experts: LayerCounts::default(),
-            shown: Vec::new(),
+            shown: run.epoch_before.iter().flat_map(|before| before.whole.clone()).collect(),
             seen: None,
         }
     }
@@ -147,17 +147,25 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         let BegunStep { step, batch, lr, over } = self.running.pop_front().expect("one runs");
         let report = step.wait()?;
         let loss = report.loss.read().expect("the host has values")[0].to_f64();
+        let number = self.line.step + 1;
         if !loss.is_finite() {
-            bail!("the loss of step {} is {loss}; a smaller --lr may help", self.line.step);
+            let advice = if number == 1 {
+                "nothing was updated before it, so the model's values or dtype give it"
+            } else {
+                "a smaller --lr may help"
+            };
+            bail!("the loss of step {number} is {loss}; {advice}");
         }
+        let (scale, skipped) = (report.scale.map(loss_scale), report.skipped);
+        drop(report); // its values are not held beside an evaluation's
         let is_alone = self.running.is_empty();
         let end = if is_alone { Instant::now() } else { over };
         self.line = StepLine {
-            step: self.line.step + 1,
+            step: number,
             loss,
             lr,
-            loss_scale: report.scale.map(loss_scale),
-            skipped: report.skipped,
+            loss_scale: scale,
+            skipped,
             tokens_per_second: batch.tokens() as f64 / end.duration_since(self.clock).as_secs_f64(),
             peak_bytes: std::mem::take(&mut self.line.peak_bytes),
             ..StepLine::default()

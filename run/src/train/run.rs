@@ -45,7 +45,7 @@ pub struct TrainRun<'a> {
     pub stop_after: Option<usize>,
     /// Folder for activations, gradients and weights of the last step; prepared before.
     pub dump: Option<PathBuf>,
-    /// The first epoch of a resumed run, if it began before.
+    /// Epochs before a resume, and the first one of this run.
     pub epoch_before: Option<EpochBefore>,
     /// Bytes that a rank should not exceed, by the run's price.
     pub priced: Option<usize>,
@@ -77,7 +77,7 @@ pub struct StepLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// Report on the epoch, if this step ends one.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochLine>,
 }
 
@@ -93,7 +93,7 @@ pub struct Finished {
     pub experts: LayerCounts,
     /// Evaluations during the run.
     pub evaluations: Evaluations,
-    /// Epochs of this run, on rank 0.
+    /// Epochs of this run and of those that it resumes, on rank 0.
     pub epochs: Vec<EpochLine>,
     /// Waits of all ranks for each other during the steps, if they were counted.
     pub waits: Vec<RankWaits>,

@@ -190,6 +190,6 @@ pub(super) struct InF32<'a>(pub(super) &'a (dyn ValueSource<f32> + Sync));
 
 impl<S: Scalar> ValueSource<S> for InF32<'_> {
     fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, S>> {
-        Ok(self.0.of(name, shape, draw)?.map(|_, x| S::from_f64(f64::from(x))))
+        Ok(self.0.of(name, shape, draw)?.converted(name, |x| S::from_f64(f64::from(x))))
     }
 }

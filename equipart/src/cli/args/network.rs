@@ -1,5 +1,5 @@
 //! Flags of the network between ranks: train, generate and compare have them.
-use crate::cli::tell;
+use crate::cli::{files, tell};
 use crate::draw::trace;
 use clap::Args;
 use comm::{Axis, Link, RankError, StuckReport, Trace};
@@ -36,6 +36,7 @@ impl NetworkArgs {
                 let (file, out) = (file.display(), out.display());
                 bail!("--trace {file} is inside {out}, the folder of the run; choose a file outside of it");
             }
+            files::unread("trace", file)?;
             trace::prepare(file)?;
         }
         let trace = self.trace.as_ref().map(|_| Trace::new());

@@ -91,13 +91,20 @@ impl TrainArgs {
     /// Adds the table of `--schedule` to the layout, if there is one.
     ///
     /// # Errors
-    /// If the table does not fit, or the layout is still to be planned and a flag is for one layout only.
+    /// If the table does not fit, the layout is still to be planned and a flag is for one layout only, or there is
+    /// nothing to plan for a machine.
     pub(crate) fn schedule_layout(&mut self) -> Result<()> {
         match self.layout {
             LayoutFlag::Auto => return self.can_be_planned("--layout auto"),
             LayoutFlag::Layout(layout) => self.layout = LayoutFlag::Layout(self.table.on(layout)?),
         }
-        Ok(())
+        let named = self.machine.as_deref().map(Machine::named).transpose()?;
+        match named.filter(|_| !processes::launch().is_ok_and(|launch| launch.is_some())) {
+            Some(_) => {
+                bail!("--machine is for --layout auto and launch --min-ranks, which plan; leave it out")
+            }
+            None => Ok(()),
+        }
     }
     /// Refuses flags that go with one layout only, where `flag` plans another.
     ///

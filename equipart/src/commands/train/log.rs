@@ -7,14 +7,9 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
-/// The steps before, and their lines.
+/// The steps before.
 #[derive(Default)]
-pub(crate) struct EarlierSteps {
-    /// The lines, each with its end.
-    pub(crate) text: String,
-    /// The steps.
-    pub(crate) steps: Vec<StepLine>,
-}
+pub(crate) struct EarlierSteps(pub(crate) Vec<StepLine>);
 
 impl EarlierSteps {
     /// Reads the first `done` steps of the log in a folder, if there is one. Later ones, and an incomplete
@@ -23,22 +18,19 @@ impl EarlierSteps {
     /// # Errors
     /// If the file cannot be read.
     pub(crate) fn read(dir: &Path, done: usize) -> Result<Self> {
-        let (path, mut earlier) = (dir.join(LOG), Self::default());
+        let path = dir.join(LOG);
         // not by tensor::files: the other ranks do not read this file
         let old = fs::read(&path).or_else(|why| match why.kind() {
             ErrorKind::NotFound => Ok(Vec::new()),
             _ => Err(Error::new(format!("{} cannot be read: {why}", path.display()))),
         })?;
-        for text in String::from_utf8_lossy(&old).lines() {
-            let line = serde_json::from_str(text).ok().filter(|line: &StepLine| line.step <= done);
-            earlier.text.extend(line.iter().flat_map(|_| [text, "\n"]));
-            earlier.steps.extend(line);
-        }
-        Ok(earlier)
+        let text = String::from_utf8_lossy(&old);
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        Ok(Self(lines.filter(|line: &StepLine| line.step <= done).collect()))
     }
     /// Returns the seconds of some steps, counted from 0, of `each` tokens or pictures.
     pub(crate) fn seconds(&self, steps: &Range<usize>, each: usize) -> f64 {
-        let lines = self.steps.iter().filter(|line| steps.contains(&(line.step - 1)));
+        let lines = self.0.iter().filter(|line| steps.contains(&(line.step - 1)));
         lines.map(|line| each as f64 / line.tokens_per_second).sum()
     }
 }

@@ -13,8 +13,8 @@ use run::train::{StepLine, TrainRun};
 use std::sync::Arc;
 
 impl TrainArgs {
-    /// Opens the views that flags ask for. Gives the run the part of its first epoch that it has shown
-    /// before, if it resumes one.
+    /// Opens the views that flags ask for. Gives the run the epochs, and the part of its first epoch, that it
+    /// has shown before, if it resumes one.
     ///
     /// # Errors
     /// If a file cannot be read or written, or two views want the same.
@@ -29,14 +29,18 @@ impl TrainArgs {
         let mut views = self.views.open(json, &name, without)?;
         views.add(Progress { watch: watch.clone(), quiet: json, epochs: pictures.is_some() });
         if let Some(dir) = run.out.as_ref().filter(|_| !out::is_silent()) {
-            views.add(log::view(StepLine::KIND, dir, &earlier.text)?);
+            views.add(log::view(StepLine::KIND, dir)?);
         }
-        views.earlier(&earlier.steps);
+        for line in &earlier.0 {
+            views.earlier(line);
+            line.epoch.iter().for_each(|epoch| views.earlier(epoch));
+        }
         // the first epoch of a resumed run may have begun before
         run.epoch_before = pictures.zip(done).map(|(digits, done)| {
             let steps = epochs::steps(digits, run.settings.batch_size);
             let seconds = earlier.seconds(&(done - done % steps..done), run.settings.batch_size);
-            EpochBefore { epoch: done / steps + 1, seconds, pictures: digits.train.len() }
+            let whole = earlier.0.iter().filter_map(|line| line.epoch.clone()).collect();
+            EpochBefore { whole, epoch: done / steps + 1, seconds, pictures: digits.train.len() }
         });
         Ok(views)
     }

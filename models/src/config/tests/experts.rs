@@ -322,8 +322,6 @@ fn experts_that_no_model_has_are_refused() {
         (MIXTRAL, "norm_topk_prob"),
         (MIXTRAL, "n_shared_experts"),
         (QWEN2_MOE, "capacity_factor"),
-        (QWEN3_MOE, "shared_expert_intermediate_size"),
-        (QWEN3_MOE, "qkv_bias"),
         (OWN, "kv_lora_rank"),
         (OWN, "router_aux_loss_coef"),
     ] {

@@ -83,11 +83,11 @@ fn scalings_are_read_where_either_version_has_them() {
 
 #[test]
 fn other_frequencies_are_refused() {
-    let types = r#"it must be "default" or "linear" or "llama3", or left out"#;
+    let types = r#"it must be "default" or "linear" or "llama3" or "yarn", or left out"#;
     let unknown = "but this key is not supported; remove it if the model computes the same without it";
     let above = "it must be a number above 0 and in the range of f32";
     for (text, wanted) in [
-        (r#"{ "rope_type": "yarn" }"#, format!(": .rope_type is \"yarn\"; {types}")),
+        (r#"{ "rope_type": "longrope" }"#, format!(": .rope_type is \"longrope\"; {types}")),
         (r#"{ "type": "dynamic", "factor": 2 }"#, format!(": .type is \"dynamic\"; {types}")),
         (r#"{ "rope_type": 3 }"#, format!(": .rope_type is 3; {types}")),
         (
