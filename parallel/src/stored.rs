@@ -345,6 +345,30 @@ mod tests {
         }
     }
 
+    /// Kills: a digest that is checked of the first of several tensors only.
+    #[test]
+    fn every_tensor_of_a_parameter_is_checked_against_its_digest() {
+        let draw = Draw { mean: 0.0, std: 0.0 };
+        let (folder, stored) = stored(parts([&[0, 2, 5], &[0, 1, 3]]));
+        let path = folder.path().join("x");
+        let (whole, data) = (std::fs::read(&path).unwrap(), 8 * 15);
+        drop(stored);
+        let altered = |at: usize| {
+            let mut bytes = whole.clone();
+            bytes[whole.len() - data + at] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            let file = File::open(&path).unwrap();
+            let stored = Stored::new(file, parts([&[0, 2, 5], &[0, 1, 3]]), |_| false).unwrap();
+            let values = ValueSource::<f64>::of(&stored, "ours", [5, 3], draw).unwrap();
+            values.set_rows([0, 0], [3, 3], &mut [0.0; 15]);
+            values.check().unwrap_err().to_string()
+        };
+        for (tensor, first) in [0, 2, 6, 9].into_iter().enumerate() {
+            let why = altered(8 * first);
+            assert!(why.contains(&format!("tensor \"{tensor}\" is torn or altered")), "{why}");
+        }
+    }
+
     #[test]
     fn parts_that_are_not_all_of_a_parameter_are_refused() {
         let whole = || parts([&[0, 2, 5], &[0, 1, 3]]);

@@ -121,4 +121,23 @@ mod tests {
             }
         }
     }
+
+    /// Kills: a result of the last value, or of the first.
+    #[test]
+    fn a_value_that_is_not_finite_is_seen_wherever_it_is() {
+        fn seen<E: Real>() {
+            let of = |bad: f64, at: usize| (0..70).map(move |i| E::from_f64(if i == at { bad } else { 1.0 }));
+            let finite = |bad, at| finite_f32(&of(bad, at).collect::<Vec<E>>(), &mut [0.0; 70]);
+            for at in 0..70 {
+                assert!(finite(2.0, at));
+                for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                    assert!(!finite(bad, at), "{bad} at {at}");
+                }
+            }
+        }
+        seen::<f32>();
+        seen::<f64>();
+        seen::<crate::F16>();
+        assert!(!finite_f32(&[1.0, 1e39, 1.0], &mut [0.0; 3]), "it is finite in f64 only");
+    }
 }

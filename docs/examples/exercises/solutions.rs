@@ -11,7 +11,9 @@ mod row;
 mod state;
 mod vocabulary;
 
-use crate::check::Verdict;
+use crate::check::{Compared, Verdict, judge};
+use comm::Op;
+use tensor::{F61, Scalar};
 
 /// Asserts that the answer is right, and that a wrong attempt is refused in these words.
 fn assert_judged<A: Copy>(check: fn(A) -> Verdict, answer: A, wrong: &[(A, &str)]) {
@@ -48,4 +50,29 @@ fn verdicts_of_the_page_are_those_of_wrong_attempts() {
         count += 1;
     }
     assert_eq!(count, 7);
+}
+
+/// Kills: a judge that looks at the values, or at the traffic, of rank 0 only.
+#[test]
+fn every_rank_is_judged() {
+    for (wrong, on) in [
+        (0, "the only rank"),
+        (1, "rank 1 of 2; right on 1 rank"),
+        (2, "rank 2 of 3; right on 1 and 2 ranks"),
+        (7, "rank 7 of 8; right on 1, 2, 3 and 4 ranks"),
+    ] {
+        let one = |rank: usize| vec![F61::from_usize(usize::from(rank == wrong))];
+        let values = judge(
+            |_, _| Vec::new(),
+            |ranks| Ok(vec![Compared::new("y", one(ranks.rank()), vec![F61::ZERO])]),
+        );
+        assert_eq!(values, Verdict::Wrong(format!("y: differs, on {on}")));
+        if wrong > 0 {
+            let traffic =
+                judge(|rank, _| vec![(Op::AllReduce, usize::from(rank == wrong))], |_| Ok(Vec::new()));
+            let why =
+                format!("all values are right, but all_reduce is given 0 elements and needs 1, on {on}");
+            assert_eq!(traffic, Verdict::Wrong(why));
+        }
+    }
 }

@@ -139,3 +139,35 @@ pub(super) fn finish(files: Vec<PlannedFile>, digests: &[u64]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use tensor::bulk::finite_f32;
+    use tensor::safetensors::Dtype;
+
+    /// Kills: a verdict of the last row, of the first piece, or of one thread for that of all.
+    #[test]
+    fn an_element_that_must_not_be_written_is_seen_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        for (orientation, shape) in [(Orientation::Same, [2000, 3]), (Orientation::Transposed, [3, 2000])] {
+            let entry = Entry { orientation, ..Entry::whole("x".into(), shape) };
+            let tensors = [("x", Dtype::F32, entry.shape())];
+            let mut file = SplitFile::plan(&folder.path().join("x"), &BTreeMap::new(), &tensors).unwrap();
+            file.create().unwrap();
+            let begin = file.begin_of("x").unwrap();
+            let fits = |values: &[f32]| {
+                let of = SavedRectangle { begin: [0, 0], shape, from: 0, stride: shape[1] };
+                place(&file, (&entry, begin), &of, (values, finite_f32)).unwrap()
+            };
+            let mut values = vec![1.0; 6000];
+            assert!(fits(&values));
+            for at in (0..6000).step_by(149) {
+                values[at] = f32::NAN;
+                assert!(!fits(&values), "{at}, {orientation:?}");
+                values[at] = 1.0;
+            }
+        }
+    }
+}

@@ -6,20 +6,21 @@ use crate::{
 };
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{ADAMW, Builder, OptimizerKind, RandomValues, SGD, Shape, VALUE, ValueSource};
-use std::collections::BTreeMap;
+use layers::{ADAMW, Builder, OPTIMIZERS, OptimizerKind, RandomValues, SGD, Shape, VALUE, ValueSource};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use tensor::bulk::finite_f32;
 use tensor::safetensors::{File, Writer};
 use tensor::{Category, Cpu, Device, Host, Real};
 
-/// A vocabulary that no two ranks divide, KV heads that four share, gains, biases of norms.
+/// A vocabulary that no two ranks divide, KV heads that four share, gains, biases of norms, rows that
+/// ranks cut at multiples of 4.
 const SHAPE: Shape = Shape {
     width: 4,
     blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
-    hidden: 4,
+    heads: Heads { queries: 4, keys: 2, dim: 4 },
+    hidden: 16,
     vocabulary: 13,
     norm: layers::NormKind::Layer,
     ..Shape::LLAMA
@@ -47,6 +48,13 @@ fn entries(params: &[Named]) -> Vec<Entry> {
         })
     };
     params.iter().flat_map(both).collect()
+}
+/// Every optimizer of the list, with the smallest blocks of state: of 4 elements.
+pub(crate) fn kinds() -> impl Iterator<Item = OptimizerKind> {
+    OPTIMIZERS.iter().map(|info| {
+        let usual = OptimizerKind::usual(info);
+        usual.set("block-size", &[4.0]).unwrap_or(usual)
+    })
 }
 /// The model's file, and the optimizer's, of at most so many bytes each.
 pub(crate) fn files<D: Kernels<Place = Host>>(
@@ -91,30 +99,38 @@ fn at<'a>(
 ) -> BuildContext<'a, Float> {
     BuildContext { builder: Builder::new(device, mesh, values), pipeline: (&GPipe as &dyn Schedule).into() }
 }
-/// Another trainer, at the same place, in the state of the files.
-fn load(folder: &Path, device: &Float, mesh: &Mesh<Host>, kind: OptimizerKind) -> Result<Trainer<Float>> {
-    let [from, state] = FILES.map(|name| folder.join(name));
-    let fresh = RandomValues { seed: 9 };
-    let mut fresh = Trainer::new(&at(device, mesh, &fresh), SHAPE, (kind, None))?;
-    let params = entries(&named(&SHAPE.into(), &fresh.model().params(), mesh)?);
+/// Another trainer at a place, in the state of the files.
+pub(crate) fn restored<D: Kernels<Place = Host>>(
+    folder: &Path,
+    at: &BuildContext<D>,
+    (shape, kind): (Shape, OptimizerKind),
+    entries: impl Fn(&[Named]) -> Vec<Entry>,
+) -> Result<Trainer<D>> {
+    let ([from, state], design) = (FILES.map(|name| folder.join(name)), shape.into());
+    let mut fresh = Trainer::new(at, shape, (kind, None))?;
+    let params = entries(&named(&design, &fresh.model().params(), at.mesh)?);
     let stored = Stored::new(File::open(&from)?, params, |_| false)?;
-    let mut trainer = Trainer::new(&at(device, mesh, &stored), SHAPE, (kind, None))?;
-    let (model, optimizer, _) = trainer.parts();
-    restore_optimizer("state", &File::open(&state)?, optimizer, (&SHAPE.into(), &mut model.params()), mesh)?;
+    let builder = Builder { values: &stored, ..at.builder.clone() };
+    let mut trainer = Trainer::new(&BuildContext { builder, pipeline: at.pipeline }, shape, (kind, None))?;
+    let (model, optimizer, mesh) = trainer.parts();
+    restore_optimizer("state", &File::open(&state)?, optimizer, (&design, &mut model.params()), mesh)?;
     Ok(trainer)
+}
+fn load(folder: &Path, device: &Float, mesh: &Mesh<Host>, kind: OptimizerKind) -> Result<Trainer<Float>> {
+    restored(folder, &at(device, mesh, &RandomValues { seed: 9 }), (SHAPE, kind), entries)
 }
 /// Every tensor that is saved, of all ranks together, in f32: each element once, from the rank that saves it.
 pub(crate) fn saved<D: Kernels<Place = Host>>(trainer: &mut Trainer<D>) -> Result<BTreeMap<String, Vec<u32>>>
 where
     Wide<D>: Real,
 {
-    let (model, _, mesh) = trainer.parts();
-    let (design, params) = (model.design().clone(), model.params());
+    let (model, optimizer, mesh) = trainer.parts();
+    let (design, params, states) = (model.design().clone(), model.params(), optimizer.rule().states());
     let mut all = BTreeMap::new();
     for of in named(&design, &params, mesh)? {
-        for which in [VALUE, "m", "v"] {
-            let width = of.shape[1];
-            let mut whole = vec![[0u32; 2]; of.shape[0] * width]; // bits, and how often they are saved
+        let kept = states.of(&of.name, of.shape).iter().map(|state| (state.name, state.like.shape(of.shape)));
+        for (which, [height, width]) in std::iter::once((VALUE, of.shape)).chain(kept) {
+            let mut whole = vec![[0u32; 2]; height * width]; // bits, and how often they are saved
             for param in params.iter().filter(|param| **param.name() == *of.name) {
                 let mut parts = param.tensors().filter_map(|tensor| tensor.saved());
                 let Some(part) = parts.find(|part| part.name == which) else { continue };
@@ -157,9 +173,13 @@ fn on<T: Send>(
     world.run(run).map(|mut all| all.swap_remove(0)).map_err(|error| error.reason)
 }
 /// Trains two steps and saves them; the state then, and after another step.
-fn trained(folder: &Path, layout: [usize; 3]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
+fn trained(
+    folder: &Path,
+    layout: [usize; 3],
+    kind: OptimizerKind,
+) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
     let run = |device: Float, mesh: Mesh<_>| {
-        let mut trainer = Trainer::new(&at(&device, &mesh, &RandomValues { seed: 2 }), SHAPE, (ADAMW, None))?;
+        let mut trainer = Trainer::new(&at(&device, &mesh, &RandomValues { seed: 2 }), SHAPE, (kind, None))?;
         for _ in 0..2 {
             trainer.step(&batch(), 0.1)?;
         }
@@ -171,34 +191,40 @@ fn trained(folder: &Path, layout: [usize; 3]) -> [(usize, BTreeMap<String, Vec<u
     on(layout, run).unwrap()
 }
 
-/// Kills: a moment of another parameter or of a share, padding in a file, a replica's piece read for
-/// another's, steps counted anew, a file that depends on who wrote it.
+/// Under every optimizer, each from another layout. Kills: a moment of another parameter or of a share, or
+/// one that no rank keeps, such as the second of a matrix under Muon; padding in a file, a replica's piece
+/// read for another's, steps counted anew, a file that depends on who wrote it.
 #[test]
 fn what_one_layout_writes_every_other_reads_bit_for_bit_and_writes_again() {
-    for layout in LAYOUTS {
+    for (kind, layout) in kinds().zip(LAYOUTS.into_iter().cycle()) {
         let folder = tempfile::tempdir().unwrap();
-        let [saved, next] = trained(folder.path(), layout);
+        let [saved, next] = trained(folder.path(), layout, kind);
         assert_eq!((saved.0, next.0), (2, 3));
         let notes = FILES.map(|name| File::open(&folder.path().join(name)).unwrap().metadata().clone());
-        let of = [("of", "a test"), ("optimizer", "adamw"), ("updates", "2")];
+        let of = [("of", "a test"), ("optimizer", kind.name()), ("updates", "2")];
         let of: Vec<_> = of.map(|(key, value)| (key.to_string(), value.to_string())).to_vec();
         assert_eq!(notes.map(|notes| notes.into_iter().collect::<Vec<_>>()), [of[..1].to_vec(), of]);
+        let states =
+            saved.1.keys().filter_map(|key| key.split_once(" of ")).filter(|(which, _)| *which != VALUE);
+        let states: BTreeSet<_> = states.map(|(which, name)| format!("{which}.{name}")).collect();
+        let file = File::open(&folder.path().join("optimizer")).unwrap();
+        assert!(file.names().eq(states.iter()), "{kind}: {:?}", file.names().collect::<Vec<_>>());
         assert!(saved.1.iter().all(|(name, bits)| bits.iter().any(|b| *b != 0) && next.1[name] != *bits));
         for other in LAYOUTS {
             let copy = tempfile::tempdir().unwrap();
             let run = |device: Float, mesh: Mesh<_>| {
-                let mut trainer = load(folder.path(), &device, &mesh, ADAMW)?;
+                let mut trainer = load(folder.path(), &device, &mesh, kind)?;
                 save(copy.path(), &mut trainer)?;
                 let read = state(&mut trainer)?;
                 trainer.step(&batch(), 0.1)?;
                 Ok([read, state(&mut trainer)?])
             };
             let [read, then] = on(other, run).unwrap();
-            assert!(read == saved, "{layout:?} read by {other:?}");
-            assert!(other != layout || then == next, "{layout:?} goes on as if it had not stopped");
+            assert!(read == saved, "{kind}: {layout:?} read by {other:?}");
+            assert!(other != layout || then == next, "{kind}: {layout:?} goes on as if it had not stopped");
             for name in FILES {
                 let bytes = [&folder, &copy].map(|at| fs::read(at.path().join(name)).unwrap());
-                assert!(bytes[0] == bytes[1], "{name} of {layout:?} written again by {other:?}");
+                assert!(bytes[0] == bytes[1], "{kind}: {name} of {layout:?} written again by {other:?}");
             }
         }
     }
@@ -209,7 +235,7 @@ fn what_one_layout_writes_every_other_reads_bit_for_bit_and_writes_again() {
 #[test]
 fn a_state_that_is_not_this_optimizers_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), ALONE);
+    trained(folder.path(), ALONE, ADAMW);
     let reported =
         |kind| on(ALONE, |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err();
     assert_eq!(reported(SGD), "state: the optimizer is \"adamw\"; wanted sgd");
@@ -230,7 +256,7 @@ fn a_state_that_is_not_this_optimizers_is_refused() {
 #[test]
 fn numbers_that_are_not_finite_leave_the_file_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    trained(folder.path(), [1, 1, 2]);
+    trained(folder.path(), [1, 1, 2], ADAMW);
     let before = FILES.map(|name| fs::read(folder.path().join(name)).unwrap());
     let why = on([1, 1, 2], |device, mesh| {
         let mut trainer = load(folder.path(), &device, &mesh, ADAMW)?;

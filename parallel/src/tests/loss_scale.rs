@@ -1,8 +1,9 @@
 //! Loss scaling on ranks: a power of two changes no bit of a step, and a step that overflows changes nothing.
 use crate::copies::tests::{all_layouts, batch, fitting};
-use crate::{BuildContext, Layout, Result, Trainer, session};
-use layers::{ADAMW, GradientScaling, LossScaling, RandomValues};
-use tensor::Cpu;
+use crate::{BuildContext, Entry, Layout, Result, Trainer, dump, session};
+use comm::Mesh;
+use layers::{ADAMW, Builder, GradientScaling, LossScaling, Param, RandomValues};
+use tensor::{Cpu, F61, Key};
 
 /// A scale by which squares of usual gradients overflow in f32.
 const HUGE: LossScaling = LossScaling { log2: 72, ..LossScaling::USUAL };
@@ -82,4 +83,25 @@ fn stages_that_update_alone_refuse_a_scaled_loss() {
             assert!(why.contains("updates each stage by itself, so loss scaling cannot skip"), "{why}");
         }
     }
+}
+
+/// In the field a scale is divided out exactly. Kills: a gradient of an activation or of a weight that is
+/// dumped with the scale, or an activation or a weight that is divided by it.
+#[test]
+fn dumps_have_the_same_bytes_under_a_loss_scale() {
+    let dumped = |loss| {
+        let (device, mesh) = (Cpu::<F61>::default(), Mesh::alone());
+        let at = Builder::new(&device, &mesh, &RandomValues { seed: 3 }).into();
+        let (folder, _key) = (tempfile::tempdir().unwrap(), Key(6).enter());
+        let scaling = GradientScaling { clip: None, loss };
+        let mut trainer = Trainer::new(&at, fitting(&Layout::UNSPLIT), (ADAMW, scaling)).unwrap();
+        let entry = |of: &&mut Param<_>| Entry::whole(of.name().to_string(), of.shape());
+        let entries: Vec<_> = trainer.model().params().iter().map(entry).collect();
+        let (_, seen) = dump::step(&mut trainer, &mesh, &batch(&Layout::UNSPLIT), 0.125).unwrap();
+        dump::write(folder.path(), &entries, vec![seen], &dump::Provenance::default()).unwrap();
+        ["activations", "gradients", "weights"]
+            .map(|name| std::fs::read(folder.path().join(format!("{name}.safetensors"))).unwrap())
+    };
+    let [plain, scaled] = [None, Some(LossScaling::USUAL)].map(dumped);
+    assert!(plain == scaled);
 }

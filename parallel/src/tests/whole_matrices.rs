@@ -1,10 +1,11 @@
 //! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and
 //! the memory that are worked out.
-use crate::rests::{Rest, SHAPE, STAGES, batch, equals_the_oracle, on, zero};
-use crate::{Result, Trainer};
+use crate::checkpoint::tests::kinds;
+use crate::rests::{Rest, SHAPE, STAGES, batch, equals_the_oracle, on, weights, zero};
+use crate::{BuildContext, Layout, Result, Trainer, session};
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, MUON, OptimizerKind, RandomValues};
+use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape};
 use tensor::{Category, Cpu, Host, Key, Peaks};
 
 const OWNER: OptimizerKind = MUON.with(&[0.5, 0.75, 0.0, 0.0]);
@@ -38,6 +39,28 @@ fn muon_equals_the_oracle_wherever_parameters_rest() {
         let what = format!("zero{stage}, {sizes:?}");
         let rests = (zero(stage, *subgroup), *regions);
         on(sizes, rests, |at| equals_the_oracle(at, (SHAPE, muon), 2, &what));
+    }
+}
+
+/// An orthogonal matrix has no zeros. Kills: weights to other ranks that a step revives, under any optimizer.
+#[test]
+fn weights_from_features_that_are_not_sent_stay_zero() {
+    let layout: Layout = "tp=2:sparse/50".parse().unwrap();
+    for kind in kinds().chain([DUPLICATED]) {
+        let trained = |at: BuildContext<Cpu<f32>>| {
+            let shape = Shape { width: 8, ..crate::coded_moments::SHAPE };
+            let mut trainer = Trainer::new(&at, shape, (kind, None))?;
+            let start = weights(&mut trainer, at.mesh)?;
+            trainer.step(&batch(), 0.5)?;
+            Ok::<_, crate::Error>((start, weights(&mut trainer, at.mesh)?))
+        };
+        let world = layout.world().unwrap();
+        let (start, end) =
+            session::run((&layout, &world), &RandomValues { seed: 2 }, trained).unwrap().swap_remove(0);
+        let zeros = |of: &[f32]| of.iter().map(|w| *w == 0.0).collect::<Vec<_>>();
+        let name = "blocks.0.mlp.down";
+        assert_eq!(zeros(&start[name]).iter().filter(|zero| **zero).count(), start[name].len() / 4, "{kind}");
+        assert!(zeros(&start[name]) == zeros(&end[name]) && start[name] != end[name], "{kind}");
     }
 }
 

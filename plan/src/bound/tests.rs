@@ -1,5 +1,6 @@
 use super::*;
-use crate::block::has_halves;
+use crate::block::{BlockKinds, has_halves};
+use layers::{Experts, Shape};
 use parallel::{Layout, pipeline};
 
 fn cost(random: &mut impl FnMut() -> f64, halves: bool, slices: usize) -> BlockCost {
@@ -69,4 +70,35 @@ fn sums_of_gradients_begin_with_the_last_backward() {
     assert_eq!(of(&inner, 3.5, [9.0; 2], 0.25), 43.0);
     assert_eq!(of(&rank(false, 0), 3.5, [9.0, 100.0], 0.0), 51.0);
     assert_eq!(of(&rank(true, 1), 3.5, [100.0, 9.0], 0.0), 42.0 + 9.0 + 2.0 * 0.5);
+}
+
+/// Blocks of two kinds in any order: the closed bound of a rank alone is the cheapest choice of as many
+/// blocks that the model has, of all choices. Kills: dense blocks taken for the cheaper ones, more blocks
+/// of a kind than there are, the same kind for all.
+#[test]
+fn bounds_with_two_kinds_of_blocks_are_the_cheapest_of_all_choices() {
+    const ALL: usize = 7;
+    let block = |seconds: f64| BlockTime { acts: vec![[seconds, 0.0, 0.0, 0.0]], ..BlockTime::default() };
+    for dense in [vec![0], vec![6, 2], vec![1, 3, 4, 5, 6], (1..ALL).collect()] {
+        let experts = Experts { dense: dense.clone().into(), ..Experts::MIXTRAL };
+        let shape = Shape { blocks: ALL, experts: Some(experts), ..Shape::LLAMA };
+        for seconds in [[5.0, 1.0], [1.0, 5.0], [2.0, 2.0]] {
+            let cost = BlockCost {
+                blocks: vec![block(seconds[0])],
+                others: vec![block(seconds[1])],
+                kinds: BlockKinds::of(&shape.into()),
+                ..BlockCost::default()
+            };
+            for n in 1..=ALL {
+                let of = |block: usize| seconds[usize::from(!dense.contains(&block))];
+                let choices = (0..1usize << ALL).filter(|choice| choice.count_ones() as usize == n);
+                let sum = |choice: usize| (0..ALL).filter(|i| choice >> i & 1 == 1).map(of).sum::<f64>();
+                let wanted = choices.map(sum).fold(f64::INFINITY, f64::min);
+                let rank = StageWork { chunks: vec![n], ..StageWork::default() };
+                let state = StateTimes::default();
+                let seen = cost.seconds(&[rank], &Plan::whole(1, 1), false, &state) / BELOW;
+                assert!((seen / wanted - 1.0).abs() < 1e-12, "{n}, {dense:?}, {seconds:?}: {seen} {wanted}");
+            }
+        }
+    }
 }

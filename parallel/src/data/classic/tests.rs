@@ -222,7 +222,7 @@ fn runs_resume_into_and_out_of_a_layout_with_a_root() {
         D: Kernels<Place = Host>,
         Wide<D>: Real,
     {
-        let of = (SHAPE, &batch());
+        let of = (SHAPE, ADAMW, &batch());
         let [from, copy] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         for (first, second) in [
             ("dp=2:classic", "dp=2:classic"),

@@ -1,7 +1,9 @@
 use super::*;
 use comm::Op;
 use layers::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
-use tensor::Scalar;
+use layers::ParamValues;
+use layers::param::placement::sent::SentFeatures;
+use tensor::{F61, Scalar};
 
 const SIZES: [usize; 2] = [24, 24];
 
@@ -64,4 +66,24 @@ fn sparse_rows_equal_the_linear_layer_of_their_weights_bit_for_bit() {
 #[test]
 fn sparse_rows_equal_their_linear_layer_under_sequence_parallelism() {
     proves_in_regions(&Sparse { bias: true, percent: 50 });
+}
+
+/// Four ranks have 3, 3, 3 and 1 of ten columns. Kills: columns of another rank, in the choice or in the
+/// mask.
+#[test]
+fn features_are_chosen_and_masked_by_the_columns_that_ranks_have() {
+    let (shape, w) = ([8, 10], |[row, column]: [usize; 2]| F61::from_usize(10 * row + column + 1));
+    let is_own = |[row, column]: [usize; 2]| column / 3 == row / 2;
+    let (values, sent) = (ParamValues::each(w), SentFeatures::choose(shape, (4, 1), |row| w([8 - row, 0])));
+    let zeros = sent.unreached(10).flat_map(|(row, columns)| columns.map(move |column| [row, column]));
+    let zeros: Vec<_> = zeros.collect();
+    for row in 0..8 {
+        let others = (0..10).map(|column| [row, column]).filter(|at| !is_own(*at));
+        let wanted = others.fold(F61::ZERO, |sum, at| sum + w(at) * w(at));
+        assert_eq!(SentFeatures::importance(&values, shape, 4, row), wanted, "{row}");
+        for at in (0..10).map(|column| [row, column]) {
+            let is_zero = row % 2 == 1 && !is_own(at);
+            assert_eq!((zeros.contains(&at), sent.reaches(at)), (is_zero, !is_zero), "{at:?}");
+        }
+    }
 }
