@@ -221,8 +221,11 @@ fn track(layout: Layout, TimedStepArgs { machine, step }: &TimedStepArgs) -> Res
 
 fn roofs(layouts: &[Layout], TimedStepArgs { machine, step }: &TimedStepArgs) -> Result<String> {
     let machine = Arc::new(Machine::named(machine)?);
-    let rates = machine.kernels.get("*").map(|rates| rates.bytes.iter().map(|[_, rate]| *rate));
-    let memory = rates.into_iter().flatten().fold(0.0, f64::max);
+    let dtype = step.number.name.name();
+    let fastest = |rates: &[[f64; 2]]| rates.iter().map(|[_, rate]| *rate).reduce(f64::max);
+    let memory = machine.kernels.get("*").and_then(|rates| fastest(&rates.bytes)).unwrap_or(0.0);
+    let products = ["product", &format!("product/{dtype}")].map(|name| machine.kernels.get(name));
+    let products = products.into_iter().flatten().filter_map(|rates| fastest(&rates.operations)).last();
     let mut roofs = vec![Roof { name: "memory".into(), bandwidth: memory }];
     let mut drawn = Vec::new(); // the roof of each level: one as fast as the level before is the same
     for level in &machine.levels {
@@ -254,5 +257,5 @@ fn roofs(layouts: &[Layout], TimedStepArgs { machine, step }: &TimedStepArgs) ->
     }
     let title =
         format!("Rooflines of {}", machine.about.split([',', ':', ';']).next().unwrap_or("a machine"));
-    Ok(roofline::draw(&title, machine.peak(step.number.name.name()), &roofs, &points))
+    Ok(roofline::draw(&title, products.unwrap_or_else(|| machine.peak(dtype)), &roofs, &points))
 }

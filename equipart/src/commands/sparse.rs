@@ -29,7 +29,8 @@ const MORE: &str = "\
 The first table is about one layer: the messages and products of the equations (8) to (12) of DISCO (arXiv:2302.11180), \
 their\nprediction and a measurement; then the whole layer, with its outputs gathered, beside the dense one with its \
 all-reduce.\nThe second table is about a model: from the second row on, each run begins with the weights of the one \
-before, and so\ndoes the dense model's.";
+before, and so\ndoes the dense model's. \
+Its zero weights are a row layer's share; all other layers, experts included, have none.";
 
 /// Training steps of a run of a model of text.
 const STEPS: usize = 100;

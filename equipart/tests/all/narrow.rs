@@ -15,7 +15,7 @@ use run::train::settings::Settings;
 use serde_json::Value;
 use std::fs;
 use tensor::safetensors::Dtype;
-use tensor::{Bf16, Cpu, F16, Host, Real};
+use tensor::{Bf16, CodeKind, Coded, Cpu, F16, Host, Real};
 
 const STEPS: [&str; 8] = ["--steps", "6", "--seq", "32", "--batch-size", "4", "--data", SHORT];
 /// Blocks of the embedded model.
@@ -208,5 +208,29 @@ fn every_command_has_the_number() {
     for dtype in ["bf16", "f16"] {
         let said = format!("--dtype is {dtype}; a proof runs in a finite field, where nothing rounds");
         refused(&["prove", "--dtype", dtype], &said);
+    }
+}
+
+/// The furthest rounding between two codes is half of their distance, in the middle. Kills: a page that says
+/// less than 8-bit moments lose.
+#[test]
+fn codes_of_eight_bits_are_as_exact_as_the_book_says() {
+    let off = |kind: CodeKind, least: f64| {
+        let values: Vec<f64> = (0..255).map(|code| f64::decoded(code, kind)).collect();
+        let worst =
+            values.windows(2).map(|pair| [(pair[1] - pair[0]) / 2.0, f64::midpoint(pair[0], pair[1])]);
+        worst.filter(|[_, middle]| *middle >= least * values[254]).map(|[off, x]| off / x).fold(0.0, f64::max)
+    };
+    let page = include_str!("../../../docs/src/narrow-numbers.md").replace('\n', " ");
+    let told = [
+        ("the largest element of a block is rounded by less than", 0.99),
+        ("one of at least a thousandth of it by", 0.001),
+    ];
+    for (words, least) in told {
+        let off = [CodeKind::Signed, CodeKind::Unsigned]
+            .map(|kind| off(kind, least))
+            .into_iter()
+            .fold(0.0, f64::max);
+        assert!(page.contains(&format!("{words} {:.0} %", 100.0 * off)), "{words} {off}");
     }
 }

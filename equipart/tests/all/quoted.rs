@@ -15,6 +15,7 @@
 //! `EQUIPART_REWRITE=1 cargo test -p equipart --test all quoted` writes the other words and lines anew.
 mod figures;
 mod pictures;
+mod prose;
 
 use crate::child::output;
 use std::fs;
