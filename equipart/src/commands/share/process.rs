@@ -5,6 +5,7 @@ use layers::counted;
 use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::iter::repeat;
 use std::io::{BufRead, BufReader, Read, Write, stdout};
 use std::process::{Child, ChildStdout, Stdio};
 use std::thread::sleep;
@@ -87,6 +88,21 @@ impl Worker {
     }
 }
 
+/// Returns how long a process with this part of the time runs and is stopped, in turns without end; none if
+/// it has all of it. It runs for half a turn first: then forwards of whole turns take as many periods.
+fn turns(part: f64) -> impl Iterator<Item = [Duration; 2]> {
+    let turn = |runs: f64| [runs, 1.0 - part].map(|part| PERIOD.mul_f64(part));
+    let all = [turn(part / 2.0)].into_iter().chain(repeat(turn(part)));
+    all.take_while(move |_| part < 1.0)
+}
+
+/// Stops a process for this time.
+fn pause(pid: Pid, stops: Duration) {
+    let _ = kill_process(pid, Signal::STOP); // it may have ended
+    sleep(stops);
+    let _ = kill_process(pid, Signal::CONT);
+}
+
 impl ForwardProcess {
     /// Lets the process run for this part of the time, until it ends. Returns the seconds of a
     /// forward.
@@ -95,14 +111,12 @@ impl ForwardProcess {
     /// If the process fails.
     pub(super) fn end(mut self, part: f64) -> Result<f64> {
         let pid = Pid::from_child(&self.process);
-        // Half a turn first: then forwards of whole turns take as many periods.
-        let mut turn = PERIOD.mul_f64(part / 2.0);
-        while part < 1.0 && self.process.try_wait().is_ok_and(|ended| ended.is_none()) {
-            sleep(turn);
-            let _ = kill_process(pid, Signal::STOP); // it may have ended
-            sleep(PERIOD.mul_f64(1.0 - part));
-            let _ = kill_process(pid, Signal::CONT);
-            turn = PERIOD.mul_f64(part);
+        for [runs, stops] in turns(part) {
+            if self.process.try_wait().is_ok_and(|ended| ended.is_some()) {
+                break;
+            }
+            sleep(runs);
+            pause(pid, stops);
         }
         let mut said = String::new();
         let _ = self.out.read_to_string(&mut said); // what is missing is an error below
@@ -120,5 +134,52 @@ impl ForwardProcess {
         }
         let why = said.lines().last().unwrap_or("it ended without a word").trim_start_matches("error: ");
         Error::new(format!("{} forwards of {} failed: {why}", self.forwards, self.model))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::thread::spawn;
+
+    /// Kills: a share that is not paused, or all of them alike; a part of the time that is its rest.
+    #[test]
+    fn a_share_runs_for_its_part_of_each_period() {
+        let ms = |part: f64| -> Vec<_> { turns(part).take(3).map(|turn| turn.map(|time| time.as_micros())).collect() };
+        assert_eq!(ms(0.1), [[2_000, 36_000], [4_000, 36_000], [4_000, 36_000]]);
+        assert_eq!(ms(0.75), [[15_000, 10_000], [30_000, 10_000], [30_000, 10_000]]);
+        assert_eq!(ms(1.0), [[0; 2]; 0]);
+    }
+
+    /// Kills: a pause in which the process runs on, one that does not end.
+    #[test]
+    fn a_paused_process_is_stopped_and_goes_on() {
+        let child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
+        let mut running = Ended(child);
+        let pid = Pid::from_child(&running.0);
+        let is_stopped = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        pause(pid, Duration::from_millis(1));
+        while is_stopped() {
+            assert!(running.0.try_wait().unwrap().is_none(), "it never went on");
+            sleep(Duration::from_millis(1));
+        }
+        let paused = spawn(move || pause(pid, Duration::from_secs(30))); // it outlives the test
+        while !is_stopped() {
+            assert!(!paused.is_finished(), "it ran on");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A process that ends with its test.
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 }
