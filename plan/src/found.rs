@@ -17,7 +17,6 @@ use layers::model::stage::{Ending, Output};
 use layers::{Builder, Choice, Result, Strategy, StrategyInfo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tensor::Cpu;
 
 /// Prices of a machine, in seconds.
@@ -93,7 +92,7 @@ impl<D: Kernels> Strategy<D> for FoundSplit {
     ) -> Result<Option<BoxedLayer<D, Ending<D>, Option<Output<D>>>>> {
         let (graph, mesh) =
             (Graph::classifier(self.rows, sizes), vec![(Axis::Tp, at.mesh.group(Axis::Tp).size())]);
-        let found = search((&graph, &mesh), &|_, _| true, &Nominal::new(&mesh)?, Duration::ZERO)?;
+        let found = search((&graph, &mesh), &|_, _| true, &Nominal::new(&mesh)?, &|_| false)?;
         Ok(Some(BoxedLayer::new(GraphEnd::build(at, &Arc::new(found.plan))?)))
     }
 }

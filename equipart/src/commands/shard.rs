@@ -148,7 +148,7 @@ impl Run for ShardArgs {
         };
         let (start, limit) = (Instant::now(), Duration::from_secs_f64(self.seconds));
         let allowed = |o: usize, split: &_| is_stated((&graph, mesh), &statements, o, split);
-        let found = search((&graph, mesh), &allowed, &*prices, limit)
+        let found = search((&graph, mesh), &allowed, &*prices, &|_| start.elapsed() < limit)
             .map_err(|why| contradiction(&graph, mesh, &statements).unwrap_or_else(|| why.into()))?;
         let took = start.elapsed();
         let checked = check::run(&found.plan)?;

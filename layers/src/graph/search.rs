@@ -6,7 +6,7 @@
 //! ```
 //! If each operator takes one result, and each result is taken once, this dynamic programming is exact.
 //! Otherwise its answer, which leaves the rest out, is where a local search starts: it changes one operator
-//! after the other until none gets cheaper, then a few at random, and begins again, until its time is over.
+//! after the other until none gets cheaper, then a few at random, and begins again, until it is stopped.
 //!
 //! Source: Jia et al., §6, arXiv:1807.05358 (search by single changes); Jia et al., "Exploring hidden
 //! dimensions", §5, arXiv:1802.04924 (dynamic programming).
@@ -33,7 +33,7 @@ pub struct FoundGraph {
 pub enum SearchEnd {
     /// No plan is cheaper.
     Exact,
-    /// Its time was over. Plans that no single change makes cheaper: how many were found, and how many of
+    /// It was stopped. Plans that no single change makes cheaper: how many were found, and how many of
     /// them had this price.
     Stopped {
         /// Number of all.
@@ -69,7 +69,8 @@ struct Space {
 }
 
 /// Searches splits of all operators of a graph, among those that are `allowed` for an operator of this
-/// number. Stops after `limit`, unless the answer is exact.
+/// number. Unless the answer is exact, looks for further plans while `goes_on` allows it, given the number
+/// of those found.
 ///
 /// # Errors
 /// If an operator has no allowed split, or no splits fit together.
@@ -77,7 +78,7 @@ pub fn search(
     (graph, mesh): (&Graph, &MeshSizes),
     allowed: &dyn Fn(usize, &OperatorSplit) -> bool,
     prices: &dyn Prices,
-    limit: Duration,
+    goes_on: &dyn Fn(usize) -> bool,
 ) -> Result<FoundGraph> {
     let start = Instant::now();
     let kept = GraphPrices::new(graph, mesh, prices);
@@ -87,7 +88,7 @@ pub fn search(
     if !is_exact {
         space.improve(&mut best);
         let (mut found, mut alike, mut drawn, mut after) = (1, 1, 0, start.elapsed());
-        while start.elapsed() < limit {
+        while goes_on(found) {
             let mut next = best.clone();
             for _ in 0..2 + found % 4 {
                 drawn += 1;
