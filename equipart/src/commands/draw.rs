@@ -224,8 +224,8 @@ fn roofs(layouts: &[Layout], TimedStepArgs { machine, step }: &TimedStepArgs) ->
     let dtype = step.number.name.name();
     let fastest = |rates: &[[f64; 2]]| rates.iter().map(|[_, rate]| *rate).reduce(f64::max);
     let memory = machine.kernels.get("*").and_then(|rates| fastest(&rates.bytes)).unwrap_or(0.0);
-    let products = ["product", &format!("product/{dtype}")].map(|name| machine.kernels.get(name));
-    let products = products.into_iter().flatten().filter_map(|rates| fastest(&rates.operations)).last();
+    let names = [format!("product/{dtype}"), "product".into()];
+    let products = names.iter().find_map(|name| fastest(&machine.kernels.get(name)?.operations));
     let mut roofs = vec![Roof { name: "memory".into(), bandwidth: memory }];
     let mut drawn = Vec::new(); // the roof of each level: one as fast as the level before is the same
     for level in &machine.levels {
