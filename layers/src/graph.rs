@@ -339,6 +339,13 @@ impl Graph {
         };
         self.operators.iter().enumerate().flat_map(of)
     }
+    /// Returns whether the gradient of an operator's input is summed after its backward: the input is a
+    /// parameter, and no earlier operator takes it. The gradients of all takers are added up before that.
+    pub(crate) fn is_summed(&self, (o, i): (usize, usize)) -> bool {
+        let tensor = self.operators[o].inputs[i];
+        let is_parameter = self.tensors[tensor].source == TensorSource::Parameter;
+        is_parameter && self.takers(tensor).next() == Some((o, i))
+    }
     /// Returns the matrix that no operator takes: the result of all.
     pub fn result(&self) -> usize {
         (0..self.tensors.len()).rfind(|&t| self.takers(t).next().is_none()).expect("a graph has a result")

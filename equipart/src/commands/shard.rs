@@ -3,7 +3,7 @@ mod check;
 mod expression;
 
 use super::Run;
-use crate::cli::pictures::PicturesArgs;
+use crate::cli::pictures::{PicturesArgs, refuse};
 use crate::cli::{config, out};
 use crate::draw::blocks;
 use crate::views::Views;
@@ -12,7 +12,7 @@ use comm::{Axis, Link};
 use expression::{Statements, sized, sorted};
 use layers::graph::prices::{Nominal, Prices};
 use layers::graph::search::{FoundGraph, SearchEnd, search};
-use layers::graph::sharding::{MeshSizes, Sharding};
+use layers::graph::sharding::{MeshSizes, Sharding, size};
 use layers::graph::{Graph, OperatorKind, OperatorSplit, TensorSource};
 use layers::{Design, TokenShards, counted};
 use parallel::{Error, Result, bail};
@@ -36,7 +36,7 @@ A matrix is cut into blocks: X=[2,1] is two blocks of rows, each on some of the 
   equipart shard --mesh 4x2 --model block --machine h100 --slow-link 1ms,1GB/s
 
 With --json: one object a line of the plan (phase, equation, step, elements, bytes), one a matrix (matrix, shape,
-blocks), and at last the whole: price, search, proven, seconds.";
+blocks; partial_sums: how many add up to a block, 1 if it has none), and at last the whole: price, search, proven, seconds.";
 
 /// Find the shardings of products, or of a model's operators: the rest of those that you state, or all
 #[derive(Args, Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct ShardArgs {
     #[arg(long, requires = "model")]
     seq: Option<usize>,
     /// Size of a matrix of the equations, such as X=64x32 [default: 64x64]; may be repeated
-    #[arg(long, value_name = "NAME=ROWSxCOLUMNS", value_parser = sized)]
+    #[arg(long, value_name = "NAME=ROWSxCOLUMNS", value_parser = sized, conflicts_with = "model")]
     size: Vec<(String, [usize; 2])>,
     /// The machine whose times are the prices: a100, h100, h200, or a file of JSON [default: nominal prices]
     #[arg(long, value_name = "NAME|FILE")]
@@ -126,6 +126,7 @@ impl Run for ShardArgs {
             (Some(_), false) => bail!("--model has equations of its own; leave {} out", equations[0].0),
             (None, true) => bail!("give an equation, such as \"Z = X W\", or --model"),
             (None, false) => {
+                refuse(&[("hidden", self.pictures.hidden.is_some())], "--model mlp; a graph of equations")?;
                 let sizes = self.size.iter().cloned().collect();
                 expression::graph(&equations, &statements, &sizes)?
             }
@@ -197,7 +198,10 @@ impl ShardArgs {
         lines.iter().try_for_each(|line| views.object(line))?;
         for (tensor, at) in shown(found) {
             let (of, blocks) = (&plan.graph.tensors[tensor], at.blocks(&plan.mesh));
-            views.object(&json!({ "matrix": *of.name, "shape": of.shape, "blocks": blocks }))?;
+            let sums: usize = at.partial.iter().map(|axis| size(&plan.mesh, axis)).product();
+            views.object(&json!({
+                "matrix": *of.name, "shape": of.shape, "blocks": blocks, "partial_sums": sums,
+            }))?;
         }
         let proven = checked.as_ref().map(|(verdict, _)| verdict.differs.is_none());
         let seconds = checked.as_ref().map(|(_, seconds)| seconds);

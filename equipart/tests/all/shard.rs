@@ -64,6 +64,27 @@ fn the_steps_from_given_blocks_are_the_cheapest() {
     assert!(steps(&none, "forward").iter().all(|(matrix, ..)| matrix.starts_with('Z')), "{none:?}");
 }
 
+/// A parameter that two products take: its gradient is summed once, as the step does. Kills: a sum for each
+/// of them, in lines or in the price; a matrix of partial sums that looks like a whole one.
+#[test]
+fn the_gradient_of_a_parameter_is_summed_once() {
+    let of = |equation: &str, more: &[&str]| {
+        said(&[&[equation, "X=[2,1]", "W=[1,1]", "--mesh", "2", "--seconds", "0"], more].concat())
+    };
+    let (once, both) = (of("Z = X W W", &[]), of("Z = X W V", &["V=[1,1]"]));
+    assert_eq!(
+        steps(&once, "gradients"),
+        [("dW [1,1] of partial sums to [1,1]", "all-reduce over tp", 4096)]
+    );
+    assert_eq!(steps(&both, "gradients").len(), 2);
+    let price = |all: &[Value]| all.last().unwrap()["price"].as_f64().unwrap();
+    assert_eq!(price(&both) - price(&once), 250_000.0 + 50.0 * 4096.0);
+    assert_eq!(once.last().unwrap()["proven"], true);
+    let all = said(&["Y = A B", "Z = Y C", "A=[1,2]", "B=[2,1]", "C=[1,1]", "--mesh", "2"]);
+    let sums = |name: &str| all.iter().find(|line| line["matrix"] == name).unwrap()["partial_sums"].as_u64();
+    assert_eq!((sums("Y"), sums("A"), blocks(&all, "Y")), (Some(2), Some(1), [1, 1]));
+}
+
 /// Kills: a statement that is ignored, for a parameter, a result or the input of a model.
 #[test]
 fn statements_hold_for_the_matrices_of_a_model() {
@@ -158,4 +179,6 @@ fn bad_input_gets_one_sentence() {
     bad(&["--model", "mlp", "Z = X W"], "--model has equations of its own; leave Z out");
     bad(&["--model", "mlp", "--batch-size", "0"], "--batch-size is 0");
     bad(&["--model", "block", "--hidden", "3"], "--hidden is for --model mlp");
+    bad(&["Z = X W", "--hidden", "3"], "--hidden is for --model mlp; a graph of equations has no use for it");
+    bad(&["--model", "mlp", "--size", "x=5x5"], "'--size <NAME=ROWSxCOLUMNS>'");
 }

@@ -77,7 +77,7 @@ impl PlannedGraph {
                 if returns(&self.graph, &self.splits, (o, i)) {
                     all.extend(steps("backward", gradient(input), input, &from, &self.backward[o][i]));
                 }
-                if want == GradientOf::Param {
+                if self.graph.is_summed((o, i)) {
                     let to = &self.splits[o].inputs[i];
                     let price = &mut |at: &Sharding, step: &ShardingStep| {
                         kept.step(self.graph.tensors[input].shape, at, step)

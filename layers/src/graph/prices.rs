@@ -1,6 +1,6 @@
 //! Prices of a graph's operators and steps: each is run on a device without values, as one rank of the mesh.
 use crate::graph::sharding::{MeshSizes, Sharding, ShardingStep, part};
-use crate::graph::{Graph, OperatorKind, OperatorSplit, TensorSource};
+use crate::graph::{Graph, OperatorKind, OperatorSplit};
 use crate::ops::operate::{loss, loss_back, operate, operate_back};
 use crate::ops::sharded::{MeshPlace, Sharded};
 use crate::{Error, Result};
@@ -122,11 +122,9 @@ impl<'a> GraphPrices<'a> {
         self.prices.take();
         let ran = self.run(number, split, inputs);
         let mut price = if ran.is_ok() { self.prices.take() } else { f64::INFINITY };
-        for (i, &input) in operator.inputs.iter().enumerate() {
+        for i in (0..operator.inputs.len()).filter(|i| self.graph.is_summed((number, *i))) {
             let gradient = split.gradient(i);
-            if self.graph.tensors[input].source == TensorSource::Parameter {
-                price += self.way(shape(i), &gradient, &split.inputs[i]);
-            }
+            price += self.way(shape(i), &gradient, &split.inputs[i]);
         }
         price
     }

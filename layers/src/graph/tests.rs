@@ -1,7 +1,7 @@
 //! Searches: as cheap as the cheapest of all plans, and what they find; steps, and what operators refuse.
 mod layer;
 
-use super::planned::total;
+use super::planned::{PlannedGraph, total};
 use super::prices::{GraphPrices, Nominal, Prices};
 use super::search::{FoundGraph, SearchEnd, search};
 use super::sharding::{Change, MeshSizes, Sharding, ShardingStep};
@@ -169,6 +169,35 @@ fn steps_between_blocks_send_what_is_worked_out_by_hand() {
         assert_eq!(kept.traffic([16, 32], &from, &wanted), sent, "to {to}");
     }
     assert_eq!(from.way(&from, &mut |_, _| 1.0), (0.0, vec![]));
+}
+
+/// A product's partial sums of 16 x 32, whose columns another axis cuts, become rows of whole sums: first a
+/// reduce-scatter of 256 elements, of which a rank sends half; then an all-gather of the 128 that it has left.
+/// Kills: a second step that is counted on what the first one took.
+#[test]
+fn a_second_step_sends_what_the_first_one_left() {
+    let (mut graph, mesh) = (Graph::default(), vec![(DP, 2), (TP, 2)]);
+    let x = graph.add("x", [16, 8], TensorSource::Parameter);
+    let y = graph.linear(x, "w", 32, false);
+    graph.apply(OperatorKind::Value, &[y], "z");
+    let [x, w] = [Sharding::new(&[], &[DP]), Sharding::new(&[DP], &[TP])];
+    let output = OperatorKind::Product.result(&[&x, &w]).unwrap();
+    let rows = Sharding::new(&[DP], &[]);
+    let splits = vec![
+        OperatorSplit { inputs: vec![x, w], output },
+        OperatorSplit { inputs: vec![rows.clone()], output: rows },
+    ];
+    let prices = Nominal::new(&mesh).unwrap();
+    let lines = PlannedGraph::new(&graph, &mesh, splits, &prices).lines(&prices);
+    let steps = lines
+        .iter()
+        .filter(|line| line.phase == "forward")
+        .filter_map(|line| Some((line.step.as_deref()?, line.elements, line.bytes)));
+    let wanted = [
+        ("reduce-scatter of rows over dp", 256, 4 * 256 / 2),
+        ("all-gather of columns over tp", 128, 4 * 128),
+    ];
+    assert_eq!(steps.collect::<Vec<_>>(), wanted);
 }
 
 /// Kills: a partial sum that an element-wise function, a norm or a product takes as whole; a contracted
