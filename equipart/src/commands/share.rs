@@ -33,10 +33,10 @@ pub(crate) struct ShareArgs {
     /// Tokens of a forward, for all models or for each
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "256")]
     tokens: Vec<usize>,
-    /// Seconds that each share is measured, in each of five rounds
-    #[arg(long, default_value_t = 0.24)]
+    /// Seconds that each share is measured, in each of five rounds; rounded up to whole periods of 40 ms
+    #[arg(long, default_value_t = 0.24, conflicts_with_all = ["cores", "forwards"])]
     seconds: f64,
-    /// Only run the first model on these cores, --forwards times, and print the seconds
+    /// Only run the model on these cores, --forwards times, and print the seconds
     #[arg(long, value_name = "CORE,CORE,...", value_delimiter = ',', requires = "forwards")]
     cores: Option<Vec<usize>>,
     /// With --cores: number of forwards
@@ -84,7 +84,7 @@ impl Run for ShareArgs {
         let all = pins::cores()?;
         self.check(&all)?;
         if let (Some(cores), Some(forwards)) = (&self.cores, self.forwards) {
-            let forward = Forward { model: cli::model(self.models.first())?, tokens: self.tokens[0] };
+            let forward = Forward::new(cli::model(self.models.first())?, self.tokens[0]);
             let seconds = forward.run(cores, forwards, &process::ready)?;
             show::one(json, &serde_json::json!({ "seconds": seconds }), || format!("{seconds}"));
             return Ok(true);
@@ -92,10 +92,10 @@ impl Run for ShareArgs {
         let watch = ProgressWatch::spinner();
         let mut of_models = Vec::new();
         for (number, name) in self.models.iter().enumerate() {
-            let forward = Forward { model: cli::model(Some(name))?, tokens: self.tokens(number) };
+            let forward = Forward::new(cli::model(Some(name))?, self.tokens(number));
             let worker = Worker { model: name.clone(), tokens: forward.tokens };
             forward.fits(&worker.label(), all.len())?;
-            of_models.push((self.rows((&forward, &worker), &all, &watch)?, worker));
+            of_models.push((self.rows((&forward.counted()?, &worker), &all, &watch)?, worker));
         }
         watch.done();
         let knees: Vec<_> = of_models.iter().map(|(rows, worker)| knees(worker, rows)).collect();
@@ -119,6 +119,9 @@ impl ShareArgs {
     }
     fn check(&self, all: &[usize]) -> Result<()> {
         let Self { models, tokens, seconds, .. } = self;
+        if self.cores.is_some() && models.len() > 1 {
+            bail!("--cores runs one model; {} are given", models.len());
+        }
         if models.len() > all.len() {
             let there = layers::counted(all.len(), "core");
             bail!("{} models are more than the {there} of this machine; each needs one", models.len());
@@ -132,8 +135,9 @@ impl ShareArgs {
         if self.forwards == Some(0) {
             bail!("--forwards is 0; it must be 1 or more");
         }
-        if !(0.01..=600.0).contains(seconds) {
-            bail!("--seconds is {seconds}; it must be 0.01 to 600");
+        let period = process::PERIOD.as_secs_f64();
+        if !(period..=600.0).contains(seconds) {
+            bail!("--seconds is {seconds}; it must be {period}, a period of a paused process, to 600");
         }
         if let Some(bad) = self.cores.iter().flatten().find(|core| !all.contains(core)) {
             bail!("--cores has {bad}, which this process may not use; it may use {all:?}");
@@ -159,7 +163,7 @@ impl ShareArgs {
             kernels.push(now);
             for (cores, seen) in shares.iter().zip(&mut seen) {
                 let (pinned, part) = (&all[..cores.ceil() as usize], cores.min(1.0));
-                let forwards = ((self.seconds * part / one).ceil() as usize).max(2);
+                let forwards = ((process::periods(self.seconds) * part / one).ceil() as usize).max(2);
                 seen[0].push(worker.seconds(pinned, forwards, part)?);
                 if pinned.len() > 1 {
                     seen[1].push(forward.calls(pinned)?);

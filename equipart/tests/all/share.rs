@@ -59,11 +59,20 @@ fn bad_input_is_told_in_one_sentence() {
     let many = vec!["embedded"; cores + 1];
     let says = format!("{} models are more than the {}", cores + 1, layers::counted(cores, "core"));
     refused(&[&["share"], &many[..]].concat(), &says);
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["share", "--tokens", "1,2"], "--tokens has 2 numbers for 1 model"),
         (&["share", "--tokens", "0"], "--tokens has 0; a forward has 1 to 65536 tokens"),
         (&["share", "--cores", "0", "--forwards", "0"], "--forwards is 0; it must be 1 or more"),
-        (&["share", "--seconds", "0"], "--seconds is 0; it must be 0.01 to 600"),
+        (
+            &["share", "--seconds", "0.039"],
+            "--seconds is 0.039; it must be 0.04, a period of a paused process",
+        ),
+        (&["share", "--forwards", "1", "--cores", "0", "--seconds", "1"], "'--seconds <SECONDS>'"),
+        (
+            &["share", "--forwards", "1", "--cores", "0", "embedded", "moe"],
+            "--cores runs one model; 2 are given",
+        ),
+        (&["share", "moe", "--seconds", "nan"], "--seconds is NaN; it must be 0.04"),
         (&["share", "mlp"], "mlp is a classifier of pictures; name a model of text"),
         (
             &["share", "--cores", "9999", "--forwards", "1"],

@@ -1,7 +1,7 @@
 //! Forwards of a model on pinned cores, and the kernels that they consist of.
 use super::pins::pin;
 use comm::{Axis, CallClock, GhostCall, Reduce, TimeUse, Trace};
-use layers::{Design, PassContext};
+use layers::{Builder, Design, LayerCounts, PassContext};
 use models::Model;
 use models::generate::all_logits_peak;
 use parallel::measure::median;
@@ -25,6 +25,8 @@ const RANKS: usize = 64;
 pub(super) struct Forward {
     pub(super) model: Model,
     pub(super) tokens: usize,
+    /// Tokens of each expert: one without tokens runs no kernels.
+    counts: LayerCounts,
 }
 
 /// Returns the layout on this many cores: a tensor rank on each.
@@ -38,6 +40,17 @@ pub(super) fn layout(model: &Model, cores: usize) -> Result<Layout> {
 }
 
 impl Forward {
+    pub(super) fn new(model: Model, tokens: usize) -> Self {
+        Self { model, tokens, counts: LayerCounts::default() }
+    }
+    /// Counts the tokens of each expert in a forward.
+    ///
+    /// # Errors
+    /// If the forward fails.
+    pub(super) fn counted(self) -> Result<Self> {
+        let counts = self.on(&Layout::UNSPLIT, &Network::default(), |_, forward| forward())?;
+        Ok(Self { counts: counts.into_iter().collect(), ..self })
+    }
     fn sequences(&self) -> Vec<usize> {
         let longest = SEQUENCE.min(self.model.config.positions).min(self.tokens);
         let (all, rest) = (self.tokens / longest, self.tokens % longest);
@@ -68,7 +81,7 @@ impl Forward {
             }
             at.mesh.barrier()?;
             let start = Instant::now();
-            (0..forwards).try_for_each(|_| forward())?;
+            (0..forwards).try_for_each(|_| forward().map(drop))?;
             Ok(start.elapsed().as_secs_f64())
         })?;
         Ok(seconds.into_iter().fold(0.0, f64::max))
@@ -77,7 +90,7 @@ impl Forward {
         &self,
         layout: &Layout,
         network: &Network,
-        work: impl Fn(&BuildContext<Cpu<f32>>, &mut dyn FnMut() -> Result<()>) -> Result<T> + Sync,
+        work: impl Fn(&BuildContext<Cpu<f32>>, &mut dyn FnMut() -> Result<LayerCounts>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
         let (shape, lengths, world) =
             (self.model.config.shape, self.sequences(), network.world(layout, "forwards")?);
@@ -87,7 +100,7 @@ impl Forward {
             let mut forward = || {
                 let cx = PassContext::infer(lengths.clone()).sharded(at.tokens);
                 let ids = TokenIds::new(at.device.place(), &ids, shape.vocabulary)?;
-                stages.logits(&cx, ids, false).map(drop)
+                stages.logits(&cx, ids, false).map(|_| cx.take_counts())
             };
             work(&at, &mut forward)
         })
@@ -116,7 +129,7 @@ impl Forward {
     pub(super) fn kernels(&self, core: usize, parallel: &[f64]) -> Result<SharedModel> {
         let whole = self.measured(core)?;
         let outside = |(whole, kernels): &(f64, Vec<f64>)| (whole - kernels.iter().sum::<f64>()).max(0.0);
-        let one = Self { model: self.model.clone(), tokens: 1 };
+        let one = Self::new(self.model.clone(), 1).counted()?;
         let serial = outside(&one.measured(core)?).min(outside(&whole));
         let (whole, work) = whole;
         let slower = (whole - serial) / work.iter().sum::<f64>();
@@ -133,7 +146,7 @@ impl Forward {
             warm_up(at, &mut *forward)?;
             let whole = (0..TIMED).map(|_| timed(&mut *forward)).collect::<Result<Vec<_>>>()?;
             let _profile = at.mesh.profile(at.device.place());
-            (0..TIMED).try_for_each(|_| forward())?;
+            (0..TIMED).try_for_each(|_| forward().map(drop))?;
             Ok(median(whole).unwrap_or(0.0))
         })?;
         let (kernels, _) = self.shapes(1)?;
@@ -179,6 +192,8 @@ impl Forward {
         let (shape, lengths) = (self.model.config.shape, self.sequences());
         let clock = (seen.clone() as Arc<dyn Clock>, seen.clone() as Arc<dyn CallClock>);
         session::timed::<Cpu<f32>, _>(&layout, (0, None), Some(clock), |at| {
+            let builder = Builder { counts: Some(&self.counts), ..at.builder };
+            let at = BuildContext { builder, ..at };
             let mut stages = Stages::new(&at, shape)?;
             seen.take(); // of the building
             let cx = PassContext::infer(lengths).sharded(at.tokens);
@@ -190,16 +205,16 @@ impl Forward {
 }
 
 /// Seconds of some work.
-fn timed(work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+fn timed<T>(work: &mut dyn FnMut() -> Result<T>) -> Result<f64> {
     let start = Instant::now();
-    work().map(|()| start.elapsed().as_secs_f64())
+    work().map(|_| start.elapsed().as_secs_f64())
 }
 
 /// Runs forwards until the processors are up to speed, as many on every rank.
-fn warm_up(at: &BuildContext<Cpu<f32>>, forward: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+fn warm_up<T>(at: &BuildContext<Cpu<f32>>, forward: &mut dyn FnMut() -> Result<T>) -> Result<()> {
     let mut more = [(WARM / timed(forward)?.max(1e-6)).ceil() as usize];
     at.mesh.world().all_reduce_values(&mut more, usize::max)?;
-    (0..more[0]).try_for_each(|_| forward())
+    (0..more[0]).try_for_each(|_| forward().map(drop))
 }
 
 /// The kernels of a shape-only rank, and the bytes that its calls send.
@@ -252,4 +267,38 @@ fn alike(whole: &[KernelWork], part: &[KernelWork]) -> Vec<f64> {
         own.map_or(1.0, |own| amount(kernel) / amount(&own[*at - 1]).max(1.0))
     };
     whole.iter().map(ratio).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of few tokens, some experts have none. Kills: kernels of experts without tokens that are looked for,
+    /// or are taken for those of others.
+    #[test]
+    fn kernels_of_a_forward_are_those_of_experts_with_tokens() {
+        let kernels = |tokens| {
+            let of = Forward::new(Model::moe().unwrap(), tokens).counted().unwrap();
+            assert!(!of.counts.is_empty());
+            let (measured, _) = of.shapes(1).unwrap();
+            let parallel = of.parallel().unwrap();
+            assert_eq!(parallel.len(), measured.len());
+            let trace = Trace::new();
+            let network = Network { trace: Some(trace.clone()), ..Network::default() }.profiling(1);
+            let once = |at: &BuildContext<Cpu<f32>>, forward: &mut dyn FnMut() -> Result<LayerCounts>| {
+                let _profile = at.mesh.profile(at.device.place());
+                forward()
+            };
+            of.on(&Layout::UNSPLIT, &network, once).unwrap();
+            let events = trace.runs().swap_remove(0).ranks.swap_remove(0);
+            let names = events.into_iter().filter_map(|event| match event.what {
+                TimeUse::Kernel { name, .. } => Some(name),
+                _ => None,
+            });
+            assert_eq!(names.collect::<Vec<_>>(), measured.iter().map(|of| of.name).collect::<Vec<_>>());
+            measured.len()
+        };
+        let all = [1, 2, 4, 8, 12, 64].map(kernels);
+        assert!(all.is_sorted() && all[0] < all[5], "{all:?}");
+    }
 }

@@ -13,9 +13,15 @@ use std::time::Duration;
 use tensor::quoted::escaped;
 
 /// A running process is stopped once in this time.
-const PERIOD: Duration = Duration::from_millis(40);
+pub(super) const PERIOD: Duration = Duration::from_millis(40);
 /// Line of a process that has warmed up.
 const READY: &str = r#"{"ready":true}"#;
+
+/// Rounds seconds up to whole periods: forwards of less are not paused for their part of the time.
+pub(super) fn periods(seconds: f64) -> f64 {
+    let period = PERIOD.as_secs_f64();
+    (seconds / period - 1e-9).ceil() * period
+}
 
 /// Says that the timed forwards begin.
 pub(super) fn ready() {
@@ -171,6 +177,15 @@ mod tests {
             assert!(!paused.is_finished(), "it ran on");
             sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Kills: a part of a period, in which a process is not paused for its part of the time; a period more
+    /// than is asked for.
+    #[test]
+    fn seconds_are_whole_periods() {
+        let of = |seconds| (periods(seconds) / PERIOD.as_secs_f64()).round();
+        assert_eq!([0.04, 0.041, 0.08, 0.24, 0.28, 0.3].map(of), [1.0, 2.0, 2.0, 6.0, 7.0, 8.0]);
+        assert_eq!(periods(0.05), 0.08);
     }
 
     /// A process that ends with its test.
