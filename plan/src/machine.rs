@@ -138,12 +138,12 @@ impl Machine {
         numbers.push(("overlap", self.overlap.value));
         let all = self.kernels.values().flat_map(|rates| rates.operations.iter().chain(&rates.bytes));
         numbers.extend(all.flatten().map(|number| ("kernels", *number)));
-        if let Some((what, number)) = numbers.iter().find(|(_, n)| !(n.is_finite() && *n > 0.0)) {
-            return Err(format!("{what} has the number {number}; it must be above 0"));
+        if let Some((what, number)) = numbers.iter().find(|(_, n)| !(1e-9..=1e30).contains(n)) {
+            return Err(format!("{what} has the number {number:?}; it must be 10^-9 to 10^30"));
         }
         let latencies = self.levels.iter().map(|level| level.latency.value).chain([self.launch.value]);
-        if let Some(number) = latencies.into_iter().find(|n| !(n.is_finite() && *n >= 0.0)) {
-            return Err(format!("a latency or launch is {number}; it must be 0 or more"));
+        if let Some(number) = latencies.into_iter().find(|n| !(0.0..=1e9).contains(n)) {
+            return Err(format!("a latency or launch is {number:?}; it must be 0 to 10^9"));
         }
         if self.overlap.value > 1.0 {
             return Err(format!("overlap is {}; it must be at most 1", self.overlap.value));

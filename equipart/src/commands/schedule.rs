@@ -96,13 +96,18 @@ struct PartitionArgs {
     /// Measure the blocks of --model on this machine, and split them into stages over at most this number of
     /// ranks, with more ranks for slower stages
     #[arg(long = "partition", value_name = "RANKS", requires = "model", conflicts_with_all = [
-        "kind", "stages", "microbatches", "chunks", "slices", "times", "link", "file", "svg", "csv",
+        "kind", "stages", "microbatches", "chunks", "slices", "times", "update", "link", "file", "svg", "csv",
     ])]
     ranks: Option<usize>,
     /// With --partition, sequences of a microbatch
-    #[arg(long, default_value_t = 4, requires = "ranks")]
+    #[arg(long, default_value_t = 4, requires = "ranks", conflicts_with_all = [
+        "kind", "stages", "microbatches", "chunks", "slices", "times", "update", "link", "file", "svg", "csv",
+    ])]
     sequences: usize,
 }
+
+/// The smallest and the largest number of a list beside 0: a picture tells their sums apart.
+const NUMBERS: [f64; 2] = [1e-9, 1e9];
 
 /// Numbers from 0 up, separated by commas.
 #[derive(Clone, Copy, Debug)]
@@ -111,10 +116,12 @@ struct NumberList<const N: usize>([f64; N]);
 impl<const N: usize> FromStr for NumberList<N> {
     type Err = String;
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let number = |part: &str| part.trim().parse().ok().filter(|x| (0.0..=1e9).contains(x));
+        let [least, most] = NUMBERS;
+        let number =
+            |part: &str| part.trim().parse().ok().filter(|x| *x == 0.0 || (least..=most).contains(x));
         let numbers = text.split(',').map(number).collect::<Option<Vec<f64>>>();
         let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
-        numbers.map(Self).ok_or_else(|| format!("wanted {N} numbers from 0 to 10^9, separated by commas"))
+        numbers.map(Self).ok_or_else(|| format!("wanted {N} numbers, 0 or from 10^-9 to 10^9, separated by commas"))
     }
 }
 
@@ -272,6 +279,7 @@ fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: 
 
 /// Flags of the peak bytes of each rank.
 #[derive(Args, Debug)]
+#[command(mut_arg("name", |dtype| dtype.requires("model")), mut_arg("device", |device| device.requires("model")))]
 struct HeldArgs {
     /// A folder with a config.json, or embedded, or moe: the model of --partition; without that, also print
     /// the peak bytes of each rank in training with AdamW, one sequence a microbatch

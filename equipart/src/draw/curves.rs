@@ -77,7 +77,11 @@ fn cut(title: &str) -> String {
 fn range(values: impl Iterator<Item = f64>, from_0: bool) -> [f64; 2] {
     let [low, high] = values.fold([f64::INFINITY, 0.0], |[low, high], x| [x.min(low), x.max(high)]);
     let low = if from_0 { 0.0 } else { low };
-    let margin = if high > low { 0.05 * (high - low) } else { 0.05 * high.max(1e-9) };
+    let margin = if high - low > f64::MIN_POSITIVE / f64::EPSILON {
+        0.05 * (high - low)
+    } else {
+        0.05 * high.max(1e-9)
+    };
     let [low, high] = [(low - margin).max(0.0), high + margin];
     let step = round_step((high - low) / NUMBERS[1]);
     [low, (high / step - 1e-9).ceil() * step]

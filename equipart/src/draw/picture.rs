@@ -95,10 +95,16 @@ pub(super) fn round_step(nearest: f64) -> f64 {
     steps.into_iter().find(|step| *step >= nearest).unwrap_or(10.0 * ten)
 }
 
-/// Numbers of an axis: multiples of 1, 2 or 5 times a power of ten, at least `nearest` apart.
+/// The most numbers of an axis: more come only from numbers that a step of floats does not tell apart.
+const MOST_NUMBERS: f64 = 1000.0;
+
+/// Numbers of an axis: multiples of 1, 2 or 5 times a power of ten, at least `nearest` apart. None if there
+/// is no such step, as between subnormal numbers.
 pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
     let step = round_step(nearest);
-    ((from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize).map(move |n| n as f64 * step)
+    let all = (from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize;
+    let is_apart = (to - from) / step < MOST_NUMBERS;
+    is_apart.then_some(all).into_iter().flatten().map(move |n| n as f64 * step)
 }
 
 /// Returns a colour in XML notation.
@@ -122,4 +128,33 @@ pub(super) fn ground(hue: f64, lightness: f64, words: &str) -> String {
     let [red, green, blue] = rgb(hue, lightness).map(|part| (u16::from(part) + 25) / 51);
     let ink = if lightness > 0.6 { 16 } else { 231 };
     format!("\x1b[48;5;{};38;5;{ink}m{words}\x1b[0m", 16 + 36 * red + 6 * green + blue)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: numbers without end where a step is 0 or lost in the ends, an axis without its numbers.
+    #[test]
+    fn an_axis_has_few_numbers_between_any_two_floats() {
+        let subnormal = 5e-324;
+        for [from, to] in [
+            [0.0, subnormal],
+            [0.0, 1e-320],
+            [1e-320, 1e-319],
+            [0.0, f64::INFINITY],
+            [0.0, f64::NAN],
+            [0.0, 0.0],
+            [3.0, 3.0],
+            [1.0 - f64::EPSILON, 1.0],
+            [0.0, f64::MAX],
+        ] {
+            for nearest in [(to - from) / 8.0, 0.0, subnormal] {
+                let numbers = round_numbers([from, to], nearest).take(2000).count();
+                assert!(numbers < 1001, "{from} to {to} by {nearest}: {numbers}");
+            }
+        }
+        assert_eq!(round_numbers([0.0, 1e-300], 2e-301).count(), 6);
+        assert_eq!(round_numbers([0.0, 10.0], 3.0).collect::<Vec<_>>(), [0.0, 5.0, 10.0]);
+    }
 }

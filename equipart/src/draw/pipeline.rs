@@ -147,7 +147,7 @@ impl Timeline {
     fn tick(&self) -> f64 {
         let cells = || self.rows.iter().flatten();
         let shortest = cells().map(|ran| ran.end - ran.start).filter(|t| *t > 1e-9 * self.of.makespan);
-        let shortest = shortest.fold(f64::INFINITY, f64::min);
+        let shortest = shortest.reduce(f64::min).unwrap_or(self.of.makespan);
         let fits = |tick: f64| {
             let whole = |time: f64| ((time / tick).round() - time / tick).abs() < 1e-6;
             cells().all(|ran| whole(ran.start) && whole(ran.end))

@@ -132,6 +132,26 @@ fn diagrams_and_tables_are_written_and_read() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
+/// Cells of the smallest and of the largest times, and cells that take nothing beside others or beside their
+/// messages. Kills: numbers of an axis without end, a diagram without its cells.
+#[test]
+fn times_that_differ_as_far_as_they_may_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("a.svg").display().to_string();
+    for (times, link, cell) in [
+        ("1e-9,1e-9,1e-9", "0,0", "<title>0F2, 0.000000006 to 0.000000007</title>"),
+        ("1e-9,1e9,0", "0,0", "<title>1B2, 2000000000 to 3000000000</title>"),
+        ("1e-9,1e-9,1e-9", "1e9,1e9", ""),
+        ("1e9,1e9,1e9", "0,1e9", "<title>0F2, 8000000000 to 9000000000</title>"),
+    ] {
+        let flags = ["--stages", "2", "--microbatches", "3", "--times", times, "--link", link, "--svg", &svg];
+        assert!(said(&flags).contains("rank 1"), "{times} {link}");
+        let drawn = std::fs::read_to_string(&svg).unwrap();
+        assert!(drawn.len() < 100_000 && !drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
+        assert!(drawn.contains(cell), "{times} {link}: {drawn}");
+    }
+}
+
 /// Kills: a panic, a hang or half an answer where the input is wrong; an option that is ignored.
 #[test]
 fn what_does_not_fit_is_refused() {
@@ -162,11 +182,23 @@ fn what_does_not_fit_is_refused() {
         );
     }
     no(&["--kind", "interleaved", "--chunks", "0"], "--chunks is 0; it must be 1 to 16");
-    for times in ["1,1", "1,1,1,1", "-1,1,1", "NaN,1,1", "inf,1,1", "1e10,1,1", "a,1,1", ""] {
-        no(&["--times", times], "wanted 3 numbers from 0 to 10^9, separated by commas");
+    for times in
+        ["1,1", "1,1,1,1", "-1,1,1", "NaN,1,1", "inf,1,1", "1e10,1,1", "1e-320,1e-320,1e-320", "a,1,1", ""]
+    {
+        no(&["--times", times], "wanted 3 numbers, 0 or from 10^-9 to 10^9, separated by commas");
     }
     no(&["--times", "0,0,0"], "--times is 0,0,0; at least one must be above 0");
-    no(&["--link", "1"], "wanted 2 numbers from 0 to 10^9, separated by commas");
+    no(&["--update", "1e-10"], "invalid value '1e-10' for '--update <TIME>'");
+    for (flags, named) in [
+        (&["--dtype", "f32"], "--model <DIR|NAME>"),
+        (&["--device", "cpu"], "--model <DIR|NAME>"),
+        (&["--sequences", "4", "--model", "embedded", "--kind", "1f1b"], "'--sequences <SEQUENCES>' cannot"),
+        (&["--partition", "2", "--model", "embedded", "--update", "1"], "'--update <TIME>'"),
+    ] as [(&[&str], &str); 4]
+    {
+        no(flags, named);
+    }
+    no(&["--link", "1"], "wanted 2 numbers, 0 or from 10^-9 to 10^9, separated by commas");
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     no(&["--svg", &path("none/a.svg")], &path("none/a.svg"));

@@ -292,7 +292,7 @@ fn what_is_no_machine_is_said_in_one_sentence() {
         assert!(says.starts_with(&format!("m is not a machine: missing field `{name}`")), "{says}");
     }
     let number = why(&|v| v["levels"][0]["bandwidth"]["value"] = 0.into());
-    assert_eq!(number, "m is not a machine: bandwidth has the number 0; it must be above 0");
+    assert_eq!(number, "m is not a machine: bandwidth has the number 0.0; it must be 10^-9 to 10^30");
     let rest = why(&|v| drop(v["kernels"].as_object_mut().unwrap().remove("*")));
     assert_eq!(rest, "m is not a machine: kernels lacks \"*\" with bytes, the rate of all other kernels");
     let table = why(&|v| v["kernels"]["product"]["operations"][1] = serde_json::json!([1.0, 1.0]));
