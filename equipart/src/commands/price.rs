@@ -62,6 +62,9 @@ pub(crate) struct PriceArgs {
     optimizer: OptimizerKind,
     #[command(flatten)]
     constants: ConstantArgs,
+    /// Largest norm of the gradient; a larger one is scaled down to it [default: no limit]
+    #[arg(long)]
+    clip: Option<f64>,
     /// Dropout rate everywhere, or config for the rates of config.json [default: config]
     #[arg(long)]
     dropout: Option<DropoutRate>,
@@ -93,7 +96,7 @@ impl PriceArgs {
             batch_size: self.batch_size.unwrap_or_else(|| microbatches.saturating_mul(data).max(8)),
             microbatches,
             optimizer: self.constants.of(self.optimizer, 1.0)?,
-            clip: self.layout.pipeline().clip(Some(1.0)),
+            clip: self.clip,
             loss_scaling: self.number.name.loss_scaling(),
             dropout: self.dropout.as_ref().and_then(|rate| rate.0),
             label_smoothing: self.label_smoothing.unwrap_or(0.0),
@@ -126,6 +129,7 @@ impl Run for PriceArgs {
             (settings.shape(&config).into(), config.positions)
         };
         settings.check(positions)?;
+        settings.check_clip(&a.layout)?;
         let shape = *design.shape().unwrap_or(&layers::Shape::LLAMA);
         let experts = a.routing.as_deref().map(|file| read_routing(file, &shape)).transpose()?;
         offloads_on(settings.device, &[a.layout])?;

@@ -25,23 +25,15 @@ impl TrainRun<'_> {
     /// # Errors
     /// One sentence on the first thing that does not fit.
     pub fn check(&self) -> Result<()> {
-        let Settings { steps, clip, .. } = self.settings;
+        let Settings { steps, .. } = self.settings;
         self.layout.fits(&self.model.design)?;
         self.network.fits(&[self.layout])?;
         self.source.check(&self.settings, self.model.positions())?;
         let every = ("checkpoint-every", self.checkpoint_every);
         let checks = ("check-every", self.check_every.unwrap_or(1));
         at_least_1(&[every, checks, ("stop-after", self.stop_after.unwrap_or(1))])?;
-        if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
-            bail!("--clip is {clip}; it must be a positive number");
-        }
+        self.settings.check_clip(&self.layout)?;
         let pipeline = self.layout.pipeline();
-        if let (Some(clip), None) = (clip, pipeline.clip(clip)) {
-            bail!(
-                "--clip is {clip}, but {} updates each stage by itself, so there is no global norm; leave it out",
-                pipeline.schedule.about().name
-            );
-        }
         if self.dump.is_some() && pipeline.schedule.updates_each() {
             bail!(
                 "--dump is for a step with one update, but {} updates after each microbatch",

@@ -9,7 +9,7 @@ use layers::{
 use models::text::{Corpus, TokenPair};
 use models::{Config, TrainableModel};
 use parallel::dtype::DtypeName;
-use parallel::{Batch, Error, Result, Sequence, bail};
+use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use plan::step::TrainingJob;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -193,6 +193,23 @@ impl Settings {
         }
         if tokens > MAX_TOKENS {
             bail!("the step has {tokens} tokens; it may have at most {MAX_TOKENS}");
+        }
+        Ok(())
+    }
+    /// Validates the largest norm of the gradient, for a layout.
+    ///
+    /// # Errors
+    /// If it is not above 0, or the layout's schedule has no global norm.
+    pub fn check_clip(&self, layout: &Layout) -> Result<()> {
+        let (Some(clip), pipeline) = (self.clip, layout.pipeline()) else { return Ok(()) };
+        if !(clip.is_finite() && clip > 0.0) {
+            bail!("--clip is {clip}; it must be a positive number");
+        }
+        if pipeline.clip(self.clip).is_none() {
+            bail!(
+                "--clip is {clip}, but {} updates each stage by itself, so there is no global norm; leave it out",
+                pipeline.schedule.about().name
+            );
         }
         Ok(())
     }
