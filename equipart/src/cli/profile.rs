@@ -1,6 +1,7 @@
 //! Profiles: `bench --profile`, and the tables that `train --profile` prints, too.
 use crate::cli::args::NetworkArgs;
 use crate::cli::out;
+use crate::cli::pictures::refuse;
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::watch::ProgressWatch;
 use crate::views::Views;
@@ -23,7 +24,7 @@ pub(crate) struct ProfileArgs {
     /// Break down the time of a training step of shape L, instead of measuring figures
     #[arg(long, conflicts_with_all = ["only", "peers"])]
     profile: bool,
-    #[arg(long, requires = "profile", default_value_t, help = layout::grammar())]
+    #[arg(long, requires = "profile", conflicts_with_all = ["only", "peers"], default_value_t, help = layout::grammar())]
     layout: Layout,
     #[command(flatten)]
     network: NetworkArgs,
@@ -33,8 +34,11 @@ impl ProfileArgs {
     /// Returns true if `--profile` is given.
     ///
     /// # Errors
-    /// If it is not given, but a flag that needs it is.
-    pub(crate) fn asked(&self) -> Result<bool> {
+    /// If it is not given, but a flag that needs it is; or if turns are given, and no links are to be left
+    /// out in some.
+    pub(crate) fn asked(&self, turns: Option<usize>) -> Result<bool> {
+        let unused = self.profile && self.network.link.is_empty() && turns.is_some();
+        refuse(&[("turns", unused)], "the figures, or for --link; --profile without --link")?;
         match self.network.given().filter(|_| !self.profile) {
             Some(flag) => {
                 Err(Error::new(format!("--{flag} is for bench --profile; the figures have no use for it")))

@@ -29,6 +29,9 @@ cells, and even stages as slow as the slowest; then the times of cells: forward 
 unit, limit, ratio (of the limit) and processor, with --peers its peer,\nan object with name, value and ratio (above 1: \
 better), and of pipelines a pipeline: unsplit_ms, ideal_ms, over_ideal,\nsimulated_ms, over_simulated, slowest_ms, over_slowest, cells_ms.";
 
+/// Turns of the figures.
+const TURNS: usize = 5;
+
 /// Measure products, training steps, decoding, all-reduces and proofs, beside the machine's limits
 #[derive(Args, Debug)]
 #[command(after_help = HELP, after_long_help = format!("{HELP}\n\n{}", processes::HELP))]
@@ -38,8 +41,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Number of turns of the figures, or of steps with and without --link; the best turn of each counts
-    #[arg(long, default_value_t = 5)]
-    turns: usize,
+    /// [default: 5]
+    #[arg(long)]
+    turns: Option<usize>,
     /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
@@ -61,10 +65,11 @@ impl Run for BenchArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
-        bench::check_turns(a.turns)?;
-        if a.profile.asked()? {
+        let turns = a.turns.unwrap_or(TURNS);
+        bench::check_turns(turns)?;
+        if a.profile.asked(a.turns)? {
             let run =
-                |views: &Views| profile::run((&a.profile, &a.processes), a.device, (a.turns, a.small), views);
+                |views: &Views| profile::run((&a.profile, &a.processes), a.device, (turns, a.small), views);
             return a.views.open(json, "this run", "")?.during(run).map(|()| true);
         }
         let peers = a.peers.as_deref().map(Peers::read).transpose()?;
@@ -77,7 +82,7 @@ impl Run for BenchArgs {
         let engine = a.device.open(ranks.unwrap_or(1), &out::note)?;
         let mut network = a.processes.join(Network::default(), (&layouts, engine), None, &[])?;
         network.processes = network.processes.filter(|_| ranks.is_some()); // one process has all the ranks
-        let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers, network };
+        let plan = BenchPlan { only: a.only, turns, small: a.small, peers, network };
         a.views.open(json, "this run", "")?.during(|views| {
             let watch = ProgressWatch::spinner();
             let figures = match a.device {

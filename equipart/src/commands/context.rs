@@ -37,7 +37,7 @@ pub(crate) struct ContextArgs {
     #[arg(long, value_name = "KEYS")]
     window: Option<usize>,
     /// With --window, number of first keys that every query still sees [default: 0]
-    #[arg(long, value_name = "KEYS", requires = "window")]
+    #[arg(long, value_name = "KEYS", requires = "window", conflicts_with = "mask")]
     sinks: Option<usize>,
     /// Write the diagram to this file, as SVG
     #[arg(long, value_name = "FILE")]

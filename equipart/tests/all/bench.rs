@@ -54,6 +54,14 @@ fn figures_are_lines_of_json_or_a_table() {
 fn what_cannot_be_measured_is_refused() {
     refused(&["--only", "gemm,steps"], "no figure is called \"steps\"");
     refused(&["--only", ""], "no figure is called \"\"");
+    refused(
+        &["--only", "gemm", "--layout", "tp=2"],
+        "'--only <NAME>' cannot be used with '--layout <LAYOUT>'",
+    );
+    refused(
+        &["--profile", "--turns", "3"],
+        "--turns is for the figures, or for --link; --profile without --link",
+    );
     refused(&["--turns", "0"], "--turns is 0; it must be 1 to 10000");
     refused(&["--turns", "18446744073709551615"], "it must be 1 to 10000");
     assert_eq!(bench(&["--turns", "-1"]).status.code(), Some(2));

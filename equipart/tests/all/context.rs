@@ -29,6 +29,7 @@ fn what_cannot_be_drawn_is_refused() {
         ("--mask none", "'none' for '--mask <MASK>'"),
         ("--mask all --window 3", "cannot be used with"),
         ("--sinks 3", "--window <KEYS>"),
+        ("--mask all --sinks 1", "'--mask <MASK>' cannot be used with '--sinks <KEYS>'"),
         ("--window 0", "--window is 0; it must be 1 or more, since a query sees its own key"),
     ] {
         refused(&[vec!["context", "--svg", &svg], flags.split(' ').collect()].concat(), says);
