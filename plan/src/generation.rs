@@ -12,13 +12,14 @@ use crate::morphing;
 use crate::search::BEST;
 use crate::space::{WORK, divisions, variants};
 use crate::step::{ChunkKind, chunk_kind, priced_ranks};
+use crate::watch::{SearchEvent, SearchWatch};
 use comm::Axis;
 use kernels::{Kernels, MetaOf};
 use layers::{Choice, Design, PassContext, TokenShards, ops};
 use parallel::{BuildContext, Error, Layout, Result, Stages, session};
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tensor::{Device, TokenIds};
 
 /// Largest logits that are read to choose the likeliest token, and to tell how much likelier it is.
@@ -192,6 +193,8 @@ pub struct GenerationSearch<'a> {
     pub ranks: usize,
     /// Measure of the best layout.
     pub goal: TextsGoal,
+    /// Receiver of the search's events.
+    pub watch: SearchWatch<'a>,
 }
 
 /// Result of a search.
@@ -205,6 +208,8 @@ pub struct FoundTexts {
     pub refused: usize,
     /// The least peak of those that do not fit into memory, and its layout.
     pub least: Option<(usize, Layout)>,
+    /// True if the search was cut: better layouts may exist.
+    pub cut: bool,
 }
 
 impl GenerationSearch<'_> {
@@ -221,7 +226,10 @@ impl GenerationSearch<'_> {
         });
         let mut found = FoundTexts::default();
         let all: Vec<Layout> = all.collect();
-        for (layout, (weighed, over)) in all.iter().zip(each(&all, |layout| self.of_layout::<D>(layout))) {
+        let seen = Mutex::new((all.len(), None, true));
+        let each = each(&all, |layout| self.watched::<D>(layout, &seen));
+        found.cut = each.iter().any(Option::is_none);
+        for (layout, (weighed, over)) in all.iter().zip(each).filter_map(|(layout, of)| Some((layout, of?))) {
             found.weighed += weighed.len();
             found.refused += usize::from(over.is_some() || weighed.is_empty());
             let is_less = |over: &usize| found.least.is_none_or(|(least, _)| *over < least);
@@ -233,6 +241,22 @@ impl GenerationSearch<'_> {
         found.best.sort_by(|a, b| self.order(a, b));
         found.best.truncate(BEST);
         found
+    }
+    /// Weighs a layout, unless the search is cut, and tells so. `seen`: number of layouts that are left, the
+    /// best so far, and whether the search goes on.
+    fn watched<D: Kernels>(
+        &self,
+        layout: &Layout,
+        seen: &Mutex<(usize, Option<WeighedTexts>, bool)>,
+    ) -> Option<(Vec<WeighedTexts>, Option<usize>)> {
+        let seen = || seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let weighed = seen().2.then(|| self.of_layout::<D>(layout))?;
+        let (left, best, goes_on) = &mut *seen();
+        *left -= 1;
+        *best = weighed.0.iter().chain(best.as_ref()).min_by(|a, b| self.order(a, b)).cloned();
+        let best = best.as_ref().map(|of| (of.layout, of.tokens_per_second(self.job)));
+        *goes_on &= (self.watch)(&SearchEvent::WeighingTexts { left: *left, best });
+        Some(weighed)
     }
     /// Returns what a layout generates with each number of texts that fits, and the peak of the first one
     /// that does not.

@@ -30,6 +30,8 @@ pub enum Goal {
     Time,
     /// The least memory of the fullest rank.
     Memory,
+    /// The same, of one layout: a search for it ends sooner.
+    Least,
 }
 
 /// A search.
@@ -74,6 +76,8 @@ pub struct SearchResult {
     pub bounded: usize,
     /// Number of weighed layouts that do not fit into memory, or not at all.
     pub refused: usize,
+    /// If nothing fits, the layout that holds the least, or held the least so far if the search was cut.
+    pub least: Option<Weighed>,
     /// True if entries were tried that only save memory.
     pub needed: bool,
     /// True if the search was cut: better layouts may exist.
@@ -110,19 +114,39 @@ enum Seen {
 }
 
 impl LayoutSearch<'_> {
-    /// Searches; entries that only save memory are tried if nothing else fits.
+    /// Searches; entries that only save memory are tried if nothing else fits, and something does with them.
     pub fn find<D: Kernels>(&self) -> SearchResult {
-        let found = self.among::<D>(false);
+        let ranks = &[self.ranks];
+        self.find_in::<D>(ranks, &|needed| self.among::<D>(ranks, needed))
+    }
+    /// Searches as [`find`](Self::find) with `among`, which tries the layouts of these numbers of ranks.
+    pub(crate) fn find_in<D: Kernels>(
+        &self,
+        numbers: &[usize],
+        among: &dyn Fn(bool) -> SearchResult,
+    ) -> SearchResult {
+        let found = among(false);
         if !found.best.is_empty() || found.cut {
             return found;
         }
-        let mut more = SearchResult { needed: true, ..self.among::<D>(true) };
+        let any = LayoutSearch { goal: Goal::Least, memory: usize::MAX, ..*self };
+        let SearchResult { mut best, cut, .. } = any.among::<D>(numbers, true);
+        best.truncate(1);
+        let fits = best.iter().any(|of| of.step.peak <= self.memory);
+        let mut more = match (fits, cut) {
+            (true, false) => among(true),
+            (true, true) => SearchResult { best, cut, ..SearchResult::default() },
+            (false, _) => SearchResult { least: best.pop(), cut, ..SearchResult::default() },
+        };
+        more.needed = true;
         more.count(&found);
         more
     }
-    fn among<D: Kernels>(&self, needed: bool) -> SearchResult {
+    /// Searches the layouts of these numbers of ranks, with entries that only save memory if `needed`.
+    pub(crate) fn among<D: Kernels>(&self, numbers: &[usize], needed: bool) -> SearchResult {
         let design = &self.job.design;
-        let mut divided = divisions(self.ranks, design, [self.job.batch_size, self.job.seq]);
+        let sizes = [self.job.batch_size, self.job.seq];
+        let mut divided: Vec<_> = numbers.iter().flat_map(|n| divisions(*n, design, sizes)).collect();
         divided.sort_unstable();
         let mut all = each(divided, |layout| Division::new(*layout, design, needed));
         let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
@@ -136,15 +160,17 @@ impl LayoutSearch<'_> {
         let Some((mut heap, mut found)) = self.bounded::<D>(&all, &kept) else {
             return SearchResult { cut: true, ..SearchResult::default() };
         };
+        let wanted = if self.goal == Goal::Least { 1 } else { BEST };
         loop {
-            let last = found.best.get(BEST - 1).map_or(f64::INFINITY, |last| self.score(last));
+            let last = found.best.get(wanted - 1).map_or(f64::INFINITY, |last| self.score(last));
             let can_be = |next: &Candidate| self.all || next.bound < last || last.is_infinite();
             let mut next = Vec::new();
             while next.len() < TOGETHER && heap.peek().is_some_and(can_be) {
                 next.extend(heap.pop());
             }
             let left = || next.len() + heap.iter().filter(|next| can_be(next)).count();
-            let goes_on = (self.watch)(&SearchEvent::Weighing { found: &found, left: &left });
+            let goes_on =
+                (self.watch)(&SearchEvent::Weighing { found: &found, left: &left, goal: self.goal });
             if next.is_empty() || !goes_on {
                 found.bounded += next.len() + heap.len();
                 found.cut = !next.is_empty();
@@ -248,7 +274,7 @@ impl LayoutSearch<'_> {
     fn score(&self, of: &Weighed) -> f64 {
         match self.goal {
             Goal::Time => of.step.seconds,
-            Goal::Memory => of.step.peak as f64,
+            Goal::Memory | Goal::Least => of.step.peak as f64,
         }
     }
     /// Compares by the goal, then by the other goal, then as text.
@@ -332,7 +358,7 @@ impl LayoutSearch<'_> {
                     }
                     let bound = match self.goal {
                         Goal::Time => cost.seconds(ranks, &plan, *halves, &least(state)),
-                        Goal::Memory => bytes as f64,
+                        Goal::Memory | Goal::Least => bytes as f64,
                     };
                     let [work, state, order] = [w, s, o].map(|at| at as u16);
                     heap.push(Candidate {

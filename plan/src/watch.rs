@@ -1,7 +1,7 @@
 //! Events of a search, for whoever waits for it: progress to show, and a way to cut the search.
 use crate::cores::each;
-use crate::search::SearchResult;
-use parallel::Result;
+use crate::search::{Goal, SearchResult};
+use parallel::{Layout, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -19,6 +19,16 @@ pub enum SearchEvent<'a> {
         found: &'a SearchResult,
         /// Counts the layouts whose bounds are below the last of the best, which takes a moment.
         left: &'a dyn Fn() -> usize,
+        /// Measure of the best layout. The least is only looked for if no layout fits without entries that
+        /// only save memory.
+        goal: Goal,
+    },
+    /// Weighs layouts for texts, from several threads.
+    WeighingTexts {
+        /// Number of layouts that are left.
+        left: usize,
+        /// Best layout so far, and its new tokens per second.
+        best: Option<(Layout, f64)>,
     },
 }
 

@@ -8,7 +8,6 @@ use crate::price::seconds::MachineTime;
 use crate::train::settings::Settings;
 use crate::words::amount;
 use comm::readable;
-use kernels::Kernels;
 use layers::{Design, counted};
 use parallel::dtype::DtypeName;
 use parallel::{Error, Layout, Result, bail, with_dtype};
@@ -24,6 +23,8 @@ use std::sync::Arc;
 
 /// The most devices.
 pub const MOST_DEVICES: usize = 1 << 17;
+/// Sentence on a search that was cut.
+const CUT: &str = "The search was cut: layouts that were not weighed may be better.";
 /// The most tokens of a step.
 const MOST_TOKENS: u128 = 1 << 26;
 
@@ -89,8 +90,8 @@ impl PlanRun {
     /// Finds the best layouts.
     ///
     /// # Errors
-    /// If nothing fits: which memory would do, and how many devices; or if the search was cut before that.
-    pub fn find(&self, watch: SearchWatch, is_cut: &dyn Fn() -> bool) -> Result<SearchResult> {
+    /// If nothing fits: which memory would do, or what is known of that if the search was cut.
+    pub fn find(&self, watch: SearchWatch) -> Result<SearchResult> {
         let search = self.search(watch);
         let all = self.on.all;
         if all {
@@ -98,12 +99,7 @@ impl PlanRun {
         }
         let found =
             with_dtype!(self.dtype, D => if all { search.find::<D>() } else { morphing::find::<D>(&search) });
-        if found.best.is_empty() {
-            let why = (!found.cut).then(|| with_dtype!(self.dtype, D => nothing_fits::<D>(&search)));
-            let cut = || Error::new("the search was cut before it weighed a layout that fits");
-            return Err(why.filter(|_| !is_cut()).unwrap_or_else(cut));
-        }
-        Ok(found)
+        if found.best.is_empty() { Err(self.on.nothing_fits(&found)) } else { Ok(found) }
     }
     /// Tells the layouts that were found, and why the best is the best. Returns false if its proof fails.
     ///
@@ -145,7 +141,7 @@ impl PlanRun {
             observer,
         )?;
         if found.cut {
-            say("The search was cut: layouts that were not weighed may be better.", observer)?;
+            say(CUT, observer)?;
         }
         if found.needed {
             say("Nothing fits without strategies that only save memory, so they were tried, too.", observer)?;
@@ -158,6 +154,38 @@ impl Devices {
     fn words(&self) -> String {
         let (machine, memory) = (&self.machine.about, readable(self.memory as u128));
         format!("{} of {machine}, with {memory} each", counted(self.number, "device"))
+    }
+    /// Says that nothing fits, and which memory would do; or what a search that was cut knows of that.
+    fn nothing_fits(&self, found: &SearchResult) -> Error {
+        let least = found.least.as_ref().map(|of| (of.step.peak, of.layout));
+        match (least, found.cut) {
+            (least, false) => self.too_large(least),
+            (Some((peak, layout)), true) => Error::new(format!(
+                "the search was cut: without strategies that only save memory nothing fits into {}; with them, \
+                 the least so far is {} each, under {layout}",
+                self.room(),
+                readable(peak as u128)
+            )),
+            (None, true) if found.weighed == 0 => {
+                Error::new("the search was cut before it weighed a layout that fits")
+            }
+            (None, true) => Error::new(format!(
+                "the search was cut after {}, none of which fits into {}",
+                counted(found.weighed, "layout"),
+                self.room()
+            )),
+        }
+    }
+    /// Says that nothing fits, and the least peak of a layout, if one divides the model.
+    fn too_large(&self, least: Option<(usize, Layout)>) -> Error {
+        let would = match least {
+            Some((peak, layout)) => format!("the least is {} each, under {layout}", readable(peak as u128)),
+            None => "no layout divides the model over them; use another number of devices".into(),
+        };
+        Error::new(format!("nothing fits into {}: {would}", self.room()))
+    }
+    fn room(&self) -> String {
+        format!("{} on {}", readable(self.memory as u128), counted(self.number, "device"))
     }
     /// Says how many devices stay idle.
     fn tell_idle(&self, used: usize, observer: &Observer) -> Result<()> {
@@ -186,39 +214,6 @@ fn indivisible(devices: usize, design: &Design, sizes: [usize; 2]) -> Result<()>
         counted(devices, "device"),
         counted(sizes[0], "sequence")
     );
-}
-
-/// Says which memory would do, and how many devices.
-fn nothing_fits<D: Kernels>(search: &LayoutSearch) -> Error {
-    let least = |ranks, memory| {
-        let any = LayoutSearch { memory, goal: Goal::Memory, ranks, ..*search };
-        any.find::<D>().best.into_iter().next()
-    };
-    let all = least(search.ranks, usize::MAX);
-    // below that, entries that only save memory are tried
-    let all = all.map(|of| least(search.ranks, of.step.peak - 1).unwrap_or(of));
-    let least = all.map(|Weighed { layout, step, .. }| {
-        let more = [2, 4, 8].map(|times| times * search.ranks).into_iter().filter(|n| *n <= MOST_DEVICES);
-        let mut enough = more.filter_map(|ranks| least(ranks, search.memory));
-        let or = enough.next().map_or_else(
-            || "; 8 times as many devices would not do, either".into(),
-            |of| format!("; {} would do, under {}", counted(of.layout.ranks(), "device"), of.layout),
-        );
-        (step.peak, layout, or)
-    });
-    too_large(search.memory, search.ranks, least)
-}
-
-/// Says that nothing fits, and the least peak of a layout, if one divides the model, with what else would do.
-fn too_large(memory: usize, devices: usize, least: Option<(usize, Layout, String)>) -> Error {
-    let would = match least {
-        Some((peak, layout, or)) => {
-            format!("the least is {} each, under {layout}{or}", readable(peak as u128))
-        }
-        None => "no layout divides the model over them; use another number of devices".into(),
-    };
-    let (memory, devices) = (readable(memory as u128), counted(devices, "device"));
-    Error::new(format!("nothing fits into {memory} on {devices}: {would}"))
 }
 
 /// A layout that was found, and the time of its step.

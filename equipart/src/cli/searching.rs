@@ -2,6 +2,7 @@
 use super::watch::ProgressWatch;
 use parallel::{Error, Result};
 use plan::clock::time;
+use plan::search::{Goal, Weighed};
 use plan::watch::SearchEvent;
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
@@ -46,7 +47,7 @@ impl SearchNotes {
         !self.is_cut()
     }
     /// Returns true if Ctrl-C cut the search.
-    pub(crate) fn is_cut(&self) -> bool {
+    fn is_cut(&self) -> bool {
         self.cut.load(Relaxed)
     }
     /// Ends the watch: the next Ctrl-C ends the process.
@@ -62,11 +63,55 @@ impl SearchNotes {
 fn said(event: &SearchEvent) -> String {
     match event {
         SearchEvent::Pricing { left } => format!("pricing blocks and states: {left} left"),
-        SearchEvent::Weighing { found, left } => {
-            let best = found.best.first().map_or_else(String::new, |best| {
+        SearchEvent::Weighing { found, left, goal } => {
+            let of = |best: &Weighed| {
+                if *goal == Goal::Least {
+                    let peak = comm::readable(best.step.peak as u128);
+                    return format!("; the least so far, {}, holds {peak}", best.layout);
+                }
                 format!("; the best so far, {}, takes {}", best.layout, time(best.step.seconds))
-            });
-            format!("weighing layouts: {} are done, at most {} are left{best}", found.weighed, left())
+            };
+            let none = if found.weighed > 0 { "; none fits yet" } else { "" };
+            let best = found.best.first().map_or_else(|| none.into(), of);
+            let doing = match goal {
+                Goal::Least => "nothing fits yet; weighing layouts that save memory",
+                _ => "weighing layouts",
+            };
+            format!("{doing}: {} are done, at most {} are left{best}", found.weighed, left())
         }
+        SearchEvent::WeighingTexts { left, best } => {
+            let best = best.map_or_else(String::new, |(layout, rate)| {
+                format!("; the best so far, {layout}, makes {} tokens a second", run::words::amount(rate))
+            });
+            format!("weighing layouts: {left} are left{best}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parallel::Layout;
+    use plan::search::SearchResult;
+    use plan::step::StepTime;
+
+    /// Kills: a layout that does not fit and is told as the best so far, a search of which nobody sees that
+    /// nothing has fitted.
+    #[test]
+    fn progress_says_that_nothing_fits_yet() {
+        let says = |best: Vec<Weighed>, weighed, goal| {
+            let found = SearchResult { best, weighed, ..SearchResult::default() };
+            said(&SearchEvent::Weighing { found: &found, left: &|| 5, goal })
+        };
+        let step = StepTime { seconds: 2.0, peak: 3000, ..StepTime::default() };
+        let best = || vec![Weighed { layout: Layout::UNSPLIT, microbatches: 1, step: step.clone() }];
+        let done = "weighing layouts: 3 are done, at most 5 are left";
+        assert_eq!(says(vec![], 3, Goal::Time), format!("{done}; none fits yet"));
+        assert_eq!(says(best(), 3, Goal::Time), format!("{done}; the best so far, none, takes 2.00 s"));
+        let least = says(best(), 3, Goal::Least);
+        assert!(
+            least.starts_with("nothing fits yet; ")
+                && least.ends_with("the least so far, none, holds 3.00 kB")
+        );
     }
 }

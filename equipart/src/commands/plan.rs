@@ -57,10 +57,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, conflicts_with = "seq")]
     generate: bool,
     /// Tokens of a prompt [default: 2048, or as many as the model has positions for]
-    #[arg(long, requires = "generate")]
+    #[arg(long, requires = "generate", conflicts_with_all = ["seq", "optimizer"])]
     prompt: Option<usize>,
     /// Tokens that are added to a prompt [default: 256, or half of the model's positions if fewer]
-    #[arg(long, requires = "generate")]
+    #[arg(long, requires = "generate", conflicts_with_all = ["seq", "optimizer"])]
     new: Option<usize>,
     /// Dtype of the run: f32, bf16 or f16 with sums in f32, or f64
     #[arg(long, default_value = "bf16", value_name = "DTYPE", value_parser = dtype())]
@@ -146,7 +146,7 @@ impl PlanArgs {
         let plan = PlanRun { job: self.job(config)?, dtype: self.dtype, on: self.on()?, goal };
         plan.check()?;
         let notes = SearchNotes::until_interrupted()?;
-        let found = plan.find(&|event| notes.watch(event), &|| notes.is_cut());
+        let found = plan.find(&|event| notes.watch(event));
         notes.done();
         let found = found?;
         let equal = plan.tell(&found, &|event: &RunEvent| views.see(event))?;
@@ -163,7 +163,10 @@ impl PlanArgs {
         };
         let job = self.texts(config)?;
         let plan = TextsPlanRun { job, dtype: self.dtype, on: self.on()?, goal };
-        plan.run(&|event: &RunEvent| views.see(event))
+        let notes = SearchNotes::until_interrupted()?;
+        let found = plan.find(&|event| notes.watch(event));
+        notes.done();
+        plan.tell(&found?, &|event: &RunEvent| views.see(event))
     }
 }
 

@@ -86,6 +86,12 @@ fn texts_fit_the_memory_of_their_plan_and_not_one_byte_less() {
         }
         assert!(goal == "latency" || plans.iter().any(|plan| plan["texts"] == 2), "{goal}: {text}");
     }
+    for (given, ignored) in [("--seq", "--prompt <PROMPT>"), ("--optimizer", "--new <NEW>")] {
+        let value = if given == "--seq" { "64" } else { "adamw" };
+        let flag = ignored.split(' ').next().unwrap();
+        let says = format!("cannot be used with '{ignored}'");
+        refused(&["plan", given, value, flag, "5"], &says);
+    }
     refused(&["plan", "--goal", "latency"], "--goal latency is for --generate; ");
     let long = ["plan", "--generate", "--prompt", "500", "--new", "500"];
     refused(&long, "--prompt is 500 and --new 500, together 1000; the model has 512 positions");

@@ -102,10 +102,11 @@ fn a_cut_search_returns_the_best_so_far() {
         weighed.store(0, Relaxed);
         let watch = &|event: &SearchEvent| match event {
             SearchEvent::Pricing { .. } => priced.fetch_add(1, Relaxed) < prices,
-            SearchEvent::Weighing { found, left } => {
+            SearchEvent::Weighing { found, left, .. } => {
                 weighed.store(found.weighed, Relaxed);
                 priced.load(Relaxed) < prices && (found.weighed < steps || left() == 0)
             }
+            SearchEvent::WeighingTexts { .. } => true,
         };
         LayoutSearch { watch, ..search(&job, &machine, 2) }.find::<Cpu<Bf16>>()
     };

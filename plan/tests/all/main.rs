@@ -1,6 +1,7 @@
 //! The time of a step, and the search for the best, on models small enough to weigh every layout.
 mod activations;
 mod calls;
+mod fits;
 mod machines;
 mod peaks;
 mod texts;

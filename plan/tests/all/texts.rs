@@ -97,13 +97,21 @@ fn the_search_for_texts_finds_what_weighing_everything_finds() {
             let mut best: Vec<f64> = best.into_values().collect();
             best.sort_by(f64::total_cmp);
             best.truncate(10);
-            let search = GenerationSearch { job: &job, machine: &machine, memory, ranks: 4, goal };
+            let search =
+                GenerationSearch { job: &job, machine: &machine, memory, ranks: 4, goal, watch: &|_| true };
             let found = search.find::<Cpu<Bf16>>(false);
             assert_eq!(found.best.iter().map(score).collect::<Vec<_>>(), best, "{goal:?}");
             assert!(found.best.iter().all(|of| of.time.peak <= memory && of.layout.ranks() == 4));
         }
     }
-    let search = |memory, goal| GenerationSearch { job: &job, machine: &machine, memory, ranks: 4, goal };
+    let search = |memory, goal| GenerationSearch {
+        job: &job,
+        machine: &machine,
+        memory,
+        ranks: 4,
+        goal,
+        watch: &|_| true,
+    };
     let none = search(least - 1, TextsGoal::Memory).find::<Cpu<Bf16>>(false);
     assert_eq!((none.best.len(), none.least.map(|(peak, _)| peak)), (0, Some(least)));
 }

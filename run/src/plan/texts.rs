@@ -1,13 +1,14 @@
 //! The best layout for generating texts.
-use super::{Devices, indivisible, proof, tell_proof, too_large};
+use super::{CUT, Devices, indivisible, proof, tell_proof};
 use crate::event::{self, CellValue, Observer, RecordColumn, RunEvent, RunRecord, column, hidden, say};
 use crate::price::seconds::{spent, used};
 use crate::words::amount;
 use layers::counted;
 use parallel::dtype::DtypeName;
-use parallel::{Result, with_dtype};
+use parallel::{Result, bail, with_dtype};
 use plan::clock::time;
 use plan::generation::{FoundTexts, GenerationJob, GenerationSearch, TextsGoal, WeighedTexts};
+use plan::watch::SearchWatch;
 use serde_json::json;
 
 /// Generation to plan.
@@ -23,32 +24,40 @@ pub struct TextsPlanRun {
 }
 
 impl TextsPlanRun {
-    /// Finds the best layouts, and tells them. Returns false if the proof of the best one fails.
+    /// Finds the best layouts.
     ///
     /// # Errors
-    /// If nothing fits, the proof cannot be run, or the observer fails.
-    pub fn run(&self, observer: &Observer) -> Result<bool> {
+    /// If nothing fits: which memory would do; or if the search was cut before that.
+    pub fn find(&self, watch: SearchWatch) -> Result<FoundTexts> {
         let Self { job, on, goal, .. } = self;
         if on.all {
             indivisible(on.number, &job.design, [job.texts, job.prompt])?;
         }
         let Devices { number: ranks, machine, memory, .. } = on;
         let (ranks, memory, goal) = (*ranks, *memory, *goal);
-        let search = GenerationSearch { job, machine, memory, ranks, goal };
+        let search = GenerationSearch { job, machine, memory, ranks, goal, watch };
         let found = with_dtype!(self.dtype, D => search.find::<D>(!on.all));
-        let Some(best) = found.best.first() else {
-            let least = found.least.map(|(peak, layout)| (peak, layout, String::new()));
-            return Err(too_large(memory, ranks, least));
-        };
+        if found.best.is_empty() && found.cut {
+            let refused = counted(found.refused, "layout");
+            bail!("the search was cut after {refused}, none of which fits into {}", on.room());
+        }
+        if found.best.is_empty() { Err(on.too_large(found.least)) } else { Ok(found) }
+    }
+    /// Tells the layouts that were found. Returns false if the proof of the best one fails.
+    ///
+    /// # Errors
+    /// If the proof cannot be run, or the observer fails.
+    pub fn tell(&self, found: &FoundTexts, observer: &Observer) -> Result<bool> {
+        let (Self { job, on, .. }, best) = (self, &found.best[0]);
         let prove = || proof::of(job.design.shape(), &best.layout, observer);
         let proof = on.proves.then(prove).transpose()?;
         let rows: Vec<_> = found.best.iter().map(|of| TextsRow::new(of, job)).collect();
         rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
         proof.iter().try_for_each(|proof| event::object(&json!({ "proof": proof }), observer))?;
-        self.tell(&rows, &found, observer)?;
+        self.tell_rows(&rows, found, observer)?;
         tell_proof(proof.as_ref(), observer)
     }
-    fn tell(&self, rows: &[TextsRow], found: &FoundTexts, observer: &Observer) -> Result<()> {
+    fn tell_rows(&self, rows: &[TextsRow], found: &FoundTexts, observer: &Observer) -> Result<()> {
         let Self { job, on, .. } = self;
         let words = format!(
             "Generating in {} on {}: {} after a prompt of {}, at most {} at once.\n{} layouts and \
@@ -67,6 +76,9 @@ impl TextsPlanRun {
         let parts = used(&best.time.parts, 0.0);
         let words = format!("\nWith the best, a text spends {}.", spent(&parts, best.time.seconds));
         say(&words, observer)?;
+        if found.cut {
+            say(CUT, observer)?;
+        }
         on.tell_idle(best.layout.ranks(), observer)
     }
 }
