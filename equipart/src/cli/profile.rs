@@ -24,7 +24,8 @@ pub(crate) struct ProfileArgs {
     /// Break down the time of a training step of shape L, instead of measuring figures
     #[arg(long, conflicts_with_all = ["only", "peers"])]
     profile: bool,
-    #[arg(long, requires = "profile", conflicts_with_all = ["only", "peers"], default_value_t, help = layout::grammar())]
+    #[arg(long, requires = "profile", default_value_t, help = layout::grammar())]
+    #[arg(conflicts_with_all = ["only", "peers"])]
     layout: Layout,
     #[command(flatten)]
     network: NetworkArgs,

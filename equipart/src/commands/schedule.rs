@@ -279,7 +279,8 @@ fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: 
 
 /// Flags of the peak bytes of each rank.
 #[derive(Args, Debug)]
-#[command(mut_arg("name", |dtype| dtype.requires("model")), mut_arg("device", |device| device.requires("model")))]
+#[command(mut_arg("name", |dtype| dtype.requires("model")))]
+#[command(mut_arg("device", |device| device.requires("model")))]
 struct HeldArgs {
     /// A folder with a config.json, or embedded, or moe: the model of --partition; without that, also print
     /// the peak bytes of each rank in training with AdamW, one sequence a microbatch

@@ -172,7 +172,8 @@ fn steps_between_blocks_send_what_is_worked_out_by_hand() {
 }
 
 /// A product's partial sums of 16 x 32, whose columns another axis cuts, become rows of whole sums: first a
-/// reduce-scatter of 256 elements, of which a rank sends half; then an all-gather of the 128 that it has left.
+/// reduce-scatter of 256 elements, of which a rank sends half; then an all-gather of the 128 that it has
+/// left.
 /// Kills: a second step that is counted on what the first one took.
 #[test]
 fn a_second_step_sends_what_the_first_one_left() {

@@ -273,7 +273,7 @@ fn alike(whole: &[KernelWork], part: &[KernelWork]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Of few tokens, some experts have none. Kills: kernels of experts without tokens that are looked for,
+    /// Some experts have none of few tokens. Kills: kernels of experts without tokens that are looked for,
     /// or are taken for those of others.
     #[test]
     fn kernels_of_a_forward_are_those_of_experts_with_tokens() {
