@@ -8,7 +8,7 @@ use parallel::{Network, Result};
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::Instant;
-use tensor::{Bf16, Category, Cpu, F61, Key, Scalar, Tensor};
+use tensor::{Bf16, Category, Cpu, F61, Key, Scalar, Tensor, limits};
 
 /// Hardware that figures are measured on.
 pub trait Hardware {
@@ -266,7 +266,7 @@ fn at_once<T, R>(
     };
     let one = &one;
     let seconds: Vec<Vec<f64>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|me| scope.spawn(move || one(me))).collect();
+        let threads: Vec<_> = (0..threads).map(|me| limits::scoped(scope, move || one(me))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a probe panics for nothing")).collect()
     });
     least(&seconds)

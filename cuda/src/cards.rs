@@ -21,6 +21,7 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
+use tensor::limits;
 
 /// The cards of a world, one per rank. In a process that is one rank, all entries are its own card.
 pub(crate) struct Cards {
@@ -79,7 +80,7 @@ impl Cards {
         let failed = OnceLock::new();
         let cards = Arc::new(Self { nccl, by_rank, limit, state: Mutex::new(state), failed });
         let watched = Arc::downgrade(&cards);
-        thread::spawn(move || watch(&watched));
+        limits::spawn(move || watch(&watched));
         cards
     }
     /// Returns the card of a rank.

@@ -7,7 +7,7 @@ use crate::commands::compare::CompareArgs;
 use clap::{CommandFactory, Parser, Subcommand};
 use comm::Processes;
 use parallel::{Result, bail};
-use std::process::ExitCode;
+use std::process::{ExitCode, exit};
 use tensor::count::Overflow;
 use tensor::quoted::escaped;
 
@@ -29,6 +29,11 @@ pub(crate) struct Arguments {
 /// such as bad input.
 pub fn main() -> ExitCode {
     tensor::files::ignore_file_size_signal();
+    tensor::files::mapped::end_if_cut();
+    tensor::limits::end_by(|why| {
+        out::failure(&format!("error: {why}"));
+        exit(2)
+    });
     let Arguments { command, json } = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(why) if why.use_stderr() => {

@@ -23,9 +23,9 @@ use files::PlannedFile;
 use kernels::Kernels;
 use layers::{Param, SavedPart, Wide};
 use std::ops::Range;
-use std::thread::{JoinHandle, spawn};
-use tensor::Place;
+use std::thread::JoinHandle;
 use tensor::safetensors::Storable;
+use tensor::{Place, limits};
 
 /// Conversion of elements to the dtype of a file; returns false if the file must not hold one of them.
 pub type ToFile<E, S> = fn(&[E], &mut [S]) -> bool;
@@ -55,7 +55,7 @@ enum SaveWork<T> {
 
 impl<T: Send + 'static> SaveWork<T> {
     fn new(background: bool, work: impl FnOnce() -> Result<T> + Send + 'static) -> Self {
-        if background { Self::Thread(spawn(work)) } else { Self::Done(work()) }
+        if background { Self::Thread(limits::spawn(work)) } else { Self::Done(work()) }
     }
     fn is_finished(&self) -> bool {
         if let Self::Thread(thread) = self { thread.is_finished() } else { true }

@@ -1,6 +1,7 @@
 //! Work for all cores.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
+use tensor::limits;
 
 /// Does the same with every one of `all`, on all cores. Returns the results in the same order.
 pub(crate) fn each<K: Sync + Send, T: Send>(
@@ -18,7 +19,7 @@ pub(crate) fn each<K: Sync + Send, T: Send>(
     };
     let cores = thread::available_parallelism().map_or(1, usize::from).min(all.len());
     let mut done: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(some)).collect();
+        let threads: Vec<_> = (0..cores).map(|_| limits::scoped(scope, some)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a price panics for nothing")).collect()
     });
     done.sort_unstable_by_key(|(at, _)| *at);

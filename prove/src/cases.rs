@@ -20,7 +20,7 @@ mod report;
 mod shrunk;
 mod words;
 
-pub use campaign::{Campaign, Failure, judge};
+pub use campaign::{Campaign, Failure, ended_well, judge};
 pub use case::{CaseStep, ProofCase};
 pub use document::Document;
 pub use drawn::draw;

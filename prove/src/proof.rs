@@ -16,7 +16,7 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tensor::{Cpu, F61, Key};
+use tensor::{Cpu, F61, Key, limits};
 
 /// Oracle traces of each subject under each key, computed once and used for every layout.
 #[derive(Default)]
@@ -232,7 +232,7 @@ fn under_keys(
     let mut verdict = Verdict::of((scheme, subject), keys);
     for keys in keys.chunks(if two { 2 } else { 1 }) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {
-            let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
+            let runs: Vec<_> = keys.iter().map(|&key| limits::scoped(scope, move || one(key))).collect();
             runs.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
         });
         for ranks in under_all.into_iter().collect::<Result<Vec<_>>>()? {

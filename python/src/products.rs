@@ -3,7 +3,7 @@ use crate::buffers::{Residues, finite, read, same, word, write};
 use kernels::{Kernels, Write};
 use pyo3::{PyResult, Python, pyfunction};
 use std::thread;
-use tensor::{Category, Cpu, F61, Tensor};
+use tensor::{Category, Cpu, F61, Tensor, limits};
 
 /// Multiplications from which on a product is worth a second thread.
 const MANY: usize = 1 << 20;
@@ -42,7 +42,8 @@ pub(crate) fn product(
                     return starts.map(part).collect();
                 }
                 let part = &part;
-                let started: Vec<_> = starts.map(|from| threads.spawn(move || part(from))).collect();
+                let started: Vec<_> =
+                    starts.map(|from| limits::scoped(threads, move || part(from))).collect();
                 started.into_iter().map(|part| part.join().expect("a product does not panic")).collect()
             })
         });

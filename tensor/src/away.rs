@@ -3,7 +3,7 @@
 //!
 //! The file is read and written, not mapped: an error of the disk is then a sentence, where a mapping would
 //! end the process. It has no name, so nothing is left of it however the process ends.
-use crate::{Category, Device, Place, PlaceError, StoreKind, Tensor, count, files};
+use crate::{Category, Device, Place, PlaceError, StoreKind, Tensor, count, files, limits};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Result, Seek, SeekFrom, Write};
@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread;
 
 /// A rank's store off its device. Its file, if it has one, is opened when the first room is reserved. Clones
 /// are one store.
@@ -70,7 +69,7 @@ impl Store {
             let opened = self.0.folder.as_ref().map(tempfile::tempfile_in).transpose();
             let mut file = opened.unwrap_or_else(|why| self.fail(why));
             let (moves, coming) = channel::<Job>();
-            thread::spawn(move || coming.iter().for_each(|work| work(&mut file)));
+            limits::spawn(move || coming.iter().for_each(|work| work(&mut file)));
             moves
         });
         opened.send(Box::new(work)).unwrap_or_else(|_| self.fail("its thread has ended"));

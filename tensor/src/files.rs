@@ -4,6 +4,7 @@
 //! folder, which holds the name, is synced too. A reader sees the old file or the new one, also after a power
 //! failure. A link is replaced, not the file that it points to.
 mod kinds;
+pub mod mapped;
 pub mod seen;
 
 pub use kinds::compression;
@@ -103,6 +104,20 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     open(path)?.0.read_to_end(&mut bytes).map_err(Error::system("read", path))?;
     seen::read(path, &bytes);
+    Ok(bytes)
+}
+
+/// Reads all bytes of a regular file, which may be empty, and which the other ranks do not read.
+///
+/// # Errors
+/// As [`read`], but for an empty file.
+pub fn read_alone(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    match open(path) {
+        Ok((mut file, _)) => file.read_to_end(&mut bytes).map_err(Error::system("read", path))?,
+        Err(Error::Empty(_)) => 0,
+        Err(why) => return Err(why),
+    };
     Ok(bytes)
 }
 

@@ -12,6 +12,7 @@
 //! | `profile.rs`, `clock.rs` | times of kernels that run, and of kernels and moves that do not |
 //! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
 //! | `files.rs` | files with clear errors, replaced whole or not at all |
+//! | `limits.rs` | threads and memory that the system refuses |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 #![cfg_attr(test, allow(clippy::too_many_lines))] // a test tells one story
 #[macro_use]
@@ -34,6 +35,7 @@ pub mod files;
 mod float;
 mod ids;
 mod key;
+pub mod limits;
 mod matrix;
 mod meter;
 mod noise;

@@ -1,6 +1,6 @@
 //! Host memory: aligned to cache lines; large pieces on huge pages if the system has them.
 use memmap2::{MmapMut, MmapOptions};
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{GlobalAlloc, Layout, System};
 
 const HUGE: usize = 2 << 20;
 const CACHE_LINE: usize = 64;
@@ -24,7 +24,7 @@ impl Bytes {
         let mut map = None;
         let at = if len < HUGE {
             // SAFETY: the layout is not empty.
-            unsafe { alloc(layout) }
+            unsafe { System.alloc(layout) } // not a program's allocator, which may end the process
         } else {
             let pages = map.insert(MmapOptions::new().len(len.checked_add(HUGE)?).map_anon().ok()?);
             let begin = pages.as_ptr().align_offset(HUGE);
@@ -53,7 +53,7 @@ impl Drop for Bytes {
     fn drop(&mut self) {
         if self.map.is_none() {
             // SAFETY: allocated with this layout.
-            unsafe { dealloc(self.at, self.layout) }
+            unsafe { System.dealloc(self.at, self.layout) }
         }
     }
 }

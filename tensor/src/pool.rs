@@ -3,7 +3,7 @@
 //!
 //! A place owns its pool, and memory in use owns its place. Free memory owns no place: pool and place would
 //! keep each other alive.
-use crate::{Category, OutOfMemory, Place};
+use crate::{Category, OutOfMemory, Place, limits};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -130,7 +130,9 @@ impl<P: Place> Owner<P> {
             });
             let Some(raw) = fresh else {
                 meter.release(category, bytes);
-                OutOfMemory { category, asked: bytes, held, limit: None }.unwind()
+                let fault = OutOfMemory { category, asked: bytes, held, limit: None };
+                limits::note(&fault);
+                fault.unwind()
             };
             meter.reserve(size);
             Arc::new(Memory { raw, size, metered: bytes, category, place: None })

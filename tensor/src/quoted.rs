@@ -50,6 +50,11 @@ pub fn escaped(text: &str) -> String {
     all
 }
 
+/// Escapes a text as [`escaped`], but for the ends of its lines.
+pub fn escaped_lines(text: &str) -> String {
+    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
+}
+
 /// Returns the first `most` characters, and "…" if the text is longer.
 fn cut(text: &str, most: usize) -> (&str, &'static str) {
     text.char_indices().nth(most).map_or((text, ""), |(end, _)| (&text[..end], "…"))

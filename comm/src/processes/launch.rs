@@ -2,7 +2,12 @@
 //! (Elastic Launch)", "Environment Variables"; Open MPI, "Environment variables"; Slurm, `srun`, "Output
 //! environment variables". MPICH's launcher sets those of PMI.
 use super::Secret;
+use rustix::process::Signal;
+#[cfg(target_os = "linux")]
+use rustix::process::set_parent_process_death_signal;
 use std::fmt::Display;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Rank of a process, number of ranks, and the address where they meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +109,15 @@ impl Launch {
     /// Variable with the id of the `equipart launch` that started this process.
     pub const LAUNCHER: &str = "EQUIPART_LAUNCHER";
 
+    /// Makes the system send the command's process a signal once this process has ended, however it ends. The
+    /// thread that starts the process must last as long as this process.
+    pub fn signal_at_end(command: &mut Command, signal: Signal) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: one system call, which allocates and locks nothing.
+        unsafe {
+            command.pre_exec(move || Ok(set_parent_process_death_signal(Some(signal))?));
+        }
+    }
     /// Returns a rank on this machine that meets the others at a port of the loopback address.
     #[must_use]
     pub fn nearby(rank: usize, ranks: usize, port: u16) -> Self {

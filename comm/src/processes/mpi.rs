@@ -21,8 +21,9 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{JoinHandle, Thread, current, park_timeout, sleep, spawn, yield_now};
+use std::thread::{JoinHandle, Thread, current, park_timeout, sleep, yield_now};
 use std::time::{Duration, Instant};
+use tensor::limits;
 use tensor::quoted::sentence;
 
 /// MPI among the carriers: it carries what the ranks of its own launchers send.
@@ -81,7 +82,7 @@ fn finalize() {
 fn meets(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Met, MeetingError> {
     const LATER: Duration = Duration::from_secs(1); // so that rank 0 tells what all ranks notice
     let (rank, (to, started)) = (launch.rank, channel());
-    let looking = spawn({
+    let looking = limits::spawn({
         let launch = launch.clone();
         move || runs(&launch, &to)
     });

@@ -13,8 +13,8 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::spawn;
 use std::time::Duration;
+use tensor::limits;
 
 /// Interval at which a rank that waits for a share checks if the run has failed.
 const EVERY: Duration = Duration::from_millis(20);
@@ -92,7 +92,7 @@ impl Shares {
             connection.limit([None, Some(EVERY)])?;
             let (queue, waiting) = channel();
             let (to, bytes) = (connection.clone(), bytes.clone());
-            spawn(move || pass_on(&*to, &waiting, &bytes));
+            limits::spawn(move || pass_on(&*to, &waiting, &bytes));
             let arrived = Mutex::new(ArrivedShares::new(&connection));
             Ok((rank, ShareLink { connection, queue: Mutex::new(queue), arrived }))
         };

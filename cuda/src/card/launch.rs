@@ -7,6 +7,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::thread;
+use tensor::limits;
 
 /// A kernel's name without its dtype suffix, and the dtype; "" for a kernel without one.
 pub(crate) type KernelName = (&'static str, &'static str);
@@ -149,7 +150,8 @@ impl Card {
     pub(super) fn load(&mut self, modules: impl Iterator<Item = &'static Module>) -> Result<(), CudaError> {
         let card = &*self;
         let loaded: Vec<_> = thread::scope(|scope| {
-            let compiling: Vec<_> = modules.map(|module| scope.spawn(move || card.compile(module))).collect();
+            let compiling: Vec<_> =
+                modules.map(|module| limits::scoped(scope, move || card.compile(module))).collect();
             compiling.into_iter().map(|thread| thread.join().expect("compiling does not panic")).collect()
         });
         for loaded in loaded {

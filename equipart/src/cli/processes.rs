@@ -16,9 +16,10 @@ use std::path::PathBuf;
 use std::process::{Command, exit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::{sleep, spawn};
+use std::thread::sleep;
 use std::time::Duration;
 use tensor::files::{self, seen};
+use tensor::limits;
 
 /// The help of `--secret`.
 const SECRET: &str = "With ranks as processes: a file with a secret of 16 bytes or more, the same for all ranks [default: \
@@ -80,7 +81,7 @@ fn end_with_launcher() {
     const EVERY: Duration = Duration::from_millis(200);
     let launcher = env::var(Launch::LAUNCHER).ok().and_then(|id| id.parse().ok());
     let Some(launcher) = launcher.and_then(Pid::from_raw) else { return };
-    spawn(move || {
+    limits::spawn(move || {
         while getppid() == Some(launcher) {
             sleep(EVERY);
         }
@@ -125,7 +126,7 @@ fn shows_calls(processes: &Arc<Processes>) -> Result<()> {
     let signals = Signals::new([SIGTERM]);
     let mut signals = signals.map_err(|why| Error::new(format!("signals cannot be received: {why}")))?;
     let processes = processes.clone();
-    spawn(move || {
+    limits::spawn(move || {
         for signal in signals.forever() {
             if let Some(calls) = processes.last_calls() {
                 out::failure(&format!(

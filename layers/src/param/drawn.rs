@@ -1,6 +1,6 @@
 //! Initial values of a parameter, computed on all cores.
 use std::thread::{available_parallelism, scope};
-use tensor::Key;
+use tensor::{Key, limits};
 
 /// Smallest number of elements that is worth a thread.
 const FEW: usize = 1 << 12;
@@ -15,7 +15,7 @@ pub(super) fn by_cores<E: Send>(first: usize, to: &mut [E], set: &(impl Fn(usize
         let mut shares = (first..).step_by(share).zip(to.chunks_mut(share));
         let own = shares.next();
         for (first, to) in shares {
-            scope.spawn(move || {
+            limits::scoped(scope, move || {
                 let _key = key.map(Key::enter);
                 set(first, to);
             });

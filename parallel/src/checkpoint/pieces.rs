@@ -14,9 +14,9 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{available_parallelism, scope};
-use tensor::Scalar;
 use tensor::bulk::transpose;
 use tensor::safetensors::{SplitFile, Storable};
+use tensor::{Scalar, limits};
 
 /// Number of elements that are arranged at a time; few in tests, so that tensors have several pieces.
 const ROOM: usize = if cfg!(test) { 24 } else { 1 << 18 };
@@ -110,7 +110,7 @@ fn place<E: Scalar, S: Storable>(
     let pieces = count.div_ceil(together);
     let others = available_parallelism().map_or(1, usize::from).min(THREADS).min(pieces) - 1;
     scope(|scope| {
-        let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+        let others: Vec<_> = (0..others).map(|_| limits::scoped(scope, work)).collect();
         let own = work()?;
         let others = others.into_iter().map(|other| other.join().expect("writing does not panic"));
         others.collect::<Result<Vec<_>>>().map(|all| own && all.into_iter().all(|fits| fits))

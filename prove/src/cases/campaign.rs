@@ -9,14 +9,14 @@ use super::shrunk::shrunk;
 use super::{ProofCase, draw};
 use crate::{Difference, OracleTraces, Verdict, locate, prove};
 use comm::caught;
-use parallel::{Error, Layout, Result};
+use parallel::{Error, Layout, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use tensor::Key;
+use tensor::{Key, limits};
 
 /// Proves a case under its key. An error or a panic is a verdict too, since every case should run to its end.
 pub fn judge(case: &ProofCase) -> Verdict {
@@ -79,7 +79,7 @@ impl Campaign<'_> {
     /// number of equal cases so far and the key to continue with.
     ///
     /// # Errors
-    /// If no small model fits the layout.
+    /// If no small model fits the layout, or the system refuses memory or a thread.
     pub fn run(&self, reported: &dyn Fn(usize, Key)) -> Result<CampaignReport> {
         if let Some(layout) = self.layout {
             super::fitted::fitted(layers::Shape::LLAMA, &(&layout).into()).ok_or_else(|| {
@@ -93,7 +93,7 @@ impl Campaign<'_> {
             let (sender, judged) = channel();
             for _ in 0..cores {
                 let sender = sender.clone();
-                scope.spawn(|| self.work(&next, &stop, sender));
+                limits::scoped(scope, || self.work(&next, &stop, sender));
             }
             drop(sender);
             let mut waiting = BTreeMap::new();
@@ -111,8 +111,11 @@ impl Campaign<'_> {
             None
         });
         let after = report.cases;
-        let failure = |(number, outcome)| shrunk((after, number), self.layout, outcome, self.judge);
-        report.failure = failed.map(failure);
+        let failure = |(number, outcome): (_, Verdict)| -> Result<_> {
+            ended_well(&outcome.error)?; // or the machine would be taken for the case
+            Ok(shrunk((after, number), self.layout, outcome, self.judge))
+        };
+        report.failure = failed.map(failure).transpose()?;
         report.equal = report.failure.is_none();
         Ok(report)
     }
@@ -134,6 +137,17 @@ impl Campaign<'_> {
         let taken = *next;
         *next = (taken.0 + 1, taken.1.next());
         (!enough).then_some(taken)
+    }
+}
+
+/// Returns the system's refusal of memory or of a thread as an error, if a proof has failed after one.
+///
+/// # Errors
+/// The refusal.
+pub fn ended_well(error: &Option<String>) -> Result<()> {
+    match limits::refusal().filter(|_| error.is_some()) {
+        Some(why) => bail!("a proof did not end: {why}"),
+        None => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::event::{self, Observer, doing, say};
 use crate::train::settings::at_least_1;
 use comm::caught;
 use parallel::{Error, Layout, Network, Result, bail};
-use prove::cases::{Campaign, Failure, ProofCase, judge};
+use prove::cases::{Campaign, Failure, ProofCase, ended_well, judge};
 use prove::{Verdict, certify};
 use std::io::Read;
 use std::path::Path;
@@ -55,7 +55,10 @@ pub fn replay(file: &Path, observer: &Observer) -> Result<bool> {
         let verdict = match caught(|| certify(&subject, &case.layout, &keys, (&Network::default(), &|_| ())))
         {
             Ok(Ok(verdict)) => verdict,
-            Ok(Err(Error { why, .. })) | Err(why) => Verdict::failed(&subject, &case.layout, &keys, why),
+            Ok(Err(Error { why, .. })) | Err(why) => {
+                ended_well(&Some(why.clone()))?;
+                Verdict::failed(&subject, &case.layout, &keys, why)
+            }
         };
         equal &= tell(&verdict, observer)?;
     }

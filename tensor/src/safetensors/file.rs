@@ -6,8 +6,8 @@ use super::header::{self, Header};
 use super::matrix::ReadChecks;
 use super::{Error, FormatError, Info, Matrix, Storable};
 use crate::files;
+use crate::files::mapped::MappedFile;
 use crate::files::seen::{self, Tallies};
-use memmap2::{Advice, Mmap};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,10 +39,7 @@ pub(super) struct SafetensorsFile {
 impl SafetensorsFile {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let (file, _) = files::open(path)?;
-        // SAFETY: changing a mapped file in place breaks the contract of `File::open`; our own code replaces
-        // files.
-        let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
-        let _ = map.advise(Advice::Sequential); // read ahead; a system without it reads as well
+        let map = MappedFile::new(&file, path)?;
         Self::check(Box::new(map), path.display().to_string(), true)
     }
     fn check(bytes: FileBytes, path: String, is_mapped: bool) -> Result<Self, Error> {

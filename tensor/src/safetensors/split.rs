@@ -12,6 +12,7 @@
 use super::digest::Outline;
 use super::{Dtype, Error, FormatError, Storable};
 use crate::files::{self, Replacement};
+use crate::limits;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -97,8 +98,8 @@ impl SplitFile {
         let middle = which.start + which.len() / 2;
         let [first, second] = [which.start..middle, middle..which.end];
         let (first, second, synced) = thread::scope(|scope| {
-            let synced = scope.spawn(move || synced.sync_data());
-            let second = scope.spawn(move || digest(second));
+            let synced = limits::scoped(scope, move || synced.sync_data());
+            let second = limits::scoped(scope, move || digest(second));
             let first = digest(first);
             let joined = "neither a digest nor a sync panics";
             (first, second.join().expect(joined), synced.join().expect(joined))

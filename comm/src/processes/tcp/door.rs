@@ -9,8 +9,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
-use std::thread::{sleep, spawn};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tensor::limits;
 
 /// Longest time for a connected process to prove that it knows the secret and to send its greeting.
 pub(super) const PROMPT: Duration = Duration::from_secs(10);
@@ -43,7 +44,7 @@ impl Door {
         let door = Self { open: Arc::new(AtomicBool::new(true)), rejected: Arc::default() };
         let (open, rejected, secret) = (door.open.clone(), door.rejected.clone(), secret.clone());
         let (at_once, to) = (Arc::new(AtomicUsize::new(0)), to.clone());
-        spawn(move || {
+        limits::spawn(move || {
             while open.load(SeqCst) {
                 let Ok((stream, _)) = listener.accept() else {
                     sleep(EVERY);
@@ -55,7 +56,7 @@ impl Door {
                 }
                 let (secret, to) = (secret.clone(), to.clone());
                 let (at_once, rejected) = (at_once.clone(), rejected.clone());
-                spawn(move || {
+                limits::spawn(move || {
                     match greeted(&stream, &secret) {
                         Ok(greeting) => drop(to.send(MeetingEvent::Came(stream, greeting))),
                         Err(_) => drop(rejected.fetch_add(1, SeqCst)),

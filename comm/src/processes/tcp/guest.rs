@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::spawn;
 use std::time::{Duration, Instant};
+use tensor::limits;
 use tensor::quoted::quoted;
 
 /// A rank other than 0 in the meeting.
@@ -56,7 +56,7 @@ impl Guest<'_> {
         }
         let verdict = zero.try_clone();
         let patience = settling(limit) + PROMPT;
-        spawn(move || {
+        limits::spawn(move || {
             let until = Instant::now() + patience;
             let reported = verdict.and_then(|zero| receive(&mut TimedConnection::new(&zero, until), LONGEST));
             drop(to.send(MeetingEvent::Verdict(reported)));
@@ -92,7 +92,7 @@ impl Guest<'_> {
         until: Instant,
     ) {
         let (to, secret, rank) = (to.clone(), self.launch.secret.clone(), self.launch.rank);
-        spawn(move || {
+        limits::spawn(move || {
             let stream = reached(|| Ok(vec![at]), &secret, until).and_then(|stream| {
                 send(TimedConnection::new(&stream, until), &Greeting::Own { meeting, rank, shares })
                     .map(|_| stream)

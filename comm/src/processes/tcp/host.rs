@@ -11,8 +11,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::spawn;
 use std::time::{Duration, Instant};
+use tensor::limits;
 use tensor::quoted::sentence;
 
 /// Time that ranks have to connect once the run is known to fail, so that they are told why.
@@ -138,6 +138,15 @@ impl MeetingHost<'_> {
                 }
                 Some(MeetingEvent::Stands(rank, missing)) => {
                     let missing = missing.map_err(|_| exited(rank))?;
+                    let ranks = self.launch.ranks;
+                    // strictly ascending, so no more than there are
+                    if !missing.is_sorted_by(|a, b| a < b)
+                        || missing.last().is_some_and(|last| *last >= ranks)
+                    {
+                        return Err(format!(
+                            "rank {rank} reports ranks that it misses, and not ranks below {ranks} in order"
+                        ));
+                    }
                     stand.insert(rank, missing);
                 }
                 Some(_) => {} // too late, or of another meeting
@@ -176,7 +185,7 @@ fn tell(stream: &TcpStream, what: &impl Serialize) {
 /// Waits, in a thread of its own, for a rank's report of its missing ranks.
 fn stands(rank: usize, stream: &TcpStream, to: &Sender<MeetingEvent>) {
     let (stream, to) = (stream.try_clone(), to.clone());
-    spawn(move || {
+    limits::spawn(move || {
         let reported = stream.and_then(|stream| {
             stream.set_read_timeout(None)?;
             receive(&mut &stream, LONGEST)

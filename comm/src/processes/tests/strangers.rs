@@ -169,6 +169,23 @@ fn who_comes_again_says_of_which_meeting() {
     assert_eq!(met, Err("rank 0 did not get all connections from rank 1".to_string()));
 }
 
+/// Kills: a report of a rank that is believed unchecked, and told to the user.
+#[test]
+fn a_rank_misses_only_ranks_that_there_are() {
+    for missing in [(0..100_000).collect(), vec![2], vec![0, 0], vec![1, 0]] {
+        let (port, limit) = (port(), Duration::from_secs(1));
+        let met = scope(|threads| {
+            let zero = threads.spawn(move || met(&Launch::nearby(0, 2, port), "a test", limit));
+            let one = known(port, &Secret::default());
+            send(&one, &hello(1, 2)).unwrap();
+            let _: MeetingReply = receive(&mut &one, LONGEST).unwrap();
+            send(&one, &missing).unwrap();
+            zero.join().unwrap()
+        });
+        assert_eq!(met, Err("rank 1 reports ranks that it misses, and not ranks below 2 in order".into()));
+    }
+}
+
 /// All bytes that rank 1 of two sends to rank 0 after they have met, and the result of rank 0.
 fn recorded() -> (Vec<u8>, Vec<f32>) {
     let (front, back) = (port(), port());

@@ -24,7 +24,7 @@ use std::time::Instant;
 #[cfg(any(test, feature = "mutants"))]
 use tensor::Host;
 use tensor::quoted::sentence;
-use tensor::{Device, Key};
+use tensor::{Device, Key, limits};
 
 /// The program of a rank.
 pub(super) type RankProgram<'a, D> =
@@ -72,7 +72,7 @@ impl<'a, P: SharedPlace> WorldRun<'a, P> {
                 let ends = ends.clone();
                 let started = thread.spawn_scoped(threads, move || self.rank::<D>(rank, ends, f));
                 started.map_err(|error| {
-                    let reason = format!("its thread did not start: {error}");
+                    let reason = limits::no_thread(&error);
                     watch.fail(rank, &reason);
                     reason
                 })
@@ -83,7 +83,7 @@ impl<'a, P: SharedPlace> WorldRun<'a, P> {
             order.inspect(|order| {
                 let end = EndReport(of.size(), ends.clone()); // after the ranks, which the order outlasts
                 running.insert(of.size());
-                threads.spawn(|| {
+                limits::scoped(threads, || {
                     let _end = end;
                     order.follow();
                 });
