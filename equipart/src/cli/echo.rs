@@ -1,5 +1,5 @@
 //! Arguments as messages quote them: cut to a length, with control and invisible characters escaped.
-use tensor::quoted::escaped;
+use tensor::quoted::{escaped, escaped_lines};
 
 /// Number of characters shown of an argument.
 const MOST: usize = 100;
@@ -7,11 +7,11 @@ const MOST: usize = 100;
 /// Returns a message that may quote parts of these arguments, raw or escaped, with long quotes cut. Invisible
 /// characters are escaped, except line ends.
 pub(crate) fn displayed(message: &str, arguments: &[String]) -> String {
-    let lines: Vec<_> = message.split('\n').map(escaped).collect();
+    let message = escaped_lines(message);
     let long = arguments.iter().filter(|argument| argument.chars().count() > MOST);
     let long: Vec<_> =
         long.flat_map(|of| [escaped(of), format!("{of:?}").trim_matches('"').to_string()]).collect();
-    lines.iter().map(|line| cut(line, &long)).collect::<Vec<_>>().join("\n")
+    message.split('\n').map(|line| cut(line, &long)).collect::<Vec<_>>().join("\n")
 }
 
 /// Cuts each stretch of the line that is longer than [`MOST`] characters and is part of one of the long

@@ -3,6 +3,7 @@ use parallel::{Error, Result};
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tensor::quoted::escaped_lines;
 
 /// The first failure of standard output; nothing is written after it.
 static FAILED: OnceLock<(ErrorKind, String)> = OnceLock::new();
@@ -20,13 +21,25 @@ pub(crate) fn is_silent() -> bool {
     HUSHED.load(Relaxed)
 }
 
-/// Writes a line of results.
+/// Writes a line of results for people; what a terminal would obey in the names of files is escaped.
 pub(crate) fn line(text: &str) {
-    if FAILED.get().is_some() || is_silent() {
+    plain(&escaped_lines(text));
+}
+
+/// Writes a line of results as it is: JSON, a picture in colour, or a generated text.
+pub(crate) fn plain(text: &str) {
+    if !is_silent() {
+        raw(format!("{text}\n").as_bytes());
+    }
+}
+
+/// Writes bytes of results.
+pub(crate) fn raw(bytes: &[u8]) {
+    if FAILED.get().is_some() {
         return;
     }
     let mut out = stdout().lock();
-    if let Err(why) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+    if let Err(why) = out.write_all(bytes).and_then(|()| out.flush()) {
         let _ = FAILED.set((why.kind(), why.to_string()));
     }
 }
@@ -40,7 +53,7 @@ pub(crate) fn note(text: &str) {
 
 /// Writes a line about a failure to standard error.
 pub(crate) fn failure(text: &str) {
-    let _ = writeln!(stderr().lock(), "{text}");
+    let _ = writeln!(stderr().lock(), "{}", escaped_lines(text));
 }
 
 /// Returns whether results may be in colour (the output is a terminal and the user does not object,

@@ -1,5 +1,5 @@
 //! Results on standard output: tables for people, JSON for scripts.
-use super::out::{self, line, note};
+use super::out::{self, line, note, plain};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use comm::readable;
 use models::generate::Generated;
@@ -11,7 +11,7 @@ use tensor::Scalar;
 
 /// Prints one object on one line.
 pub(crate) fn json(value: &impl Serialize) {
-    line(&serde_json::to_string(value).expect("plain values"));
+    plain(&serde_json::to_string(value).expect("plain values"));
 }
 
 /// Prints one value: JSON for scripts, or words for people.
@@ -86,7 +86,7 @@ fn broken(text: &str, room: usize) -> String {
 pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Tokenizer>) -> Result<()> {
     for t in &generated.texts {
         match tokenizer {
-            Some(tokenizer) => line(&tokenizer.decode(&t.ids)?),
+            Some(tokenizer) => plain(&tokenizer.decode(&t.ids)?),
             None => line(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
         }
     }

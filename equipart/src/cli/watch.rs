@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tensor::Key;
+use tensor::quoted::escaped;
 
 /// Progress bar in 80 columns, with the message of a training step.
 const BAR: &str = "{pos}/{len} {msg}, {eta} left {wide_bar}";
@@ -51,7 +52,7 @@ impl ProgressWatch {
     /// Shows the current activity.
     pub(crate) fn say(&self, what: &str) {
         self.tick_steadily();
-        self.bar.set_message(what.to_string());
+        self.bar.set_message(escaped(what));
         if !self.terminal {
             out::note(what);
         }
@@ -82,7 +83,7 @@ impl ProgressWatch {
     pub(crate) fn part(&self, what: &str, done: usize, of: usize) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
-        self.bar.set_message(what.to_string());
+        self.bar.set_message(escaped(what));
         if !self.terminal && 10 * done / of > 10 * (done - 1) / of {
             out::note(&format!("{what} {done} of {of}"));
         }

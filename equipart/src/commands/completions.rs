@@ -17,7 +17,7 @@ impl Run for CompletionsArgs {
     fn run(self, _: bool) -> Result<bool> {
         let mut script = Vec::new();
         generate(self.shell, &mut Arguments::command(), "equipart", &mut script);
-        out::line(String::from_utf8_lossy(&script).trim_end());
+        out::plain(String::from_utf8_lossy(&script).trim_end());
         Ok(true)
     }
 }

@@ -142,7 +142,7 @@ impl Run for ContextArgs {
             return Ok(true);
         }
         let (colour, width) = out::terminal();
-        drawn.lines(width, colour).iter().for_each(|line| out::line(line));
+        drawn.lines(width, colour).iter().for_each(|line| out::plain(line));
         if let Some(file) = &self.svg {
             out::line(&format!("the diagram is in {}", file.display()));
         }

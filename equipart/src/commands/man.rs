@@ -22,7 +22,7 @@ impl Run for ManArgs {
         let mut program = Arguments::command();
         program.build();
         let Some(folder) = self.out else {
-            out::line(page(&Man::new(program))?.trim_end());
+            out::plain(page(&Man::new(program))?.trim_end());
             return Ok(true);
         };
         fs::create_dir_all(&folder)

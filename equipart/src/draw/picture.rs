@@ -1,6 +1,7 @@
 //! Elements of every diagram: words, boxes and lines on a sheet under a title, as SVG.
 //!
 //! Words are escaped here, so callers pass them as they are.
+use tensor::quoted::escaped_lines;
 
 /// Colours of words, and of lines that other things stand on.
 pub(super) const INK: &str = "#1f2328";
@@ -83,9 +84,13 @@ fn text([x, y]: [f64; 2], anchor: &str, fill: &str, words: &str) -> String {
     format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{}</text>"#, escaped(words))
 }
 
-/// Words as the text of XML or HTML.
+/// Words as the text of XML or HTML, which has no control characters.
 pub(crate) fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    escaped_lines(words)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// The least of 1, 2 and 5 times a power of ten that is at least `nearest`.

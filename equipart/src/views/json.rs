@@ -6,7 +6,7 @@ use crate::cli::out;
 pub fn view(without: &'static str) -> impl RunView {
     of_records(move |record| {
         if record.kind() != without {
-            out::line(&record.json());
+            out::plain(&record.json());
         }
         Ok(())
     })

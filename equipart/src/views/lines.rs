@@ -22,7 +22,8 @@ pub struct Lines;
 impl RunView for Lines {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         match event {
-            RunEvent::Text(words) | RunEvent::Screen(words) => out::line(words),
+            RunEvent::Text(words) => out::line(words),
+            RunEvent::Screen(words) => out::plain(words),
             RunEvent::Table { heads, rows } => {
                 let heads: Vec<_> = heads.iter().map(String::as_str).collect();
                 out::line(&show::fitted_if_wide(show::table(&heads, rows.iter().cloned())).to_string());
