@@ -146,11 +146,17 @@ impl Network {
     pub fn profiling(self, steps: usize) -> Self {
         Self { trace: Some(self.trace.unwrap_or_else(Trace::of_profiles)), profile: steps, ..self }
     }
-    /// Checks that every link joins ranks of one of these layouts.
+    /// Checks that every link joins ranks of one of these layouts, and that a rank may wait for another.
     ///
     /// # Errors
-    /// If a link is along an axis that none of them splits, or an axis has two links.
+    /// If a link is along an axis that none of them splits, or an axis has two links; if waits are limited or
+    /// counted, and no layout has two ranks.
     pub fn fits(&self, layouts: &[Layout]) -> Result<()> {
+        let waits = [("timeout", self.timeout.is_some()), ("stragglers", self.counts_waits)];
+        let given = waits.iter().find(|(_, given)| *given);
+        if let Some((flag, _)) = given.filter(|_| layouts.iter().all(|layout| layout.ranks() == 1)) {
+            bail!("--{flag} is for ranks that wait for others, but the layout has 1 rank; leave it out");
+        }
         for (n, (axis, link)) in self.links.iter().enumerate() {
             if let Some((_, before)) = self.links[..n].iter().find(|(other, _)| other == axis) {
                 bail!("--link gives the {axis} axis two links, {before} and {link}; give each axis one");

@@ -145,7 +145,8 @@ pub(crate) struct TrainArgs {
     /// checks before each checkpoint, and at the end [default: no checks]
     #[arg(long, value_name = "N")]
     pub(crate) check_every: Option<usize>,
-    /// Stop after this number of steps of this run; the learning rate follows the schedule of all steps
+    /// Stop after this number of steps of this run; the learning rate follows the schedule of all steps. With
+    /// --resume, 0 only evaluates
     #[arg(long)]
     pub(crate) stop_after: Option<usize>,
     /// Folder for activations, gradients and weights of the last step, as safetensors

@@ -31,6 +31,10 @@ pub(crate) struct LaunchArgs {
     /// Start the processes by another launcher
     #[arg(long, value_name = "LAUNCHER")]
     by: Option<Launcher>,
+    /// Flags of that launcher, separated by spaces, such as --by-args="--oversubscribe --bind-to none"; may be
+    /// repeated
+    #[arg(long, value_name = "FLAGS", requires = "by", allow_hyphen_values = true)]
+    by_args: Vec<String>,
     /// Start all processes anew when one is lost, at most this number of times; a training run continues from
     /// its last checkpoint in --out
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
@@ -48,7 +52,8 @@ const HELP: &str = "Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_
 EQUIPART_SECRET. Standard output of rank 0 is that of the command; all other lines begin with their rank. SIGINT, SIGTERM and
 SIGHUP go to all processes, which have ten seconds to end; a second signal kills them. The exit code is then 128 and the
 signal's number, else that of the process that ended first with a failure. If this command is killed, its ranks end. Under
-mpirun and srun, the processes take their ranks from that launcher, and rank 0 must run on this machine.
+mpirun and srun, the processes take their ranks from that launcher, which gets SIGTERM to end them, and rank 0 must run on this
+machine.
 
     equipart launch -n 4 -- prove --layout tp=2,dp=2
     equipart launch -n 2 --restarts 3 -- train --layout dp=2 --steps 1000 --out run --checkpoint-every 100
@@ -82,18 +87,16 @@ impl Run for LaunchArgs {
             bail!("--ranks is {}; on one machine it must be at most {MOST_HERE}", self.ranks);
         }
         self.min_ranks.map_or(Ok(()), |least| can_shrink(&self.command, [least, self.ranks]))?;
+        let (mut asked, begun) = (self.command.clone(), begun(&self.command));
         let (mut command, mut ranks, least) =
-            (self.command.clone(), self.ranks, self.min_ranks.unwrap_or(self.ranks));
-        let mut signals = self.by.is_none().then(local::signals).transpose()?;
+            (asked.clone(), self.ranks, self.min_ranks.unwrap_or(self.ranks));
+        let mut signals = local::signals()?;
         for left in (0..=self.restarts).rev() {
-            let end = match (self.by, &mut signals) {
-                (Some(launcher), _) => launcher.run(ranks, &command)?,
-                (None, signals) => {
-                    let signals = signals.as_mut().expect("they are received here");
-                    LocalRanks::start(ranks, &command, &meeting("127.0.0.1")?)?.wait(signals)?
-                }
+            let started = match self.by {
+                Some(launcher) => launcher.start(ranks, &self.by_args, &command)?,
+                None => LocalRanks::start(ranks, &command, &meeting("127.0.0.1")?)?,
             };
-            let end = match end {
+            let end = match started.wait(&mut signals)? {
                 RunEnd::Well => return Ok(true),
                 RunEnd::Stopped(signal) => {
                     let name = signal_name(signal).unwrap_or("a signal");
@@ -110,14 +113,14 @@ impl Run for LaunchArgs {
                 drop(out::finish());
                 exit(code);
             }
-            let Some(next) = resumed(&command) else { bail!("{what} after the last step: {status}") };
-            command = next;
+            command = resumed(&asked, begun);
             let mut who = "all".into();
             if ranks > least {
                 let layout = smaller(&command, least..ranks)
                     .map_err(|why| Error::new(format!("{what} ({status}), and the run ends: {why}")))?;
-                let (words, _) = without(&command, ["--layout"]);
-                command = [words, vec!["--layout".into(), layout.to_string()]].concat();
+                for words in [&mut asked, &mut command] {
+                    *words = laid_out(words, &layout);
+                }
                 ranks = layout.ranks();
                 who = format!("{} under {layout}", counted(ranks, "rank"));
             }
@@ -129,8 +132,8 @@ impl Run for LaunchArgs {
 }
 
 impl Launcher {
-    /// Runs the processes, to their end.
-    fn run(self, ranks: usize, arguments: &[String]) -> Result<RunEnd> {
+    /// Starts the launcher, with these flags of its own.
+    fn start(self, ranks: usize, own: &[String], arguments: &[String]) -> Result<LocalRanks> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
         let host = host.map_err(|why| Error::new(format!("the name of this machine is not known: {why}")))?;
         let meeting = meeting(host.trim())?;
@@ -139,15 +142,12 @@ impl Launcher {
             Launcher::Srun => "srun",
         };
         let mut command = Command::new(name);
-        command.args(["-n", &ranks.to_string()]);
+        command.args(["-n", &ranks.to_string()]).args(own.iter().flat_map(|flags| flags.split_whitespace()));
         if self == Launcher::Mpirun && is_open_mpi() {
             command.args(meeting.iter().flat_map(|(name, _)| ["-x", name]));
         }
         command.envs(meeting).arg(program()?.get_program()).args(arguments);
-        let status =
-            command.status().map_err(|why| Error::new(format!("{name} cannot be started: {why}")))?;
-        let what = format!("{name} ended the run");
-        Ok(if status.success() { RunEnd::Well } else { RunEnd::Failed(FirstEnd { what, status }) })
+        LocalRanks::by(name, command)
     }
 }
 
@@ -227,20 +227,78 @@ fn without<const N: usize>(command: &[String], flags: [&str; N]) -> (Vec<String>
     (words, values)
 }
 
-/// Returns the command that continues a training run from its last checkpoint in `--out`, up to the step at
-/// which `--stop-after` stops it; the same command if there is no checkpoint, `None` if that step is done.
-fn resumed(command: &[String]) -> Option<Vec<String>> {
+/// Returns a training command in another layout; for one rank without the flags that need two.
+fn laid_out(command: &[String], layout: &Layout) -> Vec<String> {
+    let (mut words, _) = without(command, ["--layout"]);
+    if layout.ranks() == 1 {
+        (words, _) = without(&words, ["--timeout", "--check-every"]);
+        words.retain(|word| word != "--stragglers");
+    }
+    [words, vec!["--layout".into(), layout.to_string()]].concat()
+}
+
+/// Returns the number of steps that are done before a command begins: those of the run to resume.
+fn begun(command: &[String]) -> usize {
+    let (_, [resume]) = without(command, ["--resume"]);
+    resume.and_then(|dir| State::read(Path::new(&dir)).ok()).map_or(0, |state| state.steps())
+}
+
+/// Returns the command that continues a training run, which began after `begun` steps, from its last
+/// checkpoint in `--out`, up to the step at which `--stop-after` stops it; after the last step, it only
+/// evaluates. The same command if there is no checkpoint.
+fn resumed(command: &[String], begun: usize) -> Vec<String> {
     const CHANGED: [&str; 5] = ["--resume", "--out", "--stop-after", "--model", "--config"];
     let (mut words, [resume, out, stop, ..]) = without(command, CHANGED);
-    let steps = |dir: &String| State::read(Path::new(dir)).ok().map(|state| state.steps());
-    let begun = resume.as_ref().and_then(steps).unwrap_or(0);
-    let Some((done, out)) = out.or(resume).and_then(|out| Some((steps(&out)?, out))) else {
-        return Some(command.to_vec());
-    };
-    if let Some(stop) = stop.and_then(|stop| stop.parse().ok()) {
-        let left = usize::checked_sub(stop, done - begun).filter(|left| *left > 0)?;
-        words.extend(["--stop-after".into(), left.to_string()]);
-    }
+    let read = |out: String| Some((State::read(Path::new(&out)).ok()?, out));
+    let Some((state, out)) = out.or(resume).and_then(read) else { return command.to_vec() };
+    let done = state.steps().saturating_sub(begun);
+    let stop = stop.and_then(|stop| stop.parse().ok()).map(|stop: usize| stop.saturating_sub(done));
+    // before this run's first checkpoint, the file ends where an earlier run did
+    let left = if done > 0 && state.has_ended() { Some(0) } else { stop };
+    words.extend(left.into_iter().flat_map(|left| ["--stop-after".into(), left.to_string()]));
     words.extend(["--resume".into(), out]);
-    Some(words)
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::Arguments;
+
+    /// Kills: a run that is over and is begun again, or whose steps are counted from another begin; a run
+    /// that goes on with more steps and is taken for one that is over.
+    #[test]
+    fn a_restart_does_the_steps_that_are_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name| dir.path().join(name).display().to_string();
+        let [config, batch, out] = ["config.json", "ids.json", "out"].map(at);
+        let small = r#"{"model_type":"llama","hidden_size":8,"intermediate_size":8,"num_hidden_layers":1,
+            "num_attention_heads":1,"vocab_size":16,"max_position_embeddings":8}"#;
+        std::fs::write(&config, small).unwrap();
+        std::fs::write(&batch, "[[1,2,3]]").unwrap();
+        let asked = ["train", "--config", &config, "--batch", &batch, "--steps", "3", "--out", &out];
+        let asked = asked.map(str::to_owned).to_vec();
+        let stopping = |steps: &str| [&asked[..], &["--stop-after".into(), steps.into()]].concat();
+        let run = |command: &[String]| {
+            let program = std::iter::once("equipart").chain(command.iter().map(String::as_str));
+            assert!(Arguments::parse_from(program).command.unwrap().run(true).unwrap());
+        };
+        let left = |command: &[String], begun| {
+            let next = resumed(command, begun);
+            assert!(next.ends_with(&["--resume".into(), out.clone()]), "{next:?}");
+            without(&next, ["--stop-after"]).1[0].clone()
+        };
+        assert_eq!(resumed(&asked, 0), asked, "there is no checkpoint");
+        run(&stopping("2"));
+        assert_eq!(begun(&resumed(&asked, 0)), 2);
+        assert_eq!([left(&asked, 0), left(&stopping("5"), 0)], [None, Some("3".into())]);
+        assert_eq!(left(&stopping("5"), 2), Some("5".into()), "nothing is saved since");
+        run(&resumed(&asked, 0));
+        assert_eq!([left(&asked, 0), left(&stopping("5"), 2)], [const { Some("0") }; 2].map(|n| n.map(str::to_owned)));
+        assert_eq!(left(&asked, 3), None, "with more steps than those that are done");
+        run(&resumed(&asked, 0));
+        let one: Layout = "none".parse().unwrap();
+        let flags = ["--timeout=1", "--check-every", "2", "--stragglers", "--layout=dp=2"].map(str::to_owned);
+        assert_eq!(laid_out(&[&asked[..], &flags].concat(), &one)[9..], ["--layout", "none"].map(str::to_owned));
+    }
 }

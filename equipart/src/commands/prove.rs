@@ -93,6 +93,9 @@ impl Run for ProveArgs {
             ("case", a.cases.case.is_some()),
             ("dump", a.dump.is_some()),
         ];
+        let (cases, on_cpu) = (&a.cases, a.device == DeviceName::Cpu);
+        let is_drawn = cases.cases.is_some() || cases.minutes.is_some() || cases.case.is_some();
+        let model = if on_cpu && !is_drawn { a.model()? } else { None }; // a file that ranks compare as they join
         let network = a.ranks.join(Network::default(), &[layout], DeviceName::Cpu, &all_here)?;
         if a.device != DeviceName::Cpu {
             a.fits_card()?;
@@ -108,7 +111,7 @@ impl Run for ProveArgs {
             match &a.cases {
                 _ if a.device != DeviceName::Cpu => on_card(&unsplit, &a.numbers(), a.device, observer),
                 CasesArgs { case: Some(file), .. } => replay(file, observer),
-                CasesArgs { cases: None, minutes: None, .. } => a.prove(layout, network, views),
+                CasesArgs { cases: None, minutes: None, .. } => a.prove((layout, model), network, views),
                 CasesArgs { cases, minutes, .. } => {
                     let key = a.key.unwrap_or_else(fresh_key);
                     let done = &|done, next| watch.case(done, next);
@@ -121,13 +124,18 @@ impl Run for ProveArgs {
 
 impl ProveArgs {
     /// Proves the layout on the panel, or on one model.
-    fn prove(&self, layout: Layout, network: Network, views: &Views) -> Result<bool> {
+    fn prove(
+        &self,
+        (layout, model): (Layout, Option<ProvenModel>),
+        network: Network,
+        views: &Views,
+    ) -> Result<bool> {
         let drawn = || network.processes.as_ref().map_or_else(fresh_key, |all| Key(all.number()));
         let key = self.key.unwrap_or_else(drawn);
         let mut proof = ProofRun { layout, key, keys: self.keys, network };
         proof.check()?;
         let observer = &|event: &RunEvent| views.see(event);
-        let Some(model) = self.model()? else {
+        let Some(model) = model else {
             if self.ranks.each.split.is_some() {
                 bail!("--split needs one model, but the panel has many; give --config or --model");
             }

@@ -26,6 +26,8 @@ impl Run for TrainArgs {
             bail!("--dtype f64 {NO_CHECKPOINTS}");
         }
         let resume = a.resume.as_deref().map(State::read).transpose()?;
+        let in_place = a.resume.as_deref().filter(|_| a.out.is_none() || a.out == a.resume);
+        in_place.filter(|_| !out::is_silent()).into_iter().for_each(state::tidy);
         let (model, learnt) = a.begin_with(resume.as_ref())?;
         let (settings, unknown) = a.begun(resume.as_ref(), &learnt, unknown)?;
         let mut run = a.specified((model, &learnt), settings, resume)?;

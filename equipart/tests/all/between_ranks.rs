@@ -37,7 +37,6 @@ fn checks_of_equal_copies_change_nothing() {
         (&["--dtype", "bf16"], "tp=2"),
         (&["--dtype", "bf16"], "dp=2,offload-file"),
         (&["--microbatches", "2"], "pp=2:pipedream,dp=2"),
-        (&[], "none"),
         (&[], "dp=2:zero3"),
     ] {
         let flags = [&base[..], more, &["--layout", layout], &STEPS].concat();
@@ -46,7 +45,7 @@ fn checks_of_equal_copies_change_nothing() {
         let same = if layout.contains("pipedream") { 2 } else { 3 }; // a check drains a full pipeline
         assert_eq!(losses(&checked).len(), 3);
         assert_eq!(losses(&checked)[..same], losses(&plain)[..same], "{layout}");
-        let compares = !["none", "dp=2:zero3"].contains(&layout);
+        let compares = layout != "dp=2:zero3";
         assert_eq!(notes.contains(&nothing(layout)), !compares, "{layout}: {notes}");
     }
     let flags = [&base[..], &["--layout", "pp=2,dp=2"], &STEPS, &CHECKS].concat();
@@ -55,6 +54,11 @@ fn checks_of_equal_copies_change_nothing() {
     ran(&[&["train", "--model", "mlp"][..], &pictures].concat());
     let none = [&base[..], &["--check-every", "0"]].concat();
     refused(&none, "--check-every is 0; it must be at least 1");
+    for (flag, value) in [("--check-every", Some("2")), ("--timeout", Some("2")), ("--stragglers", None)] {
+        let alone = base.iter().copied().chain([flag]).chain(value).collect::<Vec<_>>();
+        refused(&alone, "has 1 rank");
+        refused(&alone, &format!("{flag} is "));
+    }
 }
 
 fn waits(rank: usize, on: usize, [seconds, longest_seconds]: [f64; 2]) -> RankWaits {

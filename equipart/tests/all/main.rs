@@ -27,6 +27,8 @@ mod goldens;
 mod help;
 mod kills;
 mod largest_batch;
+#[cfg(unix)]
+mod limits;
 mod loss_scale;
 mod machine;
 mod memory;

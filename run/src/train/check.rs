@@ -31,7 +31,14 @@ impl TrainRun<'_> {
         self.source.check(&self.settings, self.model.positions())?;
         let every = ("checkpoint-every", self.checkpoint_every);
         let checks = ("check-every", self.check_every.unwrap_or(1));
-        at_least_1(&[every, checks, ("stop-after", self.stop_after.unwrap_or(1))])?;
+        let stop = self.stop_after.filter(|_| !self.only_evaluates()).unwrap_or(1);
+        at_least_1(&[every, checks, ("stop-after", stop)])?;
+        if let Some(every) = self.check_every.filter(|_| self.layout.ranks() == 1) {
+            bail!(
+                "--check-every is {every}, but {} has 1 rank, which compares nothing; leave it out",
+                self.layout
+            );
+        }
         self.settings.check_clip(&self.layout)?;
         let pipeline = self.layout.pipeline();
         if self.dump.is_some() && pipeline.schedule.updates_each() {
@@ -46,17 +53,22 @@ impl TrainRun<'_> {
         self.settings.learning_rate().validate()?;
         self.source.batch(&self.settings, 0, &mut None)?.deals(&self.layout.tokens())?;
         let done = self.resume.as_ref().map_or(0, State::steps);
-        if done >= steps {
+        if done >= steps && !self.only_evaluates() {
             let flag = if let TrainData::Digits(_) = self.source { "--epochs" } else { "--steps" };
             let done = counted(done, "step");
             bail!("the run has done {done} and ends at {steps}; give a larger {flag} to continue");
         }
         self.check_evaluations()?;
-        let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
+        let left = steps.saturating_sub(done);
+        let now = self.stop_after.map_or(left, |n| n.min(left));
         if self.network.profile == profile::MOST && now <= profile::WARM {
             bail!("--profile needs more than {}; this run has {now}", counted(profile::WARM, "step"));
         }
         Ok(())
+    }
+    /// True if a resumed run does no step.
+    fn only_evaluates(&self) -> bool {
+        self.stop_after == Some(0) && self.resume.is_some()
     }
     /// Lowers the number of microbatches of a resumed run, if its layout cannot deal those that it began
     /// with, to the next that it can. The batch of a step stays. Returns a note on it.
@@ -68,7 +80,8 @@ impl TrainRun<'_> {
             let batch = self.source.batch(&settings, 0, &mut None);
             batch.and_then(|batch| batch.deals(&self.layout.tokens())).is_ok()
         };
-        if self.resume.is_none() || fixed || deals(&begun) {
+        let is_wrong = begun > self.settings.batch_size; // a file says so; no run begins like this
+        if self.resume.is_none() || fixed || is_wrong || deals(&begun) {
             return None;
         }
         let fits = (1..begun).rev().find(deals)?;
@@ -127,7 +140,7 @@ impl TrainRun<'_> {
                 "--dump keeps the last step, but --patience leaves it open which one that is; leave one out"
             );
         }
-        if let Some(why) = self.evaluations.ended(self.source) {
+        if let Some(why) = self.evaluations.ended(self.source).filter(|_| !self.only_evaluates()) {
             bail!("{why}; give a larger --patience to continue");
         }
         match (self.source, every) {

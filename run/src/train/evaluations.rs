@@ -42,7 +42,7 @@ impl Evaluations {
         }
     }
     /// Returns true if the run ends here.
-    pub(super) fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         self.patience.is_some_and(|patience| self.since >= patience)
     }
     /// Returns the reason, in words, if evaluations ended the run.

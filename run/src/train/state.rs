@@ -72,6 +72,14 @@ pub fn prepare(dir: &Path, from: Option<&Path>, model: &TrainableModel) -> Resul
     Ok(lock)
 }
 
+/// Removes the files of earlier checkpoints, which a run that was killed may have left, unless another run
+/// uses the folder.
+pub fn tidy(dir: &Path) {
+    if let Ok(_lock) = lock(dir) {
+        saves::remove_others(dir);
+    }
+}
+
 /// Creates the folder if it is missing, and locks it for this run.
 fn lock(dir: &Path) -> Result<Lock> {
     if dir.exists() && !dir.is_dir() {
@@ -165,6 +173,10 @@ impl State {
     /// Number of finished steps.
     pub fn steps(&self) -> usize {
         self.steps
+    }
+    /// True if the run has done its last step.
+    pub fn has_ended(&self) -> bool {
+        self.steps >= self.settings.steps || self.evaluations.end()
     }
     /// Restores the optimizer state of a trainer that was built from this model.
     ///

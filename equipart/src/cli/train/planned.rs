@@ -2,6 +2,7 @@
 //! same microbatches, so the same training. The planner tries no schedule with stale weights.
 use super::TrainArgs;
 use super::auto::Amount;
+use crate::cli::args::ModelName;
 use crate::cli::out;
 use crate::cli::processes;
 use crate::cli::searching::SearchNotes;
@@ -17,6 +18,7 @@ use run::train::data::TrainData;
 use run::train::settings::Settings;
 use run::train::state::State;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -120,6 +122,12 @@ impl TrainArgs {
             ("batch-size auto", self.batch_size == auto),
             ("microbatches auto", self.microbatches == auto),
         ];
+        let resumes = |dir: &PathBuf| State::read(dir).is_ok_and(|state| state.model.text.is_none());
+        if self.model == Some(ModelName::Mlp) || self.resume.as_ref().is_some_and(resumes) {
+            bail!(
+                "{flag} plans a layout, which needs a model of text; a plain classifier has none planned; write one"
+            );
+        }
         match given.iter().find(|(_, given)| *given) {
             Some((other, _)) => {
                 bail!("{flag} plans a layout, but --{other} is for one layout; leave one of them out")

@@ -6,6 +6,7 @@ use run::train::data::DataFiles;
 use run::train::settings::at_least_1;
 use run::train::state::Saves;
 use std::path::Path;
+use tensor::quoted::quoted;
 
 /// Bytes of a checkpoint's largest file, unless a flag says otherwise.
 const LARGEST: usize = 5_000_000_000;
@@ -55,6 +56,13 @@ impl SaveArgs {
         let given = given.into_iter().chain(more).find(|(_, given)| *given);
         if let (None, Some((flag, _))) = (out, given) {
             bail!("--{flag} needs --out; without it nothing is saved");
+        }
+        let mut files = data.batch.iter().chain(&data.data);
+        if let (Some(_), Some(file)) = (out, files.find(|file| file.to_str().is_none())) {
+            bail!(
+                "{} is not valid UTF-8, so checkpoints cannot record it; give the data another name",
+                quoted(&file.display().to_string())
+            );
         }
         Ok(Saves { keep, background, limit, data })
     }

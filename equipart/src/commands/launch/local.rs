@@ -1,4 +1,5 @@
 //! Processes of ranks on this machine: their output with rank prefixes, signals to them, and their end.
+use crate::cli::out;
 use crate::cli::processes::program;
 use comm::Launch;
 use parallel::{Error, Result, bail};
@@ -6,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::c_int;
-use std::io::{self, BufRead, BufReader, Read, Write, stderr, stdout};
+use std::io::{self, BufRead, BufReader, Read, Write, stderr};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ impl FirstEnd {
 /// Processes of all ranks.
 pub(super) struct LocalRanks {
     processes: Vec<Child>,
+    by: Option<&'static str>, // the launcher whose one process this is, and which starts all ranks
     readers: Vec<JoinHandle<()>>,
 }
 
@@ -65,7 +67,7 @@ impl LocalRanks {
     /// # Errors
     /// If the system starts no more processes; then none is left.
     pub(super) fn start(ranks: usize, arguments: &[String], meeting: &[(&str, String)]) -> Result<Self> {
-        let mut all = Self { processes: Vec::new(), readers: Vec::new() };
+        let mut all = Self { processes: Vec::new(), by: None, readers: Vec::new() };
         for rank in 0..ranks {
             let mut command = program()?;
             command.args(arguments).envs(numbers(rank, ranks).map(|(name, n)| (name, n.to_string())));
@@ -80,18 +82,28 @@ impl LocalRanks {
         }
         Ok(all)
     }
+    /// Starts another launcher, which writes its output itself.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(super) fn by(name: &'static str, mut command: Command) -> Result<Self> {
+        Launch::signal_at_end(&mut command, Signal::TERM);
+        let process = command.spawn().map_err(|why| Error::new(format!("{name} cannot be started: {why}")))?;
+        Ok(Self { processes: vec![process], by: Some(name), readers: Vec::new() })
+    }
     /// Starts a rank's process, and threads that pass on what it prints.
     fn add(&mut self, mut command: Command, rank: usize) -> io::Result<()> {
+        Launch::signal_at_end(&mut command, Signal::CONT); // a stopped rank goes on, and ends itself
         let mut process = command.spawn()?;
         let (results, notes) = (process.stdout.take(), process.stderr.take());
         self.processes.push(process);
         let prefix = format!("rank {rank}: ");
         let of_results = if rank == 0 { String::new() } else { prefix.clone() };
         if let Some(from) = results {
-            self.readers.push(Builder::new().spawn(move || pass(from, &of_results, stdout()))?);
+            self.readers.push(Builder::new().spawn(move || pass(from, &of_results, out::raw))?);
         }
         if let Some(from) = notes {
-            self.readers.push(Builder::new().spawn(move || pass(from, &prefix, stderr()))?);
+            self.readers.push(Builder::new().spawn(move || pass(from, &prefix, |line| drop(stderr().write_all(line))))?);
         }
         Ok(())
     }
@@ -115,7 +127,8 @@ impl LocalRanks {
                 if status.success() {
                     continue;
                 }
-                let what = format!("rank {rank} was lost");
+                let lost = || format!("rank {rank} was lost");
+                let what = self.by.map_or_else(lost, |name| format!("{name} ended the run"));
                 let (end, own) = (FirstEnd { what, status }, since.get_or_insert_with(Instant::now));
                 // others may notice a lost process before this one does; later, this one ends them, and lost
                 // is one that SIGTERM did not end
@@ -126,11 +139,13 @@ impl LocalRanks {
             }
             sleep(EVERY); // a terminal's signal to all comes to this one, too
             for number in signals.pending() {
-                if stopped.replace(number).is_some() {
+                if stopped.replace(number).is_some() && self.by.is_none() {
                     self.kill();
                 }
                 since = Some(Instant::now());
-                Signal::from_named_raw(number).inspect(|signal| self.send(*signal));
+                // launchers end their ranks at SIGTERM, and not at every signal that ends themselves
+                let signal = Signal::from_named_raw(number).filter(|_| self.by.is_none());
+                self.send(signal.unwrap_or(Signal::TERM));
             }
             match since.map(|since| since.elapsed()) {
                 Some(late) if late > 2 * GRACE || stopped.is_some() && late > GRACE => {
@@ -163,10 +178,10 @@ impl LocalRanks {
 
 /// Passes lines on, each with a prefix. Lines that cannot be written are lost: a
 /// reader that closes the pipe ends no run.
-fn pass(from: impl Read, prefix: &str, mut to: impl Write) {
+fn pass(from: impl Read, prefix: &str, to: impl Fn(&[u8])) {
     let (mut from, mut line) = (BufReader::new(from), Vec::new());
     while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-        let _ = to.write_all(&[prefix.as_bytes(), &line].concat()).and_then(|()| to.flush());
+        to(&[prefix.as_bytes(), &line].concat());
         line.clear();
     }
 }

@@ -1,11 +1,10 @@
 //! Steps before a resume, from the log of the run.
 use crate::views::log::LOG;
-use parallel::{Error, Result};
+use parallel::Result;
 use run::train::StepLine;
-use std::fs;
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
+use tensor::files;
 
 /// The steps before.
 #[derive(Default)]
@@ -18,12 +17,10 @@ impl EarlierSteps {
     /// # Errors
     /// If the file cannot be read.
     pub(crate) fn read(dir: &Path, done: usize) -> Result<Self> {
-        let path = dir.join(LOG);
-        // not by tensor::files: the other ranks do not read this file
-        let old = fs::read(&path).or_else(|why| match why.kind() {
-            ErrorKind::NotFound => Ok(Vec::new()),
-            _ => Err(Error::new(format!("{} cannot be read: {why}", path.display()))),
-        })?;
+        let old = match files::read_alone(&dir.join(LOG)) {
+            Err(files::Error::Missing(_) | files::Error::Empty(_)) => Vec::new(),
+            old => old?,
+        };
         let text = String::from_utf8_lossy(&old);
         let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
         Ok(Self(lines.filter(|line: &StepLine| line.step <= done).collect()))

@@ -21,6 +21,7 @@ impl TrainArgs {
         unknown: Option<Unknown>,
     ) -> Result<(Settings, Option<Unknown>)> {
         let Some(state) = resume else { return Ok((self.settings_for(learnt)?, unknown)) };
+        learnt.check(&state.settings, state.model.positions())?; // of a file
         let settings = self.again(state, learnt)?;
         if unknown.is_some() {
             let Settings { batch_size, microbatches, .. } = settings;

@@ -12,7 +12,7 @@ fn apart(folders: [&Path; 2], args: &[&str]) -> [Output; 2] {
 }
 
 /// Ranks that are asked for the same, where a file of rank 1 is another than that of rank 0. Kills: a config,
-/// a batch, a tokenizer, a generation config or weights that differ and go unnoticed, or are reported without
+/// also that of a proof, a batch, a tokenizer, a generation config or weights that differ and go unnoticed, or are reported without
 /// the file or the ranks.
 #[test]
 fn ranks_that_read_different_files_are_told_so() {
@@ -46,6 +46,7 @@ fn ranks_that_read_different_files_are_told_so() {
     let eval = ["eval", "--json", "--model", "model", "--batch", "ids.json", "--layout", "dp=2"];
     let train =
         ["train", "--config", "model/config.json", "--batch", "ids.json", "--steps", "1", "--layout", "tp=2"];
+    let prove = ["prove", "--config", "model/config.json", "--layout", "tp=2"];
     let generate =
         ["generate", "--model", "model", "--prompt-ids", "1,2", "--layout", "tp=2", "--max-new", "1"];
     let both = |args: &[&str]| apart([&folders[0], &folders[1]], args);
@@ -64,6 +65,7 @@ fn ranks_that_read_different_files_are_told_so() {
         ("ids.json", &eval[..]),
         ("model/config.json", &train),
         ("model/config.json", &generate),
+        ("model/config.json", &prove),
         ("model/model.safetensors", &eval),
     ] {
         let flipped = |mut bytes: Vec<u8>| {

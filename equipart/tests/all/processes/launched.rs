@@ -81,6 +81,10 @@ fn what_cannot_be_launched_is_refused_in_one_sentence() {
         let says = format!("--min-ranks plans a layout, but {flag}");
         least("1", &["train", "--layout", "pp=2", &flag, value], &says);
     }
+    let plain = "plans a layout, which needs a model of text";
+    least("1", &["train", "--model", "mlp", "--hidden", "8", "--layout", "dp=2"], plain);
+    refused(&["train", "--model", "mlp", "--hidden", "8", "--layout", "auto"], plain);
+    no(&["-n", "2", "--by-args", "-v", "--", "train"], "required arguments were not provided");
     no(&["-n", "2", "--min-ranks", "1", "--", "train"], "required arguments were not provided");
 }
 
@@ -141,13 +145,14 @@ fn signals_and_lost_ranks_end_all() {
     }
 }
 
-/// Kills: ranks that go on for ever after their launcher.
+/// One of them is stopped before. Kills: ranks that go on for ever after their launcher, or stay stopped.
 #[test]
 fn ranks_end_when_their_launcher_is_killed() {
     let (_dir, config, batch) = small();
     let train = ["train", "--json", "--steps", "1000000", "--config", &config, "--batch", &batch];
     let (run, lines) = lasting(&["-n", "2"], &[&train[..], &["--layout", "dp=2"]].concat());
     let ranks = started_by(run.process.id());
+    send("-STOP", ranks[1]);
     send("-KILL", run.process.id());
     lines.lines().for_each(drop); // until the last of them has closed its output
     drop(run);
@@ -193,6 +198,33 @@ fn a_lost_run_continues_from_its_last_checkpoint() {
     assert_eq!(losses(rest.last().unwrap()), of_whole[39..40], "it counts from the run's begin");
 }
 
+/// Two losses, of a run that begins and of one that goes on in its folder. Kills: steps that are counted from
+/// another start than the command's own; steps that are forgotten.
+#[test]
+fn a_run_that_is_lost_twice_stops_where_it_was_asked_to() {
+    let (dir, config, batch) = small();
+    let out = dir.path().join("out").display().to_string();
+    let new = ["--steps", "90", "--config", &config];
+    let again = ["--resume", &out];
+    for (begun, more, stop) in [(0, &new[..], "40"), (40, &again, "30")] {
+        let train = ["train", "--json", "--batch", &batch, "--layout", "dp=2", "--checkpoint-every", "1"];
+        let train = [&train[..], &["--stop-after", stop, "--out", &out], more].concat();
+        let mut run = Watched::start(&mut launch(&["-n", "2", "--restarts", "2"], &train));
+        let (mut kills, mut last) = ([8, 20].iter().map(|step| begun + step).peekable(), 0);
+        for line in BufReader::new(run.process.stdout.take().unwrap()).lines() {
+            let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+            last = line["step"].as_u64().unwrap();
+            if kills.next_if(|step| last >= *step).is_some() {
+                send("-KILL", started_by(run.process.id())[1]);
+            }
+        }
+        let ended = run.output();
+        let said = text(&ended.stderr);
+        assert!(ended.status.success() && said.matches("was lost").count() == 2, "{said}");
+        assert_eq!(last, begun + stop.parse::<u64>().unwrap(), "{said}");
+    }
+}
+
 /// Kills: a stopped rank that is no lost one, so that the run ends with it.
 #[test]
 fn a_run_continues_without_a_rank_that_is_stopped() {
@@ -234,6 +266,35 @@ fn allowed(command: &mut Command) -> &mut Command {
     let names =
         ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"];
     command.envs(names.map(|name| (name, "1")))
+}
+
+/// Kills: a launcher whose signals do not reach the ranks that another launcher starts, one that leaves them
+/// when it is killed, and one that hands no flags on.
+#[test]
+fn ranks_of_mpirun_end_with_their_launcher() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        return crate::skipped::skipped("mpirun is not installed");
+    }
+    let (_dir, config, batch) = small();
+    let train = ["train", "--json", "--steps", "1000000", "--config", &config, "--batch", &batch];
+    let train = [&train[..], &["--layout", "dp=2"]].concat();
+    for (signal, code) in [("-TERM", Some(143)), ("-HUP", Some(129)), ("-KILL", None)] {
+        let flags = ["-n", "2", "--by", "mpirun", "--by-args", "-x HOME", "--by-args=-x PATH"];
+        let mut run = Watched::start(allowed(&mut launch(&flags, &train)));
+        let mut lines = BufReader::new(run.process.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert!(line.contains("\"step\":1"), "{line}");
+        let all = all_started_by(run.process.id());
+        assert!(all.len() >= 3, "mpirun and two ranks: {all:?}");
+        send(signal, run.process.id());
+        lines.lines().for_each(drop);
+        assert_eq!(run.output().status.code(), code, "{signal}");
+        assert!(!all.into_iter().any(is_left), "{signal}");
+    }
+    let wrong =
+        output(allowed(&mut launch(&["-n", "2", "--by", "mpirun", "--by-args", "--no-such"], &train)));
+    assert!(!wrong.status.success() && text(&wrong.stderr).contains("no-such"), "{}", text(&wrong.stderr));
 }
 
 /// Processes that another one has started, and those that these have started.

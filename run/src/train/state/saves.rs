@@ -101,8 +101,7 @@ impl<'a, D: RunDevice> Saver<'a, D> {
             notes.extend([note("evaluations", serde_json::to_string(evaluations).map_err(unwritable)?)]);
         }
         let place = (dir.join(optimizer_name(step)), format!("optimizer-{step}"), *limit as u64);
-        // a path that is not valid UTF-8 is not remembered
-        let files = serde_json::to_string(data).unwrap_or_else(|_| "{}".into());
+        let files = serde_json::to_string(data).map_err(unwritable)?;
         let of_state = [note("steps", step.to_string()), note("data", files)];
         let of_state = notes.clone().into_iter().chain(of_state).collect();
         let state = optimizer_file(place, of_state, optimizer, (&design, &params), mesh)?;
@@ -217,7 +216,7 @@ fn remove_older(dir: &Path, keep: usize) {
 
 /// Removes files of other steps than the model's: they belong to an earlier checkpoint, or to one that failed
 /// before the model was written. A file that cannot be removed is ignored.
-fn remove_others(dir: &Path) {
+pub(super) fn remove_others(dir: &Path) {
     let Ok(step) = step_in(dir) else { return }; // unreadable: its step is not known
     for file in files_of(dir).iter().filter(|name| step_of(name).is_some_and(|other| Some(other) != step)) {
         let _ = fs::remove_file(dir.join(file));
