@@ -95,7 +95,8 @@ impl Run for ProveArgs {
         ];
         let (cases, on_cpu) = (&a.cases, a.device == DeviceName::Cpu);
         let is_drawn = cases.cases.is_some() || cases.minutes.is_some() || cases.case.is_some();
-        let model = if on_cpu && !is_drawn { a.model()? } else { None }; // a file that ranks compare as they join
+        // before ranks join, as they compare the files that they have read
+        let model = if on_cpu && !is_drawn { a.model()? } else { None };
         let network = a.ranks.join(Network::default(), &[layout], DeviceName::Cpu, &all_here)?;
         if a.device != DeviceName::Cpu {
             a.fits_card()?;

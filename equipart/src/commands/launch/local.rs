@@ -103,7 +103,8 @@ impl LocalRanks {
             self.readers.push(Builder::new().spawn(move || pass(from, &of_results, out::raw))?);
         }
         if let Some(from) = notes {
-            self.readers.push(Builder::new().spawn(move || pass(from, &prefix, |line| drop(stderr().write_all(line))))?);
+            let note = |line: &[u8]| drop(stderr().write_all(line));
+            self.readers.push(Builder::new().spawn(move || pass(from, &prefix, note))?);
         }
         Ok(())
     }

@@ -12,8 +12,8 @@ fn apart(folders: [&Path; 2], args: &[&str]) -> [Output; 2] {
 }
 
 /// Ranks that are asked for the same, where a file of rank 1 is another than that of rank 0. Kills: a config,
-/// also that of a proof, a batch, a tokenizer, a generation config or weights that differ and go unnoticed, or are reported without
-/// the file or the ranks.
+/// also that of a proof, a batch, a tokenizer, a generation config or weights that differ and go unnoticed,
+/// or are reported without the file or the ranks.
 #[test]
 fn ranks_that_read_different_files_are_told_so() {
     let (dir, config, batch) = small();
