@@ -17,10 +17,8 @@
 pub struct SparseLayer {
     /// Number of ranks `N`.
     pub ranks: usize,
-    /// FLOPs of the whole dense layer, `W`.
-    pub work: f64,
-    /// FLOPs a second of a rank, `C`.
-    pub speed: f64,
+    /// Seconds of a rank's products in the dense layer, `W/(N·C)`.
+    pub dense_products: f64,
     /// Bytes that a rank receives in the dense layer, `F`.
     pub bytes: f64,
     /// Bytes a second that a rank receives, `B`.
@@ -39,7 +37,7 @@ impl SparseLayer {
     }
     /// Seconds of the products (9).
     pub fn products(&self, left_out: f64) -> f64 {
-        self.work * (1.0 - zero_weights(left_out, self.ranks)) / (self.ranks as f64 * self.speed)
+        self.dense_products * (1.0 - zero_weights(left_out, self.ranks))
     }
     /// Seconds of the layer, if messages and products overlap (11).
     pub fn seconds(&self, left_out: f64) -> f64 {
@@ -61,7 +59,7 @@ mod tests {
     fn messages_and_products_take_equally_long_at_the_balance() {
         for ranks in [2, 3, 4, 8] {
             for bandwidth in [1e5, 1e6, 1e7, 1e9] {
-                let layer = SparseLayer { ranks, work: 4e9, speed: 2e9, bytes: 3e6, bandwidth };
+                let layer = SparseLayer { ranks, dense_products: 2.0 / ranks as f64, bytes: 3e6, bandwidth };
                 let (at, seconds) = (layer.balance(), |s| layer.seconds(s));
                 if layer.messages(0.0) > layer.products(0.0) {
                     let [messages, products] = [layer.messages(at), layer.products(at)];
@@ -72,7 +70,7 @@ mod tests {
                 }
             }
         }
-        let layer = SparseLayer { ranks: 2, work: 4.0, speed: 1.0, bytes: 6.0, bandwidth: 1.0 };
+        let layer = SparseLayer { ranks: 2, dense_products: 2.0, bytes: 6.0, bandwidth: 1.0 };
         assert_eq!([layer.messages(0.5), layer.products(0.5), layer.balance()], [3.0, 1.5, 0.8]);
     }
 }

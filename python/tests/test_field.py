@@ -7,6 +7,7 @@ import torch
 
 from equipart.torch import Refused
 from equipart.torch.field import NEG_INF, P, Degree, FieldTensor, field, wrap
+from equipart.torch.proof import OPTIMIZERS, Program
 from equipart.torch.running import Run
 
 
@@ -142,6 +143,14 @@ def test_the_bound_counts_arguments_and_degrees(run):
     view = x[:1]
     view += drawn(1, 4, degree=9.0)
     assert x.degree.total == 9.0, "a view is written into"
+
+
+def test_the_bound_counts_what_steps_of_optimizers_keep_apart():
+    layer = lambda: torch.nn.Linear(3, 2)
+    program = Program(layer, lambda whole: whole, 2, torch.zeros(4, 3), None, "equal", OPTIMIZERS)
+    _, run, whole = program.proven(1, 0)
+    assert run.apart > whole.degree
+    assert run.bound * P >= run.functions.pairs() + 2 * (whole.degree + run.apart)
 
 
 def test_moves_move():

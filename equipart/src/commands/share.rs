@@ -16,6 +16,7 @@ use parallel::{Result, bail};
 use plan::share::{knee, slope, throughput};
 use process::Worker;
 use serde::Serialize;
+use std::ops::Range;
 
 /// Help on the columns.
 const MORE: &str = "\
@@ -196,34 +197,51 @@ impl ShareArgs {
         knees: &[KneeRow],
         all: &[usize],
     ) -> Result<Vec<TogetherRow>> {
-        let mut left = all.len() - of_models.len();
-        let mut wishes: Vec<_> = knees.iter().map(|knee| (knee.measured_knee.ceil() as usize, 1)).collect();
-        while left > 0 && wishes.iter().any(|(wish, has)| wish > has) {
-            for (wish, has) in &mut wishes {
-                let more = usize::from(*wish > *has && left > 0);
-                (*has, left) = (*has + more, left - more);
-            }
-        }
-        let mut from = 0;
+        let wishes: Vec<_> = knees.iter().map(|knee| knee.measured_knee.ceil() as usize).collect();
+        let rows: Vec<_> = of_models.iter().map(|(rows, _)| &rows[..]).collect();
         let mut running = Vec::new();
-        for ((rows, worker), (_, cores)) in of_models.iter().zip(wishes) {
-            let on = |cores: usize| rows.iter().rfind(|row| row.cores <= cores as f64).expect("one core");
-            let own = on(cores);
-            let cores = own.cores as usize; // those that the model fits
-            let forwards = ((self.seconds / own.measured_seconds).ceil() as usize).max(2);
-            let turn = 1.0 / (of_models.len() as f64 * on(all.len()).measured_seconds);
-            let model = worker.label();
+        for ((_, worker), part) in of_models.iter().zip(dealt(&rows, &wishes, all.len())) {
+            let forwards = ((self.seconds / part.seconds).ceil() as usize).max(2);
+            let (model, cores) = (worker.label(), part.cores.len());
             let row = move |seconds: f64| TogetherRow {
                 model,
                 cores,
                 together_forwards_per_second: 1.0 / seconds,
-                in_turns_forwards_per_second: turn,
+                in_turns_forwards_per_second: part.in_turns,
             };
-            running.push((worker.start(&all[from..from + cores], forwards)?, row));
-            from += cores;
+            running.push((worker.start(&all[part.cores], forwards)?, row));
         }
         running.into_iter().map(|(process, row)| process.end(1.0).map(row)).collect()
     }
+}
+
+/// A model's part of the cores.
+#[derive(Debug, PartialEq)]
+struct DealtCores {
+    cores: Range<usize>,
+    seconds: f64,  // of a forward on them
+    in_turns: f64, // forwards a second on all cores, in turns of equal length with the others
+}
+
+/// Deals cores to models: as many as each wishes while there are enough, at least one, and no more than it
+/// fits.
+fn dealt(of_models: &[&[ShareRow]], wishes: &[usize], all: usize) -> Vec<DealtCores> {
+    let (mut left, mut has) = (all - wishes.len(), vec![1; wishes.len()]);
+    while left > 0 && wishes.iter().zip(&has).any(|(wish, has)| wish > has) {
+        for (wish, has) in wishes.iter().zip(&mut has) {
+            let more = usize::from(wish > has && left > 0);
+            (*has, left) = (*has + more, left - more);
+        }
+    }
+    let mut from = 0;
+    let part = |(rows, has): (&&[ShareRow], usize)| {
+        let on = |cores: usize| rows.iter().rfind(|row| row.cores <= cores as f64).expect("one core");
+        let (own, begin) = (on(has), from);
+        from += own.cores as usize;
+        let in_turns = 1.0 / (of_models.len() as f64 * on(all).measured_seconds);
+        DealtCores { cores: begin..from, seconds: own.measured_seconds, in_turns }
+    };
+    of_models.iter().zip(has).map(part).collect()
 }
 
 fn knees(worker: &Worker, rows: &[ShareRow]) -> KneeRow {
@@ -261,4 +279,41 @@ fn tell_together(rows: &[TogetherRow]) {
     };
     let head = ["forwards/s", "cores", "together", "in turns, on all cores", "gain"];
     line(&show::table(&head, rows.iter().map(cells)).to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Models that fit 1, 2 and 4 cores. Kills: a core that two models get, one that no model wishes and
+    /// gets, a turn as long as the whole time.
+    #[test]
+    fn models_get_cores_of_their_own() {
+        let row = |cores: f64| ShareRow {
+            model: String::new(),
+            cores,
+            predicted_seconds: 9.0,
+            measured_seconds: 1.0 / cores,
+            throughput_of_a_core: 9.0,
+            slope: 9.0,
+        };
+        let rows = [0.5, 1.0, 2.0, 4.0].map(row);
+        for (wishes, all, wanted) in [
+            (&[2, 2][..], 4, &[0..2, 2..4][..]),
+            (&[4, 1], 8, &[0..4, 4..5]),
+            (&[3, 1], 4, &[0..2, 2..3]), // it fits no 3
+            (&[4, 4, 4], 4, &[0..2, 2..3, 3..4]),
+        ] {
+            let models = vec![&rows[..]; wishes.len()];
+            let seconds = |cores: &Range<usize>| 1.0 / cores.len() as f64;
+            let in_turns = 4.0 / wishes.len() as f64;
+            let part = |cores: &Range<usize>| DealtCores {
+                seconds: seconds(cores),
+                cores: cores.clone(),
+                in_turns,
+            };
+            let wanted: Vec<_> = wanted.iter().map(part).collect();
+            assert_eq!(dealt(&models, wishes, all), wanted, "{wishes:?}");
+        }
+    }
 }

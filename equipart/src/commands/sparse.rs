@@ -162,8 +162,7 @@ impl SparseArgs {
         watch.say("timing a layer");
         let layer = SparseLayer {
             ranks,
-            work: size.work(),
-            speed: size.speed()?,
+            dense_products: size.products()?,
             bytes: (4 * tokens * (features - features / ranks)) as f64,
             bandwidth: link.bandwidth(),
         };

@@ -43,8 +43,15 @@ mod tests {
     fn fields_are_quoted_where_they_must_be() {
         let fields = ["tp=2,dp=2", "a \"b\"", "one\ntwo", "plain", ""].map(str::to_owned);
         assert_eq!(row(fields.into_iter()), "\"tp=2,dp=2\",\"a \"\"b\"\"\",\"one\ntwo\",plain,\n");
-        let cells = [CellValue::Number(0.25), CellValue::Count(3), CellValue::bytes(2_000), CellValue::None];
-        assert_eq!(cells.clone().map(|cell| cell.plain()), ["0.25", "3", "2000", ""]);
-        assert_eq!(cells.map(|cell| cell.shown()), ["0.25", "3", "2.00 kB", "-"]);
+        let cells = [
+            CellValue::word("tp=2"),
+            CellValue::Number(0.25),
+            CellValue::Count(3),
+            CellValue::Shown(0.5, "50.0 %".into()),
+            CellValue::bytes(2_000),
+            CellValue::None,
+        ];
+        assert_eq!(cells.clone().map(|cell| cell.plain()), ["tp=2", "0.25", "3", "0.5", "2000", ""]);
+        assert_eq!(cells.map(|cell| cell.shown()), ["tp=2", "0.25", "3", "50.0 %", "2.00 kB", "-"]);
     }
 }

@@ -37,8 +37,8 @@ fn alter(path: &Path, tensor: &str) {
 }
 
 /// Kills: a digest that a command does not check, a tensor that is charged to another, an optimizer's file
-/// that is not checked, a truncated file that is read, a missing shard, a folder that is changed by a
-/// refusal.
+/// that is not checked, or is another run's of the same shapes; a truncated file that is read, a missing
+/// shard, a folder that is changed by a refusal.
 #[test]
 fn a_broken_checkpoint_is_refused_by_name() {
     let (_dir, out, text) = trained(&[]);
@@ -66,6 +66,9 @@ fn a_broken_checkpoint_is_refused_by_name() {
             format!("model.safetensors: tensor \"{tensor}\" is torn or altered: its digest is another");
         check(&[&generate, &eval, &resume, &convert], &says);
     }
+    let (_other, other, _) = trained(&["--lr", "0.25"]);
+    fs::copy(Path::new(&other).join("optimizer-3.safetensors"), &optimizer).unwrap();
+    check(&[&resume], "optimizer-3.safetensors is of another run or step than the model beside it");
     alter(&optimizer, "v.blocks.0.attention.qkv");
     check(&[&resume], "optimizer-3.safetensors: tensor \"v.blocks.0.attention.qkv\" is torn or altered");
     let bytes = &whole["model.safetensors"];

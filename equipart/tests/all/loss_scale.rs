@@ -2,6 +2,7 @@
 use crate::child::{SHORT, equipart, refused};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 
 const F16: [&str; 9] = ["train", "--dtype", "f16", "--seq", "16", "--data", SHORT, "--batch-size", "4"];
 
@@ -37,26 +38,34 @@ fn f16_has_the_same_bits_wherever_parameters_rest() {
     }
 }
 
-/// Kills: a scale that begins anew in a resumed run, a flag that is ignored, a step that is skipped in
-/// silence.
+/// Two models are trained in one go, and with a stop: one whose scale grows, and one with dropout that
+/// first skips steps, which are no updates. Kills: a scale that begins anew in a resumed run, one that
+/// counts updates for steps, so that its dropout is that of earlier ones; a flag that is ignored, a step
+/// that is skipped in silence.
 #[test]
 fn a_resumed_run_goes_on_with_its_scale() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-    let run = ["--steps", "6", "--loss-scale", "64", "--loss-scale-window", "2"];
-    let whole = steps(&[&run[..], &["--out", &at("whole")]].concat());
-    let scales: Vec<_> = whole.iter().map(|step| step["loss_scale"].as_f64().unwrap()).collect();
-    assert_eq!(scales, [64.0, 64.0, 128.0, 128.0, 256.0, 256.0]);
-    steps(&[&run[..], &["--out", &at("parts"), "--stop-after", "3"]].concat());
-    let output = equipart(&["train", "--resume", &at("parts")]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for file in ["model.safetensors", "optimizer-6.safetensors"] {
-        let [whole, parts] = ["whole", "parts"].map(|run| fs::read(dir.path().join(run).join(file)).unwrap());
-        assert!(whole == parts, "{file}");
+    let skips = ["--steps", "6", "--loss-scale", "2097152", "--dropout", "0.5"];
+    let grows = ["--steps", "6", "--loss-scale", "64", "--loss-scale-window", "2"];
+    for (run, skipped) in [(&skips[..], true), (&grows, false)] {
+        let [whole, parts] = ["whole", "parts"].map(|name| at(&format!("{name}{skipped}")));
+        let all = steps(&[run, &["--out", &whole]].concat());
+        assert_eq!(all[..3].iter().any(|step| step["skipped"] == true), skipped, "{all:?}");
+        assert!(all[5]["skipped"] != true, "{all:?}");
+        let scales: Vec<_> = all.iter().map(|step| step["loss_scale"].as_f64().unwrap()).collect();
+        assert!(skipped || scales == [64.0, 64.0, 128.0, 128.0, 256.0, 256.0], "{scales:?}");
+        steps(&[run, &["--out", &parts, "--stop-after", "3"]].concat());
+        let output = equipart(&["train", "--resume", &parts]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for file in ["model.safetensors", "optimizer-6.safetensors"] {
+            let [whole, parts] = [&whole, &parts].map(|run| fs::read(Path::new(run).join(file)).unwrap());
+            assert!(whole == parts, "{file} of {run:?}");
+        }
     }
     for (flag, given, begun) in [("--loss-scale", "32", "64"), ("--loss-scale-window", "3", "2")] {
         let said = format!("{flag} is {given}, but the run to resume began with {begun}");
-        refused(&["train", "--resume", &at("parts"), flag, given], &said);
+        refused(&["train", "--resume", &at("partsfalse"), flag, given], &said);
     }
     let output = equipart(&[&F16[..], &["--steps", "1", "--loss-scale", "16777216"]].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

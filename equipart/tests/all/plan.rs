@@ -8,7 +8,15 @@ fn planned(args: &[&str]) -> Vec<Value> {
     let output = equipart(&[&["plan", "--json"], args, &JOB].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    all.iter().filter(|line| line["parts"].is_object()).for_each(adds_up);
+    all
+}
+
+/// Checks that the parts of a time add up to it, but for rounding.
+fn adds_up(plan: &Value) {
+    let sum: f64 = plan["parts"].as_object().unwrap().values().filter_map(Value::as_f64).sum();
+    assert!((sum / plan["seconds"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{sum}: {plan}");
 }
 
 /// Kills: a rank that holds more than the plan says, memory that a plan counts and no run needs, a proof of
@@ -74,6 +82,7 @@ fn texts_fit_the_memory_of_their_plan_and_not_one_byte_less() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
         let plans: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        plans.iter().filter(|line| line["parts"].is_object()).for_each(adds_up);
         for plan in plans.iter().filter(|plan| plan["texts"] == 2) {
             let (layout, bytes) = (plan["layout"].as_str().unwrap(), plan["peak_bytes"].as_u64().unwrap());
             let generate = |bytes: u64| {

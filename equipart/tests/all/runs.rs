@@ -4,7 +4,7 @@ mod partition;
 mod schedules;
 
 use kernels::Heads;
-use layers::{ADAMW, Experts, OptimizerKind, RandomValues, SGD, Scoring, Shape};
+use layers::{ADAMW, Experts, MUON, OptimizerKind, RandomValues, SGD, Scoring, Shape};
 use models::config::Architecture;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
@@ -365,6 +365,8 @@ fn the_price_is_what_is_measured() {
         (ADAMW, "tp=2,pp=2,offload-file,recompute:selective"),
         (ADAMW, "dp=2:zero2:offload-file,recompute:full/2"),
         (SGD, "dp=2:zero3:offload-file"),
+        (MUON, "none"),
+        (MUON, "tp=2,dp=2:zero1"),
     ] {
         let (settings, layout) = (settings(&corpus, optimizer), layout(split));
         let config = model(false).config;

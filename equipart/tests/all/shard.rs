@@ -85,6 +85,19 @@ fn the_gradient_of_a_parameter_is_summed_once() {
     assert_eq!((sums("Y"), sums("A"), blocks(&all, "Y")), (Some(2), Some(1), [1, 1]));
 }
 
+/// A rank has 8x32 numbers of Z as a partial sum, then 8x16, then 16x8; a collective of n ranks sends (n −
+/// 1)/n of what a rank gives, a gather n − 1 times that. Kills: a second step with the numbers of the
+/// first.
+#[test]
+fn each_step_of_two_has_its_own_traffic() {
+    let sizes = ["--size", "X=16x8", "--size", "W=8x32"];
+    let all = said(&[&["Z = X W", "X=[2,2]", "W=[2,1]", "Z=[1,4]"], &sizes[..]].concat());
+    let steps = all.iter().filter(|line| line["step"].is_string() && line["phase"] != "gradients");
+    let traffic: Vec<_> =
+        steps.map(|line| ["elements", "bytes"].map(|key| line[key].as_u64().unwrap())).collect();
+    assert_eq!(traffic, [[256, 4 * 256 / 2], [128, 4 * 128 / 2], [128, 4 * 128 * 3], [0, 0]], "{all:?}");
+}
+
 /// Kills: a statement that is ignored, for a parameter, a result or the input of a model.
 #[test]
 fn statements_hold_for_the_matrices_of_a_model() {

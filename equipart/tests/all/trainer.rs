@@ -3,6 +3,7 @@ use crate::child::{equipart, refused};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use tensor::safetensors::File;
 
 const CONFIG: &str = r#"{"model_type":"llama","hidden_size":16,"intermediate_size":32,"num_hidden_layers":1,
     "num_attention_heads":2,"num_key_value_heads":2,"vocab_size":256,"max_position_embeddings":64,
@@ -281,6 +282,26 @@ fn flags_of_the_trainer_are_refused_in_one_sentence() {
         "--eval-every is for models of text; --model mlp has no",
     );
     refused(&["plot"], "<RUN>...");
+}
+
+/// One step under two rates and one rate of matrices. Kills: --muon-lr as a multiple of --lr, or of 1; one
+/// of the two rates for all parameters.
+#[test]
+fn rates_of_matrices_and_of_all_others_are_two() {
+    let (dir, flags) = begun();
+    let stepped = |lr: &str, matrices: &str| {
+        let out = dir.path().join(format!("{lr} {matrices}"));
+        let muon = ["--optimizer", "muon", "--muon-lr", matrices, "--steps", "1"];
+        let flags = [&flags[..7], &muon.map(String::from), &["--lr".into(), lr.into()]].concat();
+        ran(&flags, &["--out", out.to_str().unwrap()]);
+        let file = File::open(&out.join("model.safetensors")).unwrap();
+        ["model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"]
+            .map(|name| file.whole(name).unwrap().2.to_vec())
+    };
+    let [first, other_lr, other_matrices] =
+        [("0.25", "0.125"), ("0.0625", "0.125"), ("0.25", "0.5")].map(|(lr, rate)| stepped(lr, rate));
+    assert!(first[0] == other_lr[0] && first[1] != other_lr[1]);
+    assert!(first[0] != other_matrices[0] && first[1] == other_matrices[1]);
 }
 
 /// Documents of several files, for a model without a token that ends a text. Kills: a file that is left out

@@ -9,7 +9,7 @@ const CONFIG: &str = r#"{"model_type":"llama","hidden_size":16,"intermediate_siz
     "rms_norm_eps":1e-5,"rope_theta":10000.0,"hidden_act":"silu"}"#;
 
 /// Flags of a short training run of a small model in a folder.
-fn trains(dir: &Path) -> Vec<String> {
+pub(crate) fn trains(dir: &Path) -> Vec<String> {
     let [config, text] = ["config.json", "a.txt"].map(|name| dir.join(name));
     fs::write(&config, CONFIG).unwrap();
     fs::write(&text, "the fox ran far ".repeat(60)).unwrap();

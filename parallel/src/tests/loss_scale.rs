@@ -2,11 +2,14 @@
 use crate::copies::tests::{all_layouts, batch, fitting};
 use crate::{BuildContext, Entry, Layout, Result, Trainer, dump, session};
 use comm::Mesh;
-use layers::{ADAMW, Builder, GradientScaling, LossScaling, Param, RandomValues};
+use layers::{ADAMW, Balance, Builder, Experts, GradientScaling, LossScaling, Param, RandomValues, Shape};
 use tensor::{Cpu, F61, Key};
 
 /// A scale by which squares of usual gradients overflow in f32.
 const HUGE: LossScaling = LossScaling { log2: 72, ..LossScaling::USUAL };
+
+/// Every balance of experts.
+const BALANCE: Balance = Balance { microbatch: 0.5, sequence: 0.25, pooled: 0.5, z: 0.125 };
 
 /// Bits of all that a rank keeps of a model.
 type State = Vec<(String, &'static str, Vec<u32>)>;
@@ -26,7 +29,9 @@ fn trained(layout: &Layout, loss: Option<LossScaling>, steps: usize) -> Vec<([St
     let run = |at: BuildContext<Cpu<f32>>| {
         let scaling = GradientScaling { clip: Some(1.0), loss };
         let (batch, mut skips) = (batch(layout), 0);
-        let mut trainer = Trainer::new(&at, fitting(layout), (ADAMW, scaling))?;
+        let shape = fitting(layout);
+        let experts = shape.experts.map(|experts| Experts { balance: BALANCE, ..experts });
+        let mut trainer = Trainer::new(&at, Shape { experts, ..shape }, (ADAMW, scaling))?;
         let start = state(&mut trainer);
         while trainer.parts().1.steps() < steps {
             let before = trainer.parts().1.steps();

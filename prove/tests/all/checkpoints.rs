@@ -1,12 +1,14 @@
 //! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on
 //! exactly as a run that did not stop. Files hold an element's canonical integer.
 use comm::Axis;
-use layers::{ADAMW, Choice, Draw, LossScaling, Param, ParamValues, RandomValues, SGD, VALUE, ValueSource};
+use layers::{
+    ADAMW, Choice, Draw, LossScaling, OPTIMIZERS, Param, ParamValues, RandomValues, VALUE, ValueSource,
+};
 use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
 use parallel::layout::covering::covering;
 use parallel::{BuildContext, Entry, Layout, Result, Trainer, named, session};
 use prove::Subject;
-use prove::cases::PANEL;
+use prove::cases::{Member, PANEL};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -41,7 +43,7 @@ fn run(subject: &Subject, layout: &Layout, from: Option<&Path>, steps: &[usize],
             let loss = optimizer.scaling().loss.map(|loss| LossScaling { good: done as u32, ..loss });
             optimizer.restore((done, loss), &mut model.params(), |param: &Param<_>, state_of| {
                 let name = format!("{}.{}", state_of.name, param.name());
-                state.of(&name, param.shape(), Draw { mean: 0.0, std: 0.0 })
+                state.of(&name, state_of.like.shape(param.shape()), Draw { mean: 0.0, std: 0.0 })
             })?;
             save(&mut trainer, to[0])?;
         }
@@ -85,9 +87,12 @@ fn bytes(folder: &Path) -> [Vec<u8>; 2] {
 #[test]
 fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
     let layouts = covering(8);
-    let mut tried = [0; 2];
+    let mut tried = BTreeMap::new();
     for (i, layout) in layouts.iter().enumerate() {
+        let info = OPTIMIZERS[i % OPTIMIZERS.len()];
+        let with = PANEL.iter().find(|member| member.optimizer.0.name() == info.name).expect("there is one");
         let member = &PANEL[mix(i as u64) as usize % PANEL.len()];
+        let member = Member { optimizer: (with.optimizer.0, member.optimizer.1), ..*member };
         if layout.pipeline().schedule.updates_each() {
             continue; // other updates lead to other files
         }
@@ -95,8 +100,6 @@ fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
         let sparse = || format!("tp={}:sparse/50", layout.size(Axis::Tp)).parse().unwrap();
         let base = if is_sparse { sparse() } else { Layout::UNSPLIT }; // of a model without these weights
         let Ok(subject) = member.subject(layout) else { continue };
-        let kind = [ADAMW, ADAMW, SGD][i % 3];
-        let subject = Subject { optimizer: (kind, subject.optimizer.1), ..subject };
         let folders = [(); 6].map(|()| tempfile::tempdir().unwrap());
         let [first, second, own, then, read, last] = folders.each_ref().map(tempfile::TempDir::path);
         let about = format!("{layout}, {} ({})", member.name, subject.learner());
@@ -106,9 +109,10 @@ fn checkpoints_of_all_layouts_are_the_same_and_go_on_alike() {
         run(&subject, layout, Some(first), &[1], &[read, last]).unwrap();
         assert!(bytes(read) == bytes(first), "{about}: read and written again");
         assert!(bytes(last) == bytes(second), "{about}: resumed");
-        tried[usize::from(kind == SGD)] += 1;
+        *tried.entry(info.name).or_insert(0) += 1;
     }
-    assert!(tried[0] > layouts.len() / 2 && tried[1] > 5, "{tried:?} of {}", layouts.len());
+    let few = |n: &usize| *n * OPTIMIZERS.len() * 2 < layouts.len();
+    assert!(tried.len() == OPTIMIZERS.len() && !tried.values().any(few), "{tried:?} of {}", layouts.len());
 }
 
 /// Every run loses a rank after its first step: four ranks are followed by three, whose data ranks have

@@ -90,3 +90,33 @@ impl fmt::Display for MachineTime {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::settings::Settings;
+    use kernels::Heads;
+    use layers::{Design, Shape};
+    use parallel::dtype::DtypeName;
+    use tensor::{Bf16, Cpu};
+
+    /// Large products come near the peak of their dtype. Kills: the peak of another dtype or of one rank,
+    /// parts that do not add up to the step.
+    #[test]
+    fn the_share_of_peak_is_that_of_the_dtype_and_of_all_ranks() {
+        let heads = Heads { queries: 32, keys: 8, dim: 128 };
+        let shape = Shape { width: 4096, heads, hidden: 16384, vocabulary: 32000, ..Shape::LLAMA };
+        let settings = Settings { number: DtypeName::Bf16, seq: 1024, ..Settings::default() };
+        let (job, machine) = (settings.job(&Design::from(shape)), Machine::named("h100").unwrap());
+        let flops = model_flops::<Cpu<Bf16>>(&job).unwrap();
+        for (layout, ranks) in [("none", 1.0), ("tp=2,dp=2", 4.0)] {
+            let time = MachineTime::of::<Cpu<Bf16>>(&layout.parse().unwrap(), &job, 1, machine.clone());
+            let MachineTime { seconds, share_of_peak, parts, .. } = time.unwrap();
+            let wanted = flops / seconds / ranks / machine.peak["bf16"].value;
+            assert!((share_of_peak / wanted - 1.0).abs() < 1e-12, "{layout}: {share_of_peak} {wanted}");
+            assert!((0.2..1.0).contains(&share_of_peak), "{layout}: {share_of_peak}");
+            let sum: f64 = parts.values().sum();
+            assert!((sum / seconds - 1.0).abs() < 1e-12, "{layout}: {sum} of {seconds}");
+        }
+    }
+}

@@ -63,21 +63,16 @@ impl LayerSize {
         let slowest = |turn: usize| ranks.iter().map(|rank| rank[turn]).fold(0.0, f64::max);
         Ok((0..TURNS).map(slowest).fold(f64::INFINITY, f64::min))
     }
-    /// FLOPs of the whole dense layer.
-    pub(super) fn work(&self) -> f64 {
-        2.0 * self.tokens as f64 * (self.features * self.features) as f64
-    }
-    /// Measures the FLOPs a second of a rank, while all ranks compute the products of the dense layer.
+    /// Measures a rank's products in the dense layer, while all ranks compute theirs.
     ///
     /// # Errors
     /// If a rank fails.
-    pub(super) fn speed(&self) -> Result<f64> {
-        let seconds = self.seconds(None, |(at, _), x| {
+    pub(super) fn products(&self) -> Result<f64> {
+        self.seconds(None, |(at, _), x| {
             let w = ColumnWeight::new(at, Axis::Tp, "w", self.features, &[self.features.into()])?;
             let x = x.clone();
             Ok(Box::new(move || matmul(&x, &w.columns()?).map(drop)))
-        })?;
-        Ok(self.work() / self.ranks as f64 / seconds)
+        })
     }
     /// Measures the layer that sums with an all-reduce.
     ///

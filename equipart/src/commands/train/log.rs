@@ -18,7 +18,7 @@ impl EarlierSteps {
     /// If the file cannot be read.
     pub(crate) fn read(dir: &Path, done: usize) -> Result<Self> {
         let old = match files::read_alone(&dir.join(LOG)) {
-            Err(files::Error::Missing(_) | files::Error::Empty(_)) => Vec::new(),
+            Err(files::Error::Missing(_)) => Vec::new(),
             old => old?,
         };
         let text = String::from_utf8_lossy(&old);

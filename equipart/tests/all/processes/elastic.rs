@@ -122,7 +122,8 @@ fn the_most_ranks_that_some_layout_has_begin_anew_without_a_checkpoint() {
 }
 
 /// Kills: a layout of other ranks than there are processes, processes that plan different ones, a resumed run
-/// whose step the planner does not know, auto without a number of ranks.
+/// whose step the planner does not know, a memory limit that it does not know, auto without a number of
+/// ranks.
 #[test]
 fn processes_of_any_launcher_continue_in_a_planned_layout() {
     let (dir, config, batch) = small();
@@ -140,6 +141,8 @@ fn processes_of_any_launcher_continue_in_a_planned_layout() {
     let why =
         "no layout of 3 ranks fits the model and its steps of 4 sequences in 2 microbatches; start fewer";
     assert_eq!(told_once(on(3)), why);
+    let limited = [&resume[..], &["--memory-limit", "1kB"]].concat();
+    assert_eq!(told_once(all(2, &limited, &|_| ())), why.replace("3 ranks", "2 ranks"));
     let ended = on(2);
     assert!(ended.iter().all(|ended| ended.status.success()), "{}", text(&ended[0].stderr));
     assert!(text(&ended[0].stderr).contains("note: --layout auto takes "), "{}", text(&ended[0].stderr));

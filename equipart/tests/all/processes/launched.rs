@@ -189,13 +189,15 @@ fn a_lost_run_continues_from_its_last_checkpoint() {
     let of_whole = losses(&text(&whole.stdout));
     assert_eq!(losses(rest.last().unwrap()), of_whole[59..], "{said}");
     assert!(rest.len() <= 61, "it began anew: {}", rest.len());
-    let out = dir.path().join("stopped").display().to_string();
-    let stopped = [&to(&out)[..], &["--stop-after", "40"]].concat();
-    let (run, lines) = lasting(&["-n", "2", "--restarts", "1"], &stopped);
+    let [first, out] = ["first", "stopped"].map(|name| dir.path().join(name).display().to_string());
+    assert!(output(binary().args([&to(&first)[..], &["--stop-after", "9"]].concat())).status.success());
+    let stopped = ["train", "--json", "--resume", &first, "--batch", &batch, "--layout", "dp=2"];
+    let stopped = [&stopped[..], &["--checkpoint-every", "1", "--out", &out, "--stop-after", "31"]].concat();
+    let (run, lines) = lasting(&["-n", "2", "--restarts", "1"], &stopped); // from step 10 on
     send("-KILL", started_by(run.process.id())[1]);
     let rest: Vec<_> = lines.lines().map(Result::unwrap).collect();
     assert!(run.output().status.success());
-    assert_eq!(losses(rest.last().unwrap()), of_whole[39..40], "it counts from the run's begin");
+    assert_eq!(losses(rest.last().unwrap()), of_whole[39..40], "it counts from the run that it resumed");
 }
 
 /// Two losses, of a run that begins and of one that goes on in its folder. Kills: steps that are counted from
