@@ -109,8 +109,8 @@ impl Config {
         keys.check_sizes(&config)?;
         Ok(Self { wrapper, ..config })
     }
-    /// Returns a note about the parts of a larger model that are left out, or about tokens that begin or end a
-    /// text but are not in the vocabulary, if there are any.
+    /// Returns a note about the parts of a larger model that are left out, or about tokens that begin or end
+    /// a text but are not in the vocabulary, if there are any.
     pub fn note(&self) -> Option<String> {
         if let Some(wrapper) = &self.wrapper {
             return Some(format!("only the text model of this {wrapper} model is meant (text_config)"));

@@ -103,8 +103,8 @@ pub fn training<'a, D: Kernels>(
     training_and(scheme, design, (rule, scaling), (batch, None), after)
 }
 
-/// Returns the peak bytes as [`training`] does, if `after` has a batch of its own, which may be dealt to ranks
-/// in another way.
+/// Returns the peak bytes as [`training`] does, if `after` has a batch of its own, which may be dealt to
+/// ranks in another way.
 ///
 /// # Errors
 /// As [`peak_of_all`].

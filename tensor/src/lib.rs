@@ -11,8 +11,7 @@
 //! | `pool.rs`, `away.rs`, `meter.rs` | free memory for reuse; matrices off the device; bytes and FLOPs |
 //! | `profile.rs`, `clock.rs` | times of kernels that run, and of kernels and moves that do not |
 //! | `count.rs`, `listed.rs`, `quoted.rs` | sizes that never wrap; enums with names; names in messages |
-//! | `files.rs` | files with clear errors, replaced whole or not at all |
-//! | `limits.rs` | threads and memory that the system refuses |
+//! | `files.rs`, `limits.rs` | files with clear errors, replaced whole; threads and memory that are refused |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 #![cfg_attr(test, allow(clippy::too_many_lines))] // a test tells one story
 #[macro_use]
@@ -62,11 +61,12 @@ pub use field::{F61, Field};
 pub use float::Real;
 pub use ids::{IGNORED, IdsError, Index, TokenIds};
 pub use key::{Key, KeyGuard};
+pub use limits::PlaceError;
 pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
 pub use noise::Noise;
 pub use pages::Bytes;
-pub use place::{MetaPlace, OutOfMemory, Place, PlaceError, Scratch};
+pub use place::{MetaPlace, OutOfMemory, Place, Scratch};
 pub use pool::Pool;
 pub use profile::{Direction, KernelKind, LayerSpan, Profile, ProfileEntry, Work};
 pub use rope::{Rope, Scaling};

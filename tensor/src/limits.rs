@@ -2,13 +2,26 @@
 //! and exit code 2 ([`end_by`], [`EndingAllocator`]); elsewhere the work unwinds with a [`PlaceError`].
 //!
 //! A thread that waits for one that did not start would wait forever, so the program ends at once.
-use crate::PlaceError;
 use crate::quoted::counted;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::panic::resume_unwind;
 use std::sync::OnceLock;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+/// Failure of a place: the message of its driver, or of the system. The code that computes there unwinds with
+/// this value, up to [`PlaceError::caught`] or to the end of the rank.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PlaceError(pub String);
+
+impl PlaceError {
+    /// Unwinds, without a message on standard error.
+    pub fn unwind(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+}
 
 static END: OnceLock<fn(&str)> = OnceLock::new();
 static REFUSED: OnceLock<String> = OnceLock::new();

@@ -1,6 +1,7 @@
 //! Places with memory: one rank's part of the host or of a GPU, or the meta device, on which only sizes
 //! count.
 use crate::count::caught;
+use crate::limits::PlaceError;
 use crate::{Category, Clock, Meter, Pool, Profile};
 use bytemuck::AnyBitPattern;
 use std::io;
@@ -107,12 +108,6 @@ impl OutOfMemory {
     }
 }
 
-/// Failure of a place: the message of its driver. The code that computes there unwinds with this value, up to
-/// [`PlaceError::caught`] or to the end of the rank.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PlaceError(pub String);
-
 impl PlaceError {
     /// Runs `work` and returns its result, unless the place fails.
     ///
@@ -120,10 +115,6 @@ impl PlaceError {
     /// The failure.
     pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
         caught(work)
-    }
-    /// Unwinds, without a message on standard error.
-    pub fn unwind(self) -> ! {
-        resume_unwind(Box::new(self))
     }
 }
 

@@ -224,8 +224,13 @@ fn unpaced(files: &[File]) -> Vec<String> {
 
 /// Words of a chapter's main path.
 fn main_path(text: &str) -> usize {
-    let (mut folds, mut is_done, mut words) = (0, false, 0);
+    let (mut folds, mut is_done, mut is_mark, mut words) = (0, false, false, 0);
     for (_, line) in prose(text) {
+        is_mark |= line.starts_with("<!--");
+        if is_mark {
+            is_mark = !line.ends_with("-->"); // not printed
+            continue;
+        }
         folds += usize::from(line.starts_with("<details>"));
         if let Some(section) = line.strip_prefix("## ") {
             is_done = DONE.contains(&section);

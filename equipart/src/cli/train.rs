@@ -105,8 +105,8 @@ pub(crate) struct TrainArgs {
     pub(crate) offload: OffloadArgs,
     #[command(flatten)]
     pub(crate) table: TableArgs,
-    /// Text to learn, or documents: a file of JSON (.jsonl, .ndjson, .json) with one object a line; repeat it for
-    /// several files.
+    /// Text to learn, or documents: a file of JSON (.jsonl, .ndjson, .json) with one object a line; repeat it
+    /// for several files.
     /// The last tenth of each is held out [default: the embedded text]. With --model mlp, a folder with the
     /// four files of MNIST [default: generated digits]
     #[arg(long, value_name = "FILE")]

@@ -68,8 +68,8 @@ impl RunSummary {
     }
 }
 
-/// Reads the log of a run: a folder, or the file itself. Of a run that goes on or was killed, the last line may
-/// be torn; it is dropped.
+/// Reads the log of a run: a folder, or the file itself. Of a run that goes on or was killed, the last line
+/// may be torn; it is dropped.
 fn read(run: &Path) -> Result<(String, Vec<StepLine>)> {
     let path = if run.is_dir() { run.join(LOG) } else { run.to_owned() };
     let (bytes, file) = (files::read(&path)?, path.display());

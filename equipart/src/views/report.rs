@@ -1,6 +1,6 @@
 //! A report: one page of HTML that needs no other file, with words, tables, pictures, and the curves of all
-//! records that have some. It is written when the run shows something first, every few seconds, and at the end,
-//! so a run that is stopped leaves a page that says so. A command that is refused leaves an older page.
+//! records that have some. It is written when the run shows something first, every few seconds, and at the
+//! end, so a run that is stopped leaves a page that says so. A command that is refused leaves an older page.
 use super::plot::{Points, picture};
 use super::view::{RunView, ViewContext, ViewInfo};
 use crate::draw::picture::escaped;
@@ -190,8 +190,9 @@ fn drawn(title: &str, svg: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Kills: a page that is written at the end alone, a refused command that replaces an older page, a stopped
-    /// run whose page does not say so, words after a table that lie in it, paragraphs that run together.
+    /// Kills: a page that is written at the end alone, a refused command that replaces an older page, a
+    /// stopped run whose page does not say so, words after a table that lie in it, paragraphs that run
+    /// together.
     #[test]
     fn a_page_is_there_from_the_beginning() {
         let dir = tempfile::tempdir().unwrap();

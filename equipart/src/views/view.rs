@@ -58,8 +58,8 @@ pub const RECORDS: u8 = 1;
 /// The run has results over steps.
 pub const CURVES: u8 = 2;
 
-/// A file to which a view appends. An older file is replaced when the first text comes or the run ends well: a
-/// command that is refused leaves it as it is.
+/// A file to which a view appends. An older file is replaced when the first text comes or the run ends well:
+/// a command that is refused leaves it as it is.
 pub struct AppendedFile {
     path: PathBuf,
     /// Text to begin with.

@@ -1,5 +1,5 @@
-//! Children of tests: whoever has not ended within ten minutes is killed and named, so no test waits for ever.
-//! Alone a child takes seconds, and on a busy machine forty times as long.
+//! Children of tests: whoever has not ended within ten minutes is killed and named, so no test waits for
+//! ever. Alone a child takes seconds, and on a busy machine forty times as long.
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{JoinHandle, spawn};

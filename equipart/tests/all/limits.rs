@@ -1,4 +1,5 @@
-//! What the machine refuses, and files that are not what they seem: one sentence and exit code 2.
+//! Threads, memory and files that the machine refuses, or that are not what they seem: one sentence each, and
+//! exit code 2.
 use crate::child::{binary, equipart, foreign, output, refused};
 use crate::endings::small;
 use std::ffi::OsStr;

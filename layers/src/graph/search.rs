@@ -33,8 +33,8 @@ pub struct FoundGraph {
 pub enum SearchEnd {
     /// No plan is cheaper.
     Exact,
-    /// It was stopped. Plans that no single change makes cheaper: how many were found, and how many of
-    /// them had this price.
+    /// Stopped by its caller. Counts plans that no single change makes cheaper: all that were found, and
+    /// those of them with this price.
     Stopped {
         /// Number of all.
         found: usize,

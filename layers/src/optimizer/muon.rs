@@ -6,8 +6,8 @@
 //! ```
 //! `[Q|K|V]` are three matrices, `[gate|up]` two, and each expert has its own: orthogonalised as one, they
 //! would get other updates. The norm of a shard is not that of the matrix, so ranks exchange their parts
-//! (`duplicated.rs`, `owner.rs`). Routers and gates of shared experts are matrices of blocks, too, as by Jordan's
-//! rule: all parameters of two dimensions but embeddings and heads.
+//! (`duplicated.rs`, `owner.rs`). Routers and gates of shared experts are matrices of blocks, too, as by
+//! Jordan's rule: all parameters of two dimensions but embeddings and heads.
 //!
 //! Source: Jordan et al., kellerjordan.github.io/posts/muon; `torch.optim.Muon`; the second scale: Liu et
 //! al., §2.2, arXiv:2502.16982. Chapter: whole matrices.

@@ -81,8 +81,8 @@ impl<'a, E: Scalar> ParamValues<'a, E> {
         });
         ParamValues { check, ..mapped }
     }
-    /// Converts the values of the parameter `name` to another dtype. [`check`](Self::check) then fails if a finite
-    /// value has become infinite.
+    /// Converts the values of the parameter `name` to another dtype. [`check`](Self::check) then fails if a
+    /// finite value has become infinite.
     #[must_use]
     pub fn converted<F: Scalar>(mut self, name: &str, to: impl Fn(E) -> F + Sync + 'a) -> ParamValues<'a, F> {
         let (source, too_large) = (self.check.take(), Arc::new(OnceLock::new()));

@@ -1,5 +1,5 @@
-//! Files of texts: a plain text is one document; a file of JSON (`.jsonl`, `.ndjson`, `.json`, in letters of any
-//! case) has an object on each line, and a field of it is a document.
+//! Files of texts: a plain text is one document; a file of JSON (`.jsonl`, `.ndjson`, `.json`, in letters of
+//! any case) has an object on each line, and a field of it is a document.
 use parallel::{Error, Result, bail};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -20,8 +20,8 @@ pub struct TextFile<'a> {
 /// their documents gets a newline at its end, for models without a token that ends a text.
 ///
 /// # Errors
-/// If a file cannot be read, is empty or compressed, a line is no JSON object with the text in this field, or a field is
-/// given but no file has fields.
+/// If a file cannot be read, is empty or compressed, a line is no JSON object with the text in this field, or
+/// a field is given but no file has fields.
 pub fn read(files: &[PathBuf], field: Option<&str>, newline: bool) -> Result<Vec<TextFile<'static>>> {
     let has_fields = |path: &PathBuf| {
         let end = path.extension().unwrap_or_default().to_ascii_lowercase();

@@ -172,8 +172,9 @@ fn files_are_joined_in_order_and_each_is_judged() {
     assert_eq!(why, wanted);
 }
 
-/// Kills: a name in other letters whose braces are learned, a line number that counts from 0 or leaves out blank lines, another field than the one asked for,
-/// an error without the fields seen, a newline in place of a token or both.
+/// Kills: a name in other letters whose braces are learned, a line number that counts from 0 or leaves out
+/// blank lines, another field than the one asked for, an error without the fields seen, a newline in place of
+/// a token or both.
 #[test]
 fn documents_are_fields_of_lines() {
     let folder = tempfile::tempdir().unwrap();

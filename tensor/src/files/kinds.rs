@@ -1,5 +1,5 @@
-//! Kinds of files that lie in the place of another: pointers, pages and compressed files, known by their first
-//! bytes.
+//! Kinds of files that lie in the place of another: pointers, pages and compressed files, known by their
+//! first bytes.
 use super::Error;
 use std::fs::File;
 use std::io::{Read, Seek};

@@ -93,8 +93,8 @@ impl TrainArgs {
     /// Adds the table of `--schedule` to the layout, if there is one.
     ///
     /// # Errors
-    /// If the table does not fit, the layout is still to be planned and a flag is for one layout only, or there is
-    /// nothing to plan for a machine.
+    /// If the table does not fit, the layout is still to be planned and a flag is for one layout only, or
+    /// there is nothing to plan for a machine.
     pub(crate) fn schedule_layout(&mut self) -> Result<()> {
         match self.layout {
             LayoutFlag::Auto => return self.can_be_planned("--layout auto"),

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_paused_process_is_stopped_and_goes_on() {
         let child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
-        let mut running = Ended(child);
+        let mut running = TestChild(child);
         let pid = Pid::from_child(&running.0);
         let is_stopped = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
@@ -189,9 +189,9 @@ mod tests {
     }
 
     /// A process that ends with its test.
-    struct Ended(Child);
+    struct TestChild(Child);
 
-    impl Drop for Ended {
+    impl Drop for TestChild {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();

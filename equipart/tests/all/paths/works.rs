@@ -277,10 +277,10 @@ impl Case<'_> {
             return; // epochs tell no peaks
         }
         let [train, price] = self.models.priced(self.kind);
-        let own = [self.optimizer_args(), words("--microbatches 4")].concat();
+        let clips = if self.layout.pipeline().schedule.updates_each() { "" } else { "--clip 1" };
+        let own = [self.optimizer_args(), words("--microbatches 4"), words(clips)].concat();
         let price = self.ran((table, "price"), &self.args("price", &[price, own].concat()), None);
         let Some(price) = price else { return };
-        let clips = if self.layout.pipeline().schedule.updates_each() { "" } else { "--clip 1" };
         let trained = [train, words(clips)].concat();
         let trained = self.ran((table, "train"), &self.train(&trained), None).unwrap();
         let of_kind = |kind: &Value| {

@@ -9,8 +9,8 @@
 //! -->
 //! ```
 //! The last number of the words before ` = ` is checked, to the digits and in the unit that it has. What
-//! follows are numbers and figures between `+`, `-`, `*` and `/`, from left to right. A figure is the largest of
-//! its key in the objects that the command prints with these further arguments, or with a number before
+//! follows are numbers and figures between `+`, `-`, `*` and `/`, from left to right. A figure is the largest
+//! of its key in the objects that the command prints with these further arguments, or with a number before
 //! the key (`0.seconds`) that of one object.
 use super::{ROOT, pages};
 use crate::child::{binary, output};
