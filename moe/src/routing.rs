@@ -6,6 +6,7 @@ use kernels::{Kernels, RouterTerms};
 use layers::ops::Region;
 use layers::{Experts, PassContext, Result, Scoring};
 use std::ops::Range;
+use std::rc::Rc;
 use tensor::{Device, Index, Place, Scalar, Tensor};
 
 /// Takes the place of an expert if the copy was dropped.
@@ -273,7 +274,7 @@ pub(crate) fn numbers<D: Kernels>(
 }
 
 /// Numbers of all tokens of a microbatch, by the coordinates of the rank that they are dealt to.
-pub(crate) struct TokenNumbers(Vec<RowRuns>);
+pub(crate) struct TokenNumbers(Rc<Vec<RowRuns>>);
 
 impl TokenNumbers {
     /// Takes the numbers of the context. If it has none, gathers each rank's number of rows.
@@ -303,7 +304,7 @@ impl TokenNumbers {
             *first += rows;
             Some(std::iter::once(*first - rows..*first).collect())
         };
-        Self(rows.scan(0, run).collect())
+        Self(Rc::new(rows.scan(0, run).collect()))
     }
     /// Number of all tokens.
     pub(crate) fn all(&self) -> usize {

@@ -11,6 +11,7 @@ use super::Split;
 use crate::{Builder, PassContext, Result, ShardingStrategy, TokenShards};
 use comm::Group;
 use kernels::Kernels;
+use std::ops::Range;
 use tensor::{Device, Place, Tensor};
 
 /// The data ranks, if the first of them is the root. Without a root there is nothing to exchange.
@@ -55,7 +56,8 @@ impl<P: Place> RootExchange<P> {
         order: fn([Vec<usize>; 2]) -> [Vec<usize>; 2],
     ) -> Result<Option<Tensor<E>>> {
         let Some(group) = &self.0 else { return Ok(None) };
-        let of_ranks = cx.numbers_of_ranks().into_iter().map(|of| of.into_iter().map(|of| of.len()).sum());
+        let numbers = cx.numbers_of_ranks();
+        let of_ranks = numbers.iter().map(|of| of.iter().map(Range::len).sum());
         let mut own = vec![0; group.size()];
         own[0] = cx.rows();
         let at_root = if group.rank() == 0 { of_ranks.collect() } else { vec![0; group.size()] };

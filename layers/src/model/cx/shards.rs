@@ -4,6 +4,7 @@ use crate::PassContext;
 use comm::{Axis, Group, Mesh};
 use kernels::{Kernels, Segment};
 use std::ops::Range;
+use std::rc::Rc;
 use tensor::Place;
 
 /// Distribution of a sequence's tokens: returns the tokens of rank `rank` of `ranks` as stretches (ranges in
@@ -137,6 +138,7 @@ impl<D: Kernels> PassContext<D> {
     #[must_use]
     pub fn sharded(mut self, shards: TokenShards) -> Self {
         self.tokens.shards = shards;
+        self.tokens.numbers.take();
         self.tokens.place(None);
         self
     }
@@ -168,10 +170,13 @@ impl<D: Kernels> PassContext<D> {
     }
     /// Returns the numbers in this call of the tokens of each data and context rank
     /// ([`TokenShards::numbers`]), if their lengths were [set](PassContext::among); else an empty list.
-    pub fn numbers_of_ranks(&self) -> Vec<Vec<Range<usize>>> {
-        let mut lengths = self.tokens.of_ranks.iter().copied();
-        let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
-        self.tokens.shards.numbers(self.tokens.parts_of.iter().map(&mut of_rank))
+    pub fn numbers_of_ranks(&self) -> Rc<Vec<Vec<Range<usize>>>> {
+        let numbers = || {
+            let mut lengths = self.tokens.of_ranks.iter().copied();
+            let mut of_rank = |&parts: &usize| lengths.by_ref().take(parts).collect::<Vec<_>>();
+            Rc::new(self.tokens.shards.numbers(self.tokens.parts_of.iter().map(&mut of_rank)))
+        };
+        self.tokens.numbers.borrow_mut().get_or_insert_with(numbers).clone()
     }
     /// Returns this call's part of each sequence, on all ranks that split its tokens; rows are counted over
     /// all these ranks.

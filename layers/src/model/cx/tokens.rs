@@ -27,7 +27,11 @@ pub(crate) struct Tokens<P: Place> {
     memory_lengths: Vec<usize>,      // one per sequence, or empty
     pub(super) of_ranks: Vec<usize>, // lengths of the parts of all data ranks, if set
     pub(super) parts_of: Vec<usize>, // number of parts of each data rank
+    pub(super) numbers: RefCell<Option<Rc<Vec<RowRuns>>>>, // of all ranks' tokens, made on first use
 }
+
+/// Token numbers, in runs of consecutive ones.
+pub(super) type RowRuns = Vec<Range<usize>>;
 
 impl<P: Place> Default for Tokens<P> {
     fn default() -> Self {
@@ -52,6 +56,7 @@ impl<P: Place> Default for Tokens<P> {
             memory_lengths,
             of_ranks,
             parts_of,
+            numbers: RefCell::default(),
         }
     }
 }
@@ -69,6 +74,7 @@ impl<P: Place> Tokens<P> {
         self.first = 0;
         self.memory_lengths.clear();
         self.parts_of.clear();
+        self.numbers.take();
         self.held.clear();
         self.holders.clear();
         self.continued = false;
@@ -78,6 +84,7 @@ impl<P: Place> Tokens<P> {
     pub(crate) fn among<L: IntoIterator<Item = usize>>(&mut self, lengths: impl IntoIterator<Item = L>) {
         self.of_ranks.clear();
         self.parts_of.clear();
+        self.numbers.take();
         for lengths in lengths {
             let before = self.of_ranks.len();
             self.of_ranks.extend(lengths);
@@ -122,6 +129,7 @@ impl<P: Place> Tokens<P> {
     pub(crate) fn advance(&mut self, lengths: &[usize], capacity: Option<usize>) {
         assert_eq!(lengths.len(), self.parts.len(), "a call needs one length per sequence");
         self.parts_of.clear();
+        self.numbers.take();
         self.hold(None);
         self.continued = true;
         for (part, &len) in self.parts.iter_mut().zip(lengths) {
