@@ -191,12 +191,12 @@ impl<E: Scalar> ValueSource<E> for Stored {
 
 /// Returns the place of a value that is not finite among these rows, which are `stride` apart.
 fn find_not_finite<E: Scalar>(of: &[E], stride: usize, [rows, cols]: [usize; 2]) -> Option<[usize; 2]> {
-    let lines = of.chunks(stride).take(rows).enumerate();
+    let mut lines = of.chunks(stride).take(rows).enumerate();
     let place = |(row, line): (usize, &[E])| {
         let column = line[..cols].iter().position(|x| !x.is_finite())?;
         Some([row, column])
     };
-    lines.filter_map(place).next()
+    lines.find_map(place)
 }
 
 /// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned.

@@ -180,7 +180,7 @@ mod tests {
             let values = ParamValues::each(move |[_, column]| if column == 300 { value } else { 1.0 });
             let source = source.map_err(|why| why.to_string());
             let values = values.checked(move || source.clone().map_err(Error::Cannot));
-            let values = values.converted("w", |x| F16::narrow(x));
+            let values = values.converted("w", F16::narrow);
             values.set([0, 0], &mut [F16::ZERO; 400]);
             values.check().map_err(|why| why.to_string())
         };
