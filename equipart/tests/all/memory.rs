@@ -101,13 +101,14 @@ const CHILD: &str = "EQUIPART_MEMORY_OF";
 
 /// A step of AdamW on 56 million parameters, or a proof of one of a million: prints the bytes that the
 /// meters of all ranks say were held at most, the bytes that their pools have at the end, and those that
-/// the system says were resident at most.
+/// the system says were resident at most, beyond those of the program itself.
 fn child(what: &str) {
+    let before = resident().expect("the system says it");
     let [held, reserved] = match what.strip_prefix("proof of ") {
         Some(layout) => proof(&layout.parse().unwrap()),
         None => step(&what.parse().unwrap()),
     };
-    println!("\nmemory: {held} {reserved} {}", resident().expect("the system says it"));
+    println!("\nmemory: {held} {reserved} {}", resident().expect("the system says it") - before);
 }
 
 fn step(layout: &Layout) -> [usize; 2] {

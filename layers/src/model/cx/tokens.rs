@@ -27,11 +27,11 @@ pub(crate) struct Tokens<P: Place> {
     memory_lengths: Vec<usize>,      // one per sequence, or empty
     pub(super) of_ranks: Vec<usize>, // lengths of the parts of all data ranks, if set
     pub(super) parts_of: Vec<usize>, // number of parts of each data rank
-    pub(super) numbers: RefCell<Option<Rc<Vec<RowRuns>>>>, // of all ranks' tokens, made on first use
+    pub(super) numbers: RefCell<Option<Rc<Vec<TokenRuns>>>>, // of all ranks' tokens, made on first use
 }
 
 /// Token numbers, in runs of consecutive ones.
-pub(super) type RowRuns = Vec<Range<usize>>;
+pub(super) type TokenRuns = Vec<Range<usize>>;
 
 impl<P: Place> Default for Tokens<P> {
     fn default() -> Self {
