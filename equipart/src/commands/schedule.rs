@@ -121,7 +121,9 @@ impl<const N: usize> FromStr for NumberList<N> {
             |part: &str| part.trim().parse().ok().filter(|x| *x == 0.0 || (least..=most).contains(x));
         let numbers = text.split(',').map(number).collect::<Option<Vec<f64>>>();
         let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
-        numbers.map(Self).ok_or_else(|| format!("wanted {N} numbers, 0 or from 10^-9 to 10^9, separated by commas"))
+        numbers
+            .map(Self)
+            .ok_or_else(|| format!("wanted {N} numbers, 0 or from 10^-9 to 10^9, separated by commas"))
     }
 }
 

@@ -307,11 +307,8 @@ mod tests {
             let models = vec![&rows[..]; wishes.len()];
             let seconds = |cores: &Range<usize>| 1.0 / cores.len() as f64;
             let in_turns = 4.0 / wishes.len() as f64;
-            let part = |cores: &Range<usize>| DealtCores {
-                seconds: seconds(cores),
-                cores: cores.clone(),
-                in_turns,
-            };
+            let part =
+                |cores: &Range<usize>| DealtCores { seconds: seconds(cores), cores: cores.clone(), in_turns };
             let wanted: Vec<_> = wanted.iter().map(part).collect();
             assert_eq!(dealt(&models, wishes, all), wanted, "{wishes:?}");
         }

@@ -88,7 +88,8 @@ impl LocalRanks {
     /// If it cannot be started.
     pub(super) fn by(name: &'static str, mut command: Command) -> Result<Self> {
         Launch::signal_at_end(&mut command, Signal::TERM);
-        let process = command.spawn().map_err(|why| Error::new(format!("{name} cannot be started: {why}")))?;
+        let process =
+            command.spawn().map_err(|why| Error::new(format!("{name} cannot be started: {why}")))?;
         Ok(Self { processes: vec![process], by: Some(name), readers: Vec::new() })
     }
     /// Starts a rank's process, and threads that pass on what it prints.

@@ -5,8 +5,8 @@ use layers::counted;
 use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::iter::repeat;
 use std::io::{BufRead, BufReader, Read, Write, stdout};
+use std::iter::repeat;
 use std::process::{Child, ChildStdout, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -151,7 +151,9 @@ mod tests {
     /// Kills: a share that is not paused, or all of them alike; a part of the time that is its rest.
     #[test]
     fn a_share_runs_for_its_part_of_each_period() {
-        let ms = |part: f64| -> Vec<_> { turns(part).take(3).map(|turn| turn.map(|time| time.as_micros())).collect() };
+        let ms = |part: f64| -> Vec<_> {
+            turns(part).take(3).map(|turn| turn.map(|time| time.as_micros())).collect()
+        };
         assert_eq!(ms(0.1), [[2_000, 36_000], [4_000, 36_000], [4_000, 36_000]]);
         assert_eq!(ms(0.75), [[15_000, 10_000], [30_000, 10_000], [30_000, 10_000]]);
         assert_eq!(ms(1.0), [[0; 2]; 0]);
