@@ -38,7 +38,7 @@ impl Views {
     /// Adds the views of standard output and standard error; JSON without records of a kind.
     pub fn print(&mut self, is_json: bool, without: &'static str) {
         self.add(lines::NoteLines);
-        if is_json { self.add(json::view(without)) } else { self.add(lines::Lines) }
+        if is_json { self.add(json::JsonLines { without }) } else { self.add(lines::Lines) }
     }
     /// Adds a view.
     pub fn add(&mut self, view: impl RunView + 'static) {

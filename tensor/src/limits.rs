@@ -2,6 +2,7 @@
 //! and exit code 2 ([`end_by`], [`EndingAllocator`]); elsewhere the work unwinds with a [`PlaceError`].
 //!
 //! A thread that waits for one that did not start would wait forever, so the program ends at once.
+use crate::count::caught;
 use crate::quoted::counted;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Display;
@@ -20,6 +21,13 @@ impl PlaceError {
     /// Unwinds, without a message on standard error.
     pub fn unwind(self) -> ! {
         resume_unwind(Box::new(self))
+    }
+    /// Runs `work` and returns its result, unless the place fails.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
+        caught(work)
     }
 }
 

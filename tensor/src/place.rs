@@ -1,7 +1,6 @@
 //! Places with memory: one rank's part of the host or of a GPU, or the meta device, on which only sizes
 //! count.
 use crate::count::caught;
-use crate::limits::PlaceError;
 use crate::{Category, Clock, Meter, Pool, Profile};
 use bytemuck::AnyBitPattern;
 use std::io;
@@ -103,16 +102,6 @@ impl OutOfMemory {
     ///
     /// # Errors
     /// The failed request.
-    pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
-        caught(work)
-    }
-}
-
-impl PlaceError {
-    /// Runs `work` and returns its result, unless the place fails.
-    ///
-    /// # Errors
-    /// The failure.
     pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
         caught(work)
     }

@@ -301,7 +301,6 @@ impl TrainArgs {
     }
     /// Refuses flags that are for the other kind of model.
     pub(crate) fn unused(&self, pictures: bool) -> Result<()> {
-        self.machine.as_deref().map(plan::Machine::named).transpose()?;
         if !pictures {
             self.pictures.unused()?;
             let has_fields = self.data_field.is_some() && self.batch.is_some();

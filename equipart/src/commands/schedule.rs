@@ -90,19 +90,19 @@ pub(crate) struct ScheduleArgs {
     csv: Option<PathBuf>,
 }
 
+/// Flags that draw a schedule, beside which the partitioner has nothing to do.
+const DRAWS: [&str; 11] =
+    ["kind", "stages", "microbatches", "chunks", "slices", "times", "update", "link", "file", "svg", "csv"];
+
 /// Flags of the partitioner.
 #[derive(Args, Debug)]
 struct PartitionArgs {
     /// Measure the blocks of --model on this machine, and split them into stages over at most this number of
     /// ranks, with more ranks for slower stages
-    #[arg(long = "partition", value_name = "RANKS", requires = "model", conflicts_with_all = [
-        "kind", "stages", "microbatches", "chunks", "slices", "times", "update", "link", "file", "svg", "csv",
-    ])]
+    #[arg(long = "partition", value_name = "RANKS", requires = "model", conflicts_with_all = DRAWS)]
     ranks: Option<usize>,
     /// With --partition, sequences of a microbatch
-    #[arg(long, default_value_t = 4, requires = "ranks", conflicts_with_all = [
-        "kind", "stages", "microbatches", "chunks", "slices", "times", "update", "link", "file", "svg", "csv",
-    ])]
+    #[arg(long, default_value_t = 4, requires = "ranks", conflicts_with_all = DRAWS)]
     sequences: usize,
 }
 

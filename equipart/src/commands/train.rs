@@ -20,6 +20,7 @@ impl Run for TrainArgs {
         let mut a = self;
         a.views.apart(&[("trace", a.network.trace.as_ref())])?;
         a.schedule_layout()?;
+        a.plans_for_machine()?;
         let unknown = a.unknown()?;
         a.take_microbatches()?;
         if a.number == Some(DtypeName::F64) && (a.out.is_some() || a.resume.is_some()) {

@@ -4,11 +4,11 @@
 //!
 //! A file is a list of records: length, checksum, event, checksum. An event is a message of protocol buffers
 //! (`tensorboard/compat/proto/{event,summary}.proto`); the record is that of `TFRecord`.
-use super::view::{AppendedFile, CURVES, RunView, ViewInfo};
+use super::view::{AppendedFile, CURVES, RecordFile, RunView, ViewInfo};
 use crc::{CRC_32_ISCSI, Crc};
 use parallel::{Error, Result};
 use prost::Message;
-use run::event::{RunEvent, RunRecord};
+use run::event::RunRecord;
 use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -62,64 +62,40 @@ struct ScalarMessage {
 }
 
 /// Prepares a file in a folder, which is made if there is none.
-fn view(folder: &Path, without: &'static str) -> Result<EventFile> {
+fn view(folder: &Path, without: &'static str) -> Result<impl RunView + use<>> {
     let cannot = |why| Error::new(format!("{} cannot be made a folder: {why}", folder.display()));
     fs::create_dir_all(folder).map_err(cannot)?;
     let old = fs::read_dir(folder).map_err(cannot)?.flatten();
-    let is_first = !old.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(NAME));
+    // a folder with an older file has the steps of earlier runs
+    let with_earlier = !old.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(NAME));
     let (now, process) = (since_epoch(), std::process::id());
     let mut file = AppendedFile::at(&folder.join(format!("{NAME}.{now:.6}.equipart.{process}")))?;
     let version = EventMessage { file_version: Some("brain.Event:2".into()), ..at_step(0) };
     file.begin_with(&framed(&version));
-    Ok(EventFile { file, without, is_first, has_begun: false })
+    let mut has_begun = false;
+    let text = move |record: &dyn RunRecord| {
+        let shown = (record.kind() != without).then(|| events(record, !has_begun)).flatten();
+        has_begun |= shown.is_some();
+        shown.unwrap_or_default()
+    };
+    Ok(RecordFile { file, with_earlier, text })
 }
 
 /// Beginning of the names of files of events.
 const NAME: &str = "events.out.tfevents";
 
-/// A view of curves in a file of events.
-struct EventFile {
-    file: AppendedFile,
-    without: &'static str,
-    /// True if the folder has no older file, so that this one has the steps of earlier runs, too.
-    is_first: bool,
-    has_begun: bool,
-}
-
-impl EventFile {
-    /// The events of a record, the first after the start of a session.
-    fn events(&mut self, record: &dyn RunRecord) -> Vec<u8> {
-        let drawn = record.cells().into_iter().filter(|(column, _)| column.curve.is_some());
-        let numbers = drawn.filter_map(|(column, cell)| Some((column.key, cell.number()? as f32)));
-        let scalar = |(key, value)| ScalarMessage {
-            tag: format!("{}/{key}", record.kind()),
-            simple_value: Some(value),
-        };
-        let value: Vec<_> = numbers.map(scalar).collect();
-        if record.kind() == self.without || value.is_empty() {
-            return Vec::new();
-        }
-        let event = at_step(record.number());
-        let is_start = !std::mem::replace(&mut self.has_begun, true);
-        let session_log = is_start.then_some(SessionLogMessage { status: 1 });
-        let start = session_log.map(|log| EventMessage { session_log: Some(log), ..event.clone() });
-        let scalars = EventMessage { summary: Some(SummaryMessage { value }), ..event };
-        start.iter().chain([&scalars]).flat_map(framed).collect()
-    }
-}
-
-impl RunView for EventFile {
-    fn see(&mut self, event: &RunEvent) -> Result<()> {
-        let RunEvent::Record(record) = event else { return Ok(()) };
-        let events = self.events(*record);
-        if events.is_empty() { Ok(()) } else { self.file.append(&events) }
-    }
-    fn earlier(&mut self, record: &dyn RunRecord) {
-        if self.is_first {
-            let events = self.events(record);
-            self.file.begin_with(&events);
-        }
-    }
+/// Returns the events of a record, if it has curves.
+fn events(record: &dyn RunRecord, is_start: bool) -> Option<Vec<u8>> {
+    let drawn = record.cells().into_iter().filter(|(column, _)| column.curve.is_some());
+    let numbers = drawn.filter_map(|(column, cell)| Some((column.key, cell.number()? as f32)));
+    let scalar =
+        |(key, value)| ScalarMessage { tag: format!("{}/{key}", record.kind()), simple_value: Some(value) };
+    let value: Vec<_> = numbers.map(scalar).collect();
+    let event = (!value.is_empty()).then(|| at_step(record.number()))?;
+    let session_log = is_start.then_some(SessionLogMessage { status: 1 });
+    let start = session_log.map(|log| EventMessage { session_log: Some(log), ..event.clone() });
+    let scalars = EventMessage { summary: Some(SummaryMessage { value }), ..event };
+    Some(start.iter().chain([&scalars]).flat_map(framed).collect())
 }
 
 /// Makes an event of a step that says nothing yet.

@@ -98,10 +98,14 @@ impl AppendedFile {
     }
 }
 
-/// A view that appends a text of each record to a file; also of records of the run that this one resumes.
-struct RecordFile<F> {
-    file: AppendedFile,
-    text: F,
+/// A view that appends a text of each record to a file, if it is not empty.
+pub struct RecordFile<F> {
+    /// The file.
+    pub file: AppendedFile,
+    /// True if the file begins with the records of the run that this one resumes.
+    pub with_earlier: bool,
+    /// Makes the text of a record.
+    pub text: F,
 }
 
 impl<F: FnMut(&dyn RunRecord) -> Vec<u8> + Send> RunView for RecordFile<F> {
@@ -111,14 +115,16 @@ impl<F: FnMut(&dyn RunRecord) -> Vec<u8> + Send> RunView for RecordFile<F> {
         if text.is_empty() { Ok(()) } else { self.file.append(&text) }
     }
     fn earlier(&mut self, record: &dyn RunRecord) {
-        self.file.begin_with(&(self.text)(record));
+        if self.with_earlier {
+            self.file.begin_with(&(self.text)(record));
+        }
     }
     fn end(&mut self, failure: Option<&str>) -> Result<()> {
         if failure.is_none() { self.file.append(b"") } else { Ok(()) }
     }
 }
 
-/// Makes a view that appends to a file what a function makes of each record, if that is not empty.
+/// Makes a view that appends to a file what a function makes of each record, also of the run that is resumed.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -126,19 +132,5 @@ pub fn record_file<F: FnMut(&dyn RunRecord) -> Vec<u8> + Send + 'static>(
     path: &Path,
     text: F,
 ) -> Result<impl RunView + use<F>> {
-    Ok(RecordFile { file: AppendedFile::at(path)?, text })
-}
-
-/// A view of records.
-struct OfRecords<F>(F);
-
-impl<F: FnMut(&dyn RunRecord) -> Result<()> + Send> RunView for OfRecords<F> {
-    fn see(&mut self, event: &RunEvent) -> Result<()> {
-        if let RunEvent::Record(record) = event { (self.0)(*record) } else { Ok(()) }
-    }
-}
-
-/// Makes a view of records from a function.
-pub fn of_records(see: impl FnMut(&dyn RunRecord) -> Result<()> + Send + 'static) -> impl RunView {
-    OfRecords(see)
+    Ok(RecordFile { file: AppendedFile::at(path)?, with_earlier: true, text })
 }

@@ -93,20 +93,27 @@ impl TrainArgs {
     /// Adds the table of `--schedule` to the layout, if there is one.
     ///
     /// # Errors
-    /// If the table does not fit, the layout is still to be planned and a flag is for one layout only, or
-    /// there is nothing to plan for a machine.
+    /// If the table does not fit, or the layout is still to be planned and a flag is for one layout only.
     pub(crate) fn schedule_layout(&mut self) -> Result<()> {
         match self.layout {
-            LayoutFlag::Auto => return self.can_be_planned("--layout auto"),
-            LayoutFlag::Layout(layout) => self.layout = LayoutFlag::Layout(self.table.on(layout)?),
-        }
-        let named = self.machine.as_deref().map(Machine::named).transpose()?;
-        match named.filter(|_| !processes::launch().is_ok_and(|launch| launch.is_some())) {
-            Some(_) => {
-                bail!("--machine is for --layout auto and launch --min-ranks, which plan; leave it out")
+            LayoutFlag::Auto => self.can_be_planned("--layout auto"),
+            LayoutFlag::Layout(layout) => {
+                self.layout = LayoutFlag::Layout(self.table.on(layout)?);
+                Ok(())
             }
-            None => Ok(()),
         }
+    }
+    /// Refuses a machine where nothing is planned for it: in a run that no launcher began.
+    ///
+    /// # Errors
+    /// If one is given for a layout that is written.
+    pub(crate) fn plans_for_machine(&self) -> Result<()> {
+        let named = self.machine.as_deref().map(Machine::named).transpose()?;
+        let is_launched = processes::launch().is_ok_and(|launch| launch.is_some());
+        if named.is_some() && self.layout != LayoutFlag::Auto && !is_launched {
+            bail!("--machine is for --layout auto and launch --min-ranks, which plan; leave it out");
+        }
+        Ok(())
     }
     /// Refuses flags that go with one layout only, where `flag` plans another.
     ///
