@@ -96,7 +96,7 @@ fn losses(said: &str) -> Vec<String> {
 
 impl InstalledMpi {
     fn check(&self, part: bool) -> Result<(), String> {
-        let target = root().join("target/mpi");
+        let target = root().join("target/mpi").join(&self.compiler); // a build would keep the MPI of another
         let build = crate::cargo()
             .args(["build", "--quiet", "--profile", "test", "--package", "equipart", "--features", "mpi"])
             .envs([("MPICC", OsStr::new(&self.compiler)), ("CARGO_TARGET_DIR", target.as_os_str())])
