@@ -1,12 +1,13 @@
 //! Optimizers that need whole matrices, of which ranks keep parts: the same numbers, for the traffic and
 //! the memory that are worked out.
 use crate::checkpoint::tests::kinds;
+use crate::price::training;
 use crate::rests::{Rest, SHAPE, STAGES, batch, equals_the_oracle, on, weights, zero};
-use crate::{BuildContext, Layout, Result, Trainer, session};
+use crate::{Batch, BuildContext, Layout, Result, Sequence, Trainer, session};
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::Kernels;
 use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape};
-use tensor::{Category, Cpu, Host, Key, Peaks};
+use tensor::{Category, Cpu, Device, Host, Key, Peaks};
 
 const OWNER: OptimizerKind = MUON.with(&[0.5, 0.75, 0.0, 0.0]);
 const DUPLICATED: OptimizerKind = MUON.with(&[0.5, 0.75, 1.0, 1.0]);
@@ -122,4 +123,22 @@ fn whole_matrices_cost_what_is_worked_out() {
             assert_eq!(state - kept, 4 * n / ranks.product::<usize>(), "{muon}, {sizes:?}, zero{stage}");
         }
     }
+}
+
+/// Ranks are homes of other matrices, so their peaks differ. Kills: the peak of one rank taken for those of
+/// all that have the same part of the model.
+#[test]
+fn the_price_of_all_ranks_is_the_sum_over_homes() {
+    let layout: Layout = "dp=8".parse().unwrap();
+    let batch = Batch::new(vec![Sequence::new(vec![1], vec![2]); 8], 1).unwrap(); // an update holds most
+    let price = training::<Cpu<f32>>(&layout, SHAPE, (OWNER, None), &batch, |_, _| Ok(())).unwrap();
+    let run = |at: BuildContext<Cpu<f32>>| {
+        let mut trainer = Trainer::new(&at, SHAPE, (OWNER, None))?;
+        (0..3).try_for_each(|_| trainer.step(&batch, 0.5).map(drop))?;
+        Result::Ok(at.device.meter().peaks_of_all().total)
+    };
+    let held = session::run((&layout, &layout.world().unwrap()), &RandomValues { seed: 2 }, run).unwrap();
+    assert!(held.iter().any(|other| *other != held[0]), "{held:?}");
+    let [all, most] = [held.iter().sum::<usize>(), held.iter().copied().max().unwrap()];
+    assert_eq!((price.all, price.largest.total), (all as u128, most), "{held:?}");
 }
