@@ -32,13 +32,24 @@ pub(crate) fn write<'a>(py: Python<'a>, buffer: &'a Residues) -> PyResult<&'a [C
     buffer.as_mut_slice(py).ok_or_else(|| PyValueError::new_err("wanted a contiguous buffer to write"))
 }
 
-/// Returns the element of a word. Minus infinity is the sentinel.
+/// Returns the least finite number of a mask: as good as minus infinity beside others, and equal to itself.
+pub(crate) fn least() -> F61 {
+    F61::from_canonical(u64::MAX - 1)
+}
+
+/// Returns true for a mask's minus infinity and its least number, which are no elements.
+pub(crate) fn is_mark(x: F61) -> bool {
+    x.canonical() >= least().canonical()
+}
+
+/// Returns the element of a word, or the mark that it stands for.
 ///
 /// # Errors
 /// If the word is no element.
 pub(crate) fn element(word: i64) -> PyResult<F61> {
     match word {
         -1 => Ok(F61::NEG_INF),
+        -2 => Ok(least()),
         word if (0..F61::P as i64).contains(&word) => Ok(F61::from_canonical(word as u64)),
         word => Err(PyValueError::new_err(format!("{word} is no element of the field"))),
     }
@@ -49,10 +60,8 @@ pub(crate) fn element(word: i64) -> PyResult<F61> {
 /// # Errors
 /// If the word is minus infinity, or no element.
 pub(crate) fn finite(word: i64) -> PyResult<F61> {
-    match element(word)? {
-        F61::NEG_INF => Err(broken("a mask's minus infinity")),
-        element => Ok(element),
-    }
+    let element = element(word)?;
+    if is_mark(element) { Err(broken("a mask's minus infinity")) } else { Ok(element) }
 }
 
 /// Returns the word of an element.
@@ -85,7 +94,7 @@ pub(crate) fn each(
 pub(crate) fn pairs(
     py: Python<'_>,
     [a, b, out]: [&Residues; 3],
-    f: impl Fn(F61, F61) -> PyResult<F61>,
+    mut f: impl FnMut(F61, F61) -> PyResult<F61>,
 ) -> PyResult<()> {
     let (a, b, out) = (read(py, a)?, read(py, b)?, write(py, out)?);
     same(&[a.len(), b.len(), out.len()])?;

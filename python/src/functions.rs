@@ -1,33 +1,121 @@
-//! Functions that are no polynomials, under one key, with what is known of their results.
+//! Functions that are no polynomials, under one key, and arithmetic that keeps what is known of results.
 //!
-//! A program may take the exponential of a logarithm, or the square of a root, by ways that differ. What is
-//! known of such values is kept by value: the exponential of a logarithm or of a sum with one, the square of
-//! a root.
-use crate::buffers::{Residues, broken, each, element, read, same, word, write};
+//! The exponential e^x is a keyed hash of x, with e^−x = 1/e^x. What a logarithm is of is known of it by its
+//! value, and of sums with it, so exponentials of them are exact; a factor of exponentials, their sums and
+//! inverses is known, too, so the logarithm of a product of these is the sum of logarithms. A maximum is the
+//! logarithm of a keyed hash of the set of elements that it is over.
+use crate::buffers::{Residues, broken, each, element, is_mark, least, pairs, read, same, word, write};
+use crate::known::{Fact, KnownElements, KnownProduct, MaximumOf};
 use pyo3::prelude::*;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use tensor::{F61, Key, Scalar, mix};
 
 /// The keyed functions of one run.
 #[pyclass]
 pub(crate) struct Functions {
     key: Key,
-    shift: F61,
-    known: HashMap<(u64, i64), i64>,
+    parity: bool,
+    known: KnownElements,
     arguments: HashMap<u64, (HashSet<i64>, f64)>, // of each function, and the sum of their degrees
+    exponents: [HashSet<i64>; 2],                 // of exponentials by themselves, and of those in sigmoids
 }
+
+/// Knowledge of an element, as Python carries it to another process: its word, its exponential and a
+/// factor (exponent, powers), its square, its step, and what it is the maximum of.
+type Carried = (u64, [Option<(u64, Vec<(u64, i64)>)>; 2], [Option<u64>; 2], Option<Vec<u64>>);
+
+/// The number of inverses, which are no function that hashes.
+const INVERSE: u64 = 0;
 
 /// The number of a name, in place of a tag of the field's own functions.
 fn tag(name: &str) -> u64 {
     name.bytes().fold(0x6571_7569_7061_7274, |hash, byte| mix(hash ^ u64::from(byte)))
 }
 
+/// Returns true for one of an element and its negative.
+fn is_upper(x: F61) -> bool {
+    x.canonical() > F61::P / 2
+}
+
 #[pymethods]
 impl Functions {
-    /// Makes functions with this key. A maximum, which may only shift exponents, is the `shift`.
+    /// Makes functions with this key. With `parity`, those of −x follow from those of x.
     #[new]
-    fn new(key: u64, shift: u64) -> Self {
-        Self { key: Key(key), shift: F61::new(shift), known: HashMap::new(), arguments: HashMap::new() }
+    #[pyo3(signature = (key, parity=true))]
+    fn new(key: u64, parity: bool) -> Self {
+        let (known, arguments, exponents) = Default::default();
+        Self { key: Key(key), parity, known, arguments, exponents }
+    }
+    /// out = a + b; a mask's minus infinity stays.
+    fn add(&mut self, py: Python<'_>, a: Residues, b: Residues, out: Residues) -> PyResult<()> {
+        self.sum(py, [&a, &b, &out], 1)
+    }
+    /// out = a − b; a mask's minus infinity stays.
+    fn subtract(&mut self, py: Python<'_>, a: Residues, b: Residues, out: Residues) -> PyResult<()> {
+        self.sum(py, [&a, &b, &out], -1)
+    }
+    /// out = a·b; a mask's minus infinity stays, if the other factor is known to be positive. Returns true if
+    /// a square was known.
+    fn multiply(
+        &mut self,
+        py: Python<'_>,
+        a: Residues,
+        b: Residues,
+        out: Residues,
+        positive: bool,
+    ) -> PyResult<bool> {
+        let mut is_known = false;
+        pairs(py, [&a, &b, &out], |a, b| match (is_mark(a), is_mark(b)) {
+            (false, false) => {
+                let product = self.product(a, b);
+                is_known |= product != a * b;
+                Ok(product)
+            }
+            (true, false) if a == least() && b == F61::ZERO => Ok(b),
+            (false, true) if b == least() && a == F61::ZERO => Ok(a),
+            (true, false) if positive && b != F61::ZERO => Ok(a),
+            (false, true) if positive && a != F61::ZERO => Ok(b),
+            _ => Err(broken("a mask's minus infinity is multiplied by what may be 0 or negative")),
+        })?;
+        Ok(is_known)
+    }
+    /// out = 1/x. The elements have at most this degree.
+    fn inverse(&mut self, py: Python<'_>, x: Residues, out: Residues, degree: f64) -> PyResult<()> {
+        self.count(py, INVERSE, &x, degree)?;
+        let _key = self.key.enter();
+        each(py, &x, &out, |x| match x {
+            F61::ZERO => Err(broken("a division by 0")),
+            x if is_mark(x) => Ok(F61::ZERO),
+            x => {
+                let inverse = x.inv();
+                if self.known.factor(x).is_some() {
+                    let factors = KnownProduct::default().times(&self.factored(x), -1);
+                    self.known.learn_factor(inverse, factors);
+                }
+                Ok(inverse)
+            }
+        })
+    }
+    /// out = the sums of rows of x, of n elements each.
+    fn sums(&mut self, py: Python<'_>, x: Residues, out: Residues, n: usize) -> PyResult<()> {
+        let x = read(py, &x)?;
+        for (row, out) in write(py, &out)?.iter().enumerate() {
+            let row = x[row * n..(row + 1) * n].iter().map(|x| element(x.get()));
+            let row = row.collect::<PyResult<Vec<_>>>()?;
+            if row.iter().any(|x| is_mark(*x)) {
+                return Err(broken("a sum over a mask's minus infinity"));
+            }
+            let sum = row.iter().fold(F61::ZERO, |sum, x| sum + *x);
+            out.set(word(sum));
+            if row.iter().any(|x| self.known.of(*x).is_some()) {
+                row.iter().fold(F61::ZERO, |before, x| {
+                    self.learn_sum(before, *x, 1, before + *x);
+                    before + *x
+                });
+            }
+        }
+        Ok(())
     }
     /// out = a function of x by its name: a keyed hash. The arguments have at most this
     /// degree; they are not counted if it is negative.
@@ -42,60 +130,264 @@ impl Functions {
             "rsqrt" => x.rsqrt(),
             _ => x.hashed(tag(name)),
         };
-        each(py, &x, &out, |x| {
-            if x == F61::NEG_INF { Err(broken("a function of a mask's minus infinity")) } else { Ok(of(x)) }
+        each(py, &x, &out, |x| match name {
+            _ if is_mark(x) && name == "step" => Ok(F61::ZERO),
+            _ if is_mark(x) => Err(broken("a function of a mask's minus infinity")),
+            "normal_cdf" | "step" if self.parity && is_upper(x) => Ok(F61::ONE - of(-x)),
+            "normal_pdf" | "cos" if self.parity && is_upper(x) => Ok(of(-x)),
+            "sin" if self.parity && is_upper(x) => Ok(-of(-x)),
+            _ => Ok(of(x)),
         })
     }
-    /// out = e^x, 0 for minus infinity. Returns true if one of these was known.
-    fn exp(&mut self, py: Python<'_>, x: Residues, out: Residues, degree: f64) -> PyResult<bool> {
-        self.count(py, tag("exp"), &x, degree)?;
-        let (_key, of, mut any) = (self.key.enter(), tag("exp"), false);
-        each(py, &x, &out, |x| match self.known.get(&(of, word(x))) {
-            Some(known) => {
-                any = true;
-                element(*known)
+    /// out = x where it is positive, else 0: a product with a step of x, which is known of it from then on.
+    fn relu(&mut self, py: Python<'_>, x: Residues, step: Residues, out: Residues) -> PyResult<()> {
+        pairs(py, [&x, &step, &out], |x, step| {
+            if is_mark(x) || self.known.of(x).is_some_and(|of| of.step.is_some()) {
+                return Ok(if is_mark(x) { F61::ZERO } else { x });
             }
-            None if x == F61::NEG_INF => Ok(F61::ZERO),
-            None => Ok(F61::exp_sub(x + self.shift, self.shift)),
-        })?;
-        Ok(any)
+            self.known.entry(x * step).step = Some(step.canonical());
+            Ok(x * step)
+        })
     }
-    /// out = ln x. The exponentials of the results are known.
+    /// out = e^x, 0 for minus infinity; perhaps within a sigmoid. Returns the largest sum of powers of known
+    /// exponentials.
+    fn exp(
+        &mut self,
+        py: Python<'_>,
+        x: Residues,
+        out: Residues,
+        degree: f64,
+        in_sigmoid: bool,
+    ) -> PyResult<i64> {
+        self.count(py, tag("exp"), &x, degree)?;
+        self.exponents[usize::from(in_sigmoid)]
+            .extend(read(py, &x)?.iter().map(pyo3::buffer::ReadOnlyCell::get));
+        let _key = self.key.enter();
+        let mut most = 0;
+        each(py, &x, &out, |x| {
+            if is_mark(x) {
+                return Ok(F61::ZERO);
+            }
+            let product = self.known.exponential(x).cloned().unwrap_or_else(|| KnownProduct::exp(x));
+            most = most.max(product.degree());
+            let value = self.value(&product);
+            self.known.learn_factor(value, product);
+            Ok(value)
+        })?;
+        Ok(most)
+    }
+    /// out = ln x, minus infinity for 0. The exponentials of the results are known.
     fn log(&mut self, py: Python<'_>, x: Residues, out: Residues, degree: f64) -> PyResult<()> {
         self.count(py, tag("exp"), &x, degree)?;
         let _key = self.key.enter();
         each(py, &x, &out, |x| {
-            if x == F61::NEG_INF {
-                Err(broken("a function of a mask's minus infinity"))
-            } else {
-                Ok(F61::lse(self.shift, x) - self.shift)
+            if is_mark(x) {
+                return Err(broken("a function of a mask's minus infinity"));
             }
-        })?;
-        self.learns(py, "exp", out, x)
+            if x == F61::ZERO {
+                return Ok(F61::NEG_INF);
+            }
+            let factors = self.factored(x);
+            let powers = factors.powers.iter().map(|(a, k)| F61::from_f64(*k as f64) * self.ln(F61::new(*a)));
+            let log = powers.fold(F61::new(factors.exponent), |sum, log| sum + log);
+            self.known.learn_exponential(log, factors);
+            Ok(log)
+        })
     }
-    /// Learns what a function is of these arguments.
-    fn learns(&mut self, py: Python<'_>, name: &str, x: Residues, is: Residues) -> PyResult<()> {
-        let (x, is, of) = (read(py, &x)?, read(py, &is)?, tag(name));
-        same(&[x.len(), is.len()])?;
-        self.known.extend(x.iter().zip(is).map(|(x, is)| ((of, x.get()), is.get())));
+    /// out = the maxima of rows of x, of n elements each: of elements that are maxima, that of what these are
+    /// over.
+    fn maxima(&mut self, py: Python<'_>, x: Residues, out: Residues, n: usize) -> PyResult<()> {
+        let _key = self.key.enter();
+        let x = read(py, &x)?;
+        for (row, out) in write(py, &out)?.iter().enumerate() {
+            let mut all: Vec<u64> = Vec::new();
+            let mut of_marks = F61::NEG_INF;
+            for x in &x[row * n..(row + 1) * n] {
+                match element(x.get())? {
+                    x if is_mark(x) => of_marks = if x == least() { x } else { of_marks },
+                    x => match self.known.of(x).and_then(|of| of.below.as_ref()) {
+                        Some(below) => all.extend(&below.all),
+                        None => all.push(x.canonical()),
+                    },
+                }
+            }
+            all.sort_unstable();
+            all.dedup();
+            out.set(word(match *all {
+                [] => of_marks,
+                [x] => F61::new(x),
+                _ => self.maximum(all),
+            }));
+        }
         Ok(())
     }
-    /// out = what is known of a function of x. Returns true if it is known of all; else out is undefined.
-    fn knows(&self, py: Python<'_>, name: &str, x: Residues, out: Residues) -> PyResult<bool> {
-        let (x, out, of) = (read(py, &x)?, write(py, &out)?, tag(name));
-        same(&[x.len(), out.len()])?;
-        Ok(x.iter()
-            .zip(out)
-            .all(|(x, out)| self.known.get(&(of, x.get())).map(|known| out.set(*known)).is_some()))
+    /// out = 1 where a and b are equal, or one is the maximum of elements of which the other is the largest.
+    fn equal(&self, py: Python<'_>, a: Residues, b: Residues, out: Residues) -> PyResult<()> {
+        let largest = |x: F61| self.known.of(x)?.below.as_ref()?.all.last().copied().map(F61::new);
+        pairs(py, [&a, &b, &out], |a, b| {
+            let equal = a == b || largest(a) == Some(b) || largest(b) == Some(a);
+            Ok(if equal { F61::ONE } else { F61::ZERO })
+        })
+    }
+    /// Learns that these are the squares of x.
+    fn learn_squares(&mut self, py: Python<'_>, x: Residues, is: Residues) -> PyResult<()> {
+        let (x, is) = (read(py, &x)?, read(py, &is)?);
+        same(&[x.len(), is.len()])?;
+        for (x, is) in x.iter().zip(is) {
+            self.known.entry(element(x.get())?).square = Some(element(is.get())?.canonical());
+        }
+        Ok(())
+    }
+    /// out = the step that each element is a product with, −1 where none is known.
+    fn steps(&self, py: Python<'_>, x: Residues, out: Residues) -> PyResult<()> {
+        each(py, &x, &out, |x| Ok(self.known.of(x).and_then(|of| of.step).map_or(F61::NEG_INF, F61::new)))
+    }
+    /// Returns what is known of elements, to carry it to another process.
+    fn facts(&self, py: Python<'_>, x: Residues) -> PyResult<Vec<Carried>> {
+        let of = |product: &Option<KnownProduct>| product.as_ref().map(|of| (of.exponent, of.powers.clone()));
+        let known = read(py, &x)?.iter().filter_map(|x| {
+            let x = element(x.get()).ok().filter(|x| !is_mark(*x))?;
+            let Fact { exponential, factor, square, step, below } = self.known.of(x)?;
+            let below = below.as_ref().map(|below| below.all.clone());
+            Some((x.canonical(), [of(exponential), of(factor)], [*square, *step], below))
+        });
+        Ok(known.collect())
+    }
+    /// Learns what another process knows.
+    fn learn(&mut self, facts: Vec<Carried>) {
+        for (x, products, [square, step], below) in facts {
+            let x = F61::new(x);
+            let of = |(exponent, powers)| KnownProduct { exponent, powers };
+            let [exponential, factor] = products.map(|product| product.map(of));
+            self.known.learn_exponential(x, exponential.unwrap_or_default());
+            if let Some(is) = factor {
+                self.known.learn_factor(x, is);
+            }
+            let known = self.known.entry(x);
+            (known.square, known.step) = (square.or(known.square), step.or(known.step));
+            known.below = below.map(|all| Arc::new(MaximumOf { all })).or(known.below.take());
+        }
+    }
+    /// Returns the number of sigmoids whose arguments have exponentials beside them: others are drawn numbers
+    /// of their own, and no quotients.
+    fn shared(&self) -> usize {
+        let [alone, in_sigmoids] = &self.exponents;
+        let is_shared =
+            |x: &&i64| alone.contains(x) || element(**x).is_ok_and(|x| alone.contains(&word(F61::ZERO - x)));
+        in_sigmoids.iter().filter(is_shared).count()
+    }
+    /// Returns the sum of the degrees of all elements that are inverted, each once.
+    fn inverted(&self) -> f64 {
+        self.arguments.get(&INVERSE).map_or(0.0, |(_, degrees)| *degrees)
     }
     /// Returns n·S, summed over all functions: n is the number of a function's arguments that differ, S the
     /// sum of their degrees.
     fn pairs(&self) -> f64 {
-        self.arguments.values().map(|(arguments, degrees)| arguments.len() as f64 * degrees).sum()
+        let functions = self.arguments.iter().filter(|(of, _)| **of != INVERSE);
+        functions
+            .map(|(_, counted)| counted)
+            .map(|(arguments, degrees)| arguments.len() as f64 * degrees)
+            .sum()
     }
 }
 
 impl Functions {
+    fn sum(&mut self, py: Python<'_>, [a, b, out]: [&Residues; 3], sign: i64) -> PyResult<()> {
+        pairs(py, [a, b, out], |a, b| match (is_mark(a), is_mark(b)) {
+            (false, false) => {
+                let sum = if sign < 0 { a - b } else { a + b };
+                self.learn_sum(a, b, sign, sum);
+                Ok(sum)
+            }
+            (true, true) if sign > 0 => Ok(if a == least() { b } else { a }),
+            (true, true) if (a, b) == (least(), least()) => Ok(F61::ZERO),
+            (true, _) if b != F61::NEG_INF => Ok(a),
+            (false, true) if sign > 0 => Ok(b),
+            _ => Err(broken("a mask's minus infinity is subtracted")),
+        })
+    }
+    /// Learns of a sum, or of a difference, what follows from what is known of its parts.
+    fn learn_sum(&mut self, a: F61, b: F61, sign: i64, sum: F61) {
+        let [of_a, of_b] = [a, b].map(|x| self.known.of(x));
+        if of_a.is_none() && of_b.is_none() {
+            return;
+        }
+        let exponential = |of: Option<&Fact>| of.and_then(|of| of.exponential.clone());
+        let exponentials = match (exponential(of_a), exponential(of_b)) {
+            (None, None) => None,
+            (a_is, b_is) => {
+                let b_is = b_is.unwrap_or_else(|| KnownProduct::exp(b));
+                Some(a_is.unwrap_or_else(|| KnownProduct::exp(a)).times(&b_is, sign))
+            }
+        };
+        let factor = match (self.known.factor(a), self.known.factor(b)) {
+            (Some(a), Some(b)) => Some(a.common(&b)),
+            (Some(is), None) if b == F61::ZERO => Some(is),
+            (None, Some(is)) if a == F61::ZERO => Some(is),
+            _ => None,
+        };
+        self.known.learn_exponential(sum, exponentials.unwrap_or_default());
+        if let Some(is) = factor {
+            self.known.learn_factor(sum, is);
+        }
+    }
+    /// a·b, and what is known of it.
+    fn product(&mut self, a: F61, b: F61) -> F61 {
+        let product = a * b;
+        let (Some(of_a), Some(_)) = (self.known.of(a), self.known.of(b)) else { return product };
+        if let Some(square) = of_a.square.filter(|_| a == b) {
+            return F61::new(square);
+        }
+        if let (Some(a), Some(b)) = (self.known.factor(a), self.known.factor(b)) {
+            self.known.learn_factor(product, a.times(&b, 1));
+        }
+        product
+    }
+    /// e^x, where nothing is known of x.
+    fn e(&self, x: F61) -> F61 {
+        if self.parity && is_upper(x) { F61::exp_sub(F61::ZERO, -x) } else { F61::exp_sub(x, F61::ZERO) }
+    }
+    fn value(&self, product: &KnownProduct) -> F61 {
+        let power = |(a, k): &(u64, i64)| {
+            let power = F61::new(*a).pow(k.unsigned_abs() as usize);
+            if *k < 0 { power.inv() } else { power }
+        };
+        product.powers.iter().fold(self.e(F61::new(product.exponent)), |all, of| all * power(of))
+    }
+    /// ln a, where nothing is known of a.
+    fn ln(&self, a: F61) -> F61 {
+        let inverse = a.inv();
+        if self.parity && inverse.canonical() < a.canonical() {
+            return -F61::lse(F61::ZERO, inverse);
+        }
+        F61::lse(F61::ZERO, a)
+    }
+    /// All factors of an element: those that are known, and what is left. 1 + e^x is e^x·(1 + e^−x), written
+    /// in one of these ways.
+    fn factored(&self, x: F61) -> KnownProduct {
+        let (mut all, mut rest) = (KnownProduct::default(), x);
+        for _ in 0..2 {
+            if let Some(known) = self.known.factor(rest) {
+                rest = rest * self.value(&known).inv();
+                all = all.times(&known, 1);
+            }
+        }
+        let of_two = self.known.factor(rest - F61::ONE).filter(|is| is.powers.is_empty());
+        if let Some(is) = of_two.filter(|is| is_upper(F61::new(is.exponent))) {
+            rest = rest * self.value(&is).inv();
+            all = all.times(&is, 1);
+        }
+        all.times(&KnownProduct::atom(rest), 1)
+    }
+    /// The maximum of several elements, by their words in order.
+    fn maximum(&mut self, all: Vec<u64>) -> F61 {
+        let hash = all.iter().fold(F61::ZERO, |sum, x| sum + F61::new(*x).hashed(tag("below")));
+        let maximum = hash.hashed(tag("maximum"));
+        let log = self.ln(maximum);
+        self.known.learn_exponential(log, KnownProduct::atom(maximum));
+        self.known.entry(log).below = Some(Arc::new(MaximumOf { all }));
+        log
+    }
     fn count(&mut self, py: Python<'_>, of: u64, x: &Residues, degree: f64) -> PyResult<()> {
         if degree < 0.0 {
             return Ok(());

@@ -122,6 +122,8 @@ class ParallelMlp(nn.Module):
 class ParallelVocabulary(nn.Module):
     """An embedding and a head split by the vocabulary, and Megatron's cross-entropy between ranks."""
 
+    shares_maxima = True
+
     def __init__(self, whole):
         super().__init__()
         self.embedding = nn.Parameter(mine(whole.embedding.weight))
@@ -133,7 +135,8 @@ class ParallelVocabulary(nn.Module):
         logits = F.linear(Copy.apply(x), self.head)
         with torch.no_grad():
             most = logits.detach().max(-1).values
-            dist.all_reduce(most, op=dist.ReduceOp.MAX)
+            if self.shares_maxima:
+                dist.all_reduce(most, op=dist.ReduceOp.MAX)
         logits = logits - most[:, None]
         total = Reduce.apply(logits.exp().sum(-1))
         return (total.log() - Reduce.apply(self.rows(logits, targets, along=1))).mean()

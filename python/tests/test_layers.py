@@ -41,6 +41,12 @@ def test_a_split_vocabulary(ranks):
     ids = torch.tensor([0, 5, 11, 6, 5]), torch.tensor([11, 4, 0, 7, 6])
     prove(megatron.Vocabulary, megatron.ParallelVocabulary, ranks, inputs=ids)
 
+    class NoMaximum(megatron.ParallelVocabulary):
+        shares_maxima = False
+
+    with pytest.raises(Different, match=r"(?s)the first tensor that differs, .*megatron.py"):
+        prove(megatron.Vocabulary, NoMaximum, ranks, inputs=ids)
+
 
 def test_gradients_of_inputs():
     proof = prove(Mlp, megatron.ParallelMlp, inputs=X.clone().requires_grad_())

@@ -28,14 +28,12 @@ def refused(compute, split=lambda whole: whole, **options):
     "compute, said",
     [
         (lambda y: y * y.sum().item(), "a value of the program decides what it does"),
-        (lambda y: y if y.sum() > 0 else -y, "values are compared"),
-        (lambda y: torch.where(y > 0, y, 0), "values are compared"),
+        (lambda y: y if y.sum() > 0 else -y, "a value of the program decides what it does"),
         (lambda y: y.int(), "floats become torch.int32"),
         (lambda y: y.round(), "values are rounded"),
         (lambda y: y + torch.rand_like(y), "random numbers are drawn"),
-        (lambda y: torch.maximum(y, y + 1), "the larger of two values is taken"),
-        (lambda y: y.clamp(max=y * 2), "values are clamped by those of a tensor"),
-        (lambda y: y.max(-1).values, "a maximum does more than shift an exponent"),
+        (lambda y: y.masked_fill(torch.eye(4, 8).bool(), -torch.inf) * -1, "multiplied by what may be 0 or negative"),
+        (lambda y: y - y.masked_fill(torch.eye(4, 8).bool(), -torch.inf), "minus infinity is subtracted"),
         (lambda y: y / 0, "a division by 0"),
         (lambda y: y * float("nan"), "the constant NaN has no place in the field"),
         (lambda y: torch.linalg.inv(y[:, :4]), "aten.linalg_inv_ex.default has no rule"),
@@ -164,19 +162,6 @@ def test_an_old_pytorch_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
     with pytest.raises(ImportError, match="wants PyTorch 2.10 or newer; this is 2.9.1"):
         exec(source, {"__name__": "equipart.torch"})
-
-
-def test_a_maximum_in_an_optimizers_step_is_seen():
-    def train(model, x):
-        loss = model(x).sum()
-        loss.backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= parameter.grad * parameter.max()
-        return loss.detach()
-
-    with pytest.raises(Refused, match="a maximum does more than shift an exponent"):
-        prove(Mlp, lambda whole: whole, inputs=X, loss=train)
 
 
 def test_what_is_assumed_is_said():

@@ -9,6 +9,7 @@ too. An operator with neither is refused by name.
 import threading
 from math import prod
 
+import numpy
 import torch
 from torch._decomp import decomposition_table
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -17,7 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from equipart import _field
 
 P = _field.P
-NEG_INF = -1  # no element: a mask's minus infinity, whose exponential is 0
+NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least finite number; e to each is 0
+FAR = "numbers of 2^60 and more, or of 2^-60 and less, are not taken for others (in the field 2^61 is 1)"
 aten = torch.ops.aten
 RULES = {}
 SEEN = threading.local()  # `run`: the run that this thread is a part of
@@ -80,7 +82,7 @@ class Degree:
 
     def cleared(self):
         """The degree without denominators. No more is inverted in an element than in the whole run."""
-        return self.total + self.power * min(self.inverted, run().inverted)
+        return self.total + self.power * min(self.inverted, run().functions.inverted())
 
 
 def run():
@@ -156,15 +158,20 @@ def wrap(residues, degree=None, dtype=torch.float32):
 
 
 def field(x):
-    """A number or a tensor of the program as a tensor of the field. A float is a fraction over a power of two."""
+    """A number or a tensor of the program as a tensor of the field. A float is the decimal, fraction or root that it was
+    written as, if that is short, else a fraction over a power of two."""
     if isinstance(x, FieldTensor):
         return x
+    single = isinstance(x, torch.Tensor) and x.dtype != torch.float64 or isinstance(x, numpy.float32)
     if not isinstance(x, torch.Tensor):
         x = torch.tensor(x, dtype=torch.int64 if isinstance(x, (bool, int)) else torch.float64)
     if x.is_floating_point():
         x = x.detach().to(torch.float64).contiguous()
         out = torch.empty(x.shape, dtype=torch.int64)
-        checked(_field.constants, x.reshape(-1).numpy(), flat(out))
+        far = (x.abs() >= 2**60) | (x.abs() <= 2**-60) & (x != 0)
+        if bool((far & (x > -1e30)).any()):
+            run().assumes(FAR)
+        checked(_field.constants, x.reshape(-1).numpy(), flat(out), single)
         return wrap(out)
     if x.is_complex():
         raise Refused(f"complex numbers are not proven{run().place()}")
@@ -172,6 +179,11 @@ def field(x):
     if x.numel() and not -P < int(x.min()) <= int(x.max()) < P:
         raise Refused(f"an integer overflows the field: it is 2^61 or more{run().place()}")
     return wrap(x % P)
+
+
+def positive(x):
+    """True for a number, or a tensor of numbers, above 0."""
+    return not isinstance(x, FieldTensor) and bool(x > 0 if not isinstance(x, torch.Tensor) else (x > 0).all())
 
 
 def flat(x):
@@ -198,23 +210,22 @@ def of(function, *operands):
 def add(x, y):
     """x + y."""
     x, y = field(x), field(y)
-    out = of(_field.add, x.residues, y.residues)
-    run().sum_known(x.residues, y.residues, out, inverted=False)
-    return wrap(out, x.degree.plus(y.degree))
+    return wrap(of(run().functions.add, x.residues, y.residues), x.degree.plus(y.degree))
 
 
 def sub(x, y):
     """x - y."""
     x, y = field(x), field(y)
-    out = of(_field.subtract, x.residues, y.residues)
-    run().sum_known(x.residues, y.residues, out, inverted=True)
-    return wrap(out, x.degree.plus(y.degree))
+    return wrap(of(run().functions.subtract, x.residues, y.residues), x.degree.plus(y.degree))
 
 
 def mul(x, y):
-    """x·y."""
+    """x·y. The square of a root is known."""
+    keeps = positive(x) or positive(y)
     x, y = field(x), field(y)
-    return wrap(of(_field.multiply, x.residues, y.residues), x.degree.times(y.degree))
+    known = []
+    out = of(lambda *words: known.append(run().functions.multiply(*words, keeps)), x.residues, y.residues)
+    return wrap(out, x.degree.times(y.degree).raised(Degree(run().roots if known[0] else 0.0)))
 
 
 def neg(x):
@@ -225,9 +236,8 @@ def neg(x):
 def inverse(x):
     """1/x."""
     x = field(x)
-    out = of(_field.inverse, x.residues)
     degree = x.degree.cleared()
-    run().inverted += x.numel() * degree
+    out = of(lambda x, out: run().functions.inverse(x, out, degree), x.residues)
     return wrap(out, Degree(1.0, 1.0, degree) if degree else Degree())
 
 
@@ -239,7 +249,7 @@ def total(x, dims=None, keep=False):
     rest = [d for d in range(x.dim()) if d not in dims]
     rows = x.residues.permute(rest + dims).contiguous()
     out = torch.empty([x.shape[d] for d in rest], dtype=torch.int64)
-    checked(_field.sums, flat(rows), flat(out), prod(x.shape[d] for d in dims))
+    checked(run().functions.sums, flat(rows), flat(out), prod(x.shape[d] for d in dims))
     terms = x.numel() // max(out.numel(), 1)
     if keep:
         out = out.view([1 if d in dims else n for d, n in enumerate(x.shape)])
@@ -266,19 +276,16 @@ def accumulate(to, at, x):
 def named(name, x):
     """A function of x by its name: a keyed hash of each element."""
     x = field(x)
-    degree = x.degree.cleared()
-    if run().steps:  # of an optimizer: each element is compared with its own, and enters no other
-        run().apart, degree = max(run().apart, degree), -1.0
+    degree = counted(x)
     return wrap(of(lambda x, out: run().functions.named(name, x, out, degree), x.residues), Degree(1.0))
 
 
-def squared(x):
-    """x². That of a root is known."""
-    x = field(x)
-    out = torch.empty(x.shape, dtype=torch.int64)
-    if x.numel() and run().functions.knows("square", flat(x.residues.contiguous()), flat(out)):
-        return wrap(out, x.degree.times(x.degree))
-    return mul(x, x)
+def counted(x):
+    """The degree of a function's arguments. An optimizer's step compares each element with its own only."""
+    degree = x.degree.cleared()
+    if run().steps:
+        run().apart = max(run().apart, degree)
+    return -1.0 if run().steps else degree
 
 
 def rsqrt(x):
@@ -290,26 +297,54 @@ def sqrt(x):
     """√x, the inverse of 1/√x; its square is x."""
     x = field(x)
     out = inverse(rsqrt(x))
-    run().functions.learns("square", flat(out.residues), flat(x.residues.contiguous()))
+    run().roots = max(run().roots, x.degree.cleared())
+    run().functions.learn_squares(flat(out.residues), flat(x.residues.contiguous()))
     return out
 
 
-def exp(x):
+def exp(x, in_sigmoid=False):
     """e^x; 0 for a mask's minus infinity."""
     x = field(x)
-    degree = x.degree.cleared()
-    known = []
-    out = of(lambda x, out: known.append(run().functions.exp(x, out, degree)), x.residues)
-    return wrap(out, Degree(1.0).raised(run().exponentials) if known[0] else Degree(1.0))
+    degree, most = x.degree.cleared(), []
+    out = of(lambda x, out: most.append(run().functions.exp(x, out, degree, in_sigmoid)), x.residues)
+    inside = most[0] * run().logarithms
+    return wrap(out, Degree(1.0 + inside, most[0], inside))
 
 
 def log(x):
-    """ln x, the inverse of exp."""
+    """ln x, the inverse of exp; minus infinity for 0."""
     x = field(x)
     degree = x.degree.cleared()
-    run().knows_exponentials = True
-    run().exponentials.grows(x.degree)
+    run().logarithms = max(run().logarithms, degree, 1.0)
     return wrap(of(lambda x, out: run().functions.log(x, out, degree), x.residues), Degree(1.0))
+
+
+def sigmoid(x):
+    """1/(1 + e^-x). As the exponential is drawn, so is this, unless the program has that, too."""
+    below = add(1, exp(neg(x), in_sigmoid=True))
+    out = of(lambda x, out: run().functions.inverse(x, out, -1.0), below.residues)
+    return wrap(out, below.degree if below.degree.power else Degree(1.0))
+
+
+def step(x):
+    """1 for a positive element, 0 for a negative one: a keyed function, with step(-x) = 1 - step(x)."""
+    return named("step", x)
+
+
+def relu(x):
+    """x·step(x); of a result of this, itself."""
+    x = field(x)
+    by = step(x)
+    return wrap(of(run().functions.relu, x.residues, by.residues), x.degree.times(by.degree).raised(x.degree))
+
+
+def maximum(x):
+    """The largest of each row [.., n]: the logarithm of a keyed hash of the set of its elements."""
+    x = field(x)
+    run().logarithms = max(run().logarithms, 1.0)
+    out = torch.empty(x.shape[:-1], dtype=torch.int64)
+    checked(run().functions.maxima, flat(x.residues.contiguous()), flat(out), x.shape[-1])
+    return wrap(out, x.degree.raised(Degree(1.0)))
 
 
 def bare(x):

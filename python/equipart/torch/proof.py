@@ -68,9 +68,7 @@ def prove(
     program = Program(unsplit, split, ranks, inputs, loss, outputs, optimizers)
     error, keys = 0.0, 0
     while error > log2_error:
-        proof, run, whole = program.proven(seed + keys, 0)
-        if run.maxima:
-            maxima_only_shift(program, seed + keys, run, whole)
+        proof, run, _ = program.proven(seed + keys)
         error, keys = error + math.log2(run.bound), keys + 1
         if run.bound > 2**-4:
             raise Refused("the program is too large for a bound on the probability of error; make it smaller")
@@ -91,14 +89,6 @@ class Results:
     sources: list  # the memories and elements of outputs, of gradients and of parameters that have changed, if watched
 
 
-def maxima_only_shift(program, seed, run, whole):
-    """Runs once more, with another number in place of maxima, which must change nothing."""
-    _, _, other = program.proven(seed, 1 + seed % (P - 1))
-    results = lambda of: tree_leaves((of.outputs, of.gradients, of.of_inputs, of.stepped))
-    if not all(torch.equal(x, y) for x, y in zip(results(whole), results(other), strict=True)):
-        raise Refused(f"a maximum does more than shift an exponent{run.maxima}")
-
-
 class Program:
     """Both programs, and what they are given."""
 
@@ -112,10 +102,10 @@ class Program:
         self.loss = loss or (lambda module, *inputs: module(*inputs))
         self.optimizers = dict(optimizers)
 
-    def ran(self, seed, shift, watched=False):
+    def ran(self, seed, watched=False):
         """Runs both. Returns the run, what the unsplit program and each rank of the split one have computed, and the notes
         of both, if they are watched."""
-        run = Run(seed % (1 << 64), shift)
+        run = Run(seed % (1 << 64))
         self.seed, self.run, self.shapes, self.notes = seed, run, {}, None
         results, notes = [], []
         for ranks, build in ((1, self.built), (self.ranks, self.divided)):
@@ -129,20 +119,21 @@ class Program:
                 [hook.remove() for hook in hooks]
         return run, *results, notes
 
-    def proven(self, seed, shift):
+    def proven(self, seed):
         """Runs both and compares. Returns the proof, its run, and what the unsplit program has computed."""
-        run, (whole,), parts, _ = self.ran(seed, shift)
+        run, (whole,), parts, _ = self.ran(seed)
         try:
             tensors = compared(whole, parts, self.outputs)
         except Different as error:
-            raise Different(f"{error}{self.located(seed, shift)}") from None
+            raise Different(f"{error}{self.located(seed)}") from None
         degree = max(results.degree for results in (whole, *parts))
+        degree += run.functions.shared()
         run.bound = (run.functions.pairs() + 2 * (degree + run.apart)) / P
         return Proof(tensors, self.ranks, run.operators, run.collectives, 1, 0.0, run.assumptions), run, whole
 
-    def located(self, seed, shift):
+    def located(self, seed):
         """Sentences about the first tensor that differs: both programs run once more, and are watched."""
-        run, (whole,), parts, notes = self.ran(seed, shift, watched=True)
+        run, (whole,), parts, notes = self.ran(seed, watched=True)
         try:
             check_outputs(whole, parts, self.outputs)
             sources = [x for part in parts for x in part.sources[2] or part.sources[1]]

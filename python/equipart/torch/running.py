@@ -7,7 +7,7 @@ import torch
 
 from equipart import _field
 
-from .field import SEEN, Degree, exp, flat, inverse, mul, wrap
+from .field import SEEN
 
 OURS = str(Path(__file__).parent)
 TORCH = str(Path(torch.__file__).parent)
@@ -16,10 +16,9 @@ TORCH = str(Path(torch.__file__).parent)
 class Run:
     """What the ranks of the unsplit and of the split program have in common under one key."""
 
-    def __init__(self, key, shift=0):
-        self.functions = _field.Functions(key, shift)
-        self.shift, self.maxima = shift, ""  # the number of maxima, and where the first is taken
-        self.inverted, self.exponentials, self.knows_exponentials = 0.0, Degree(), False
+    def __init__(self, key):
+        self.functions = _field.Functions(key)
+        self.logarithms, self.roots = 0.0, 0.0  # the largest degrees of what logarithms and roots are taken of
         self.operators, self.collectives, self.assumptions = set(), 0, set()
         self.steps = False  # while an optimizer steps
         self.apart = 0.0  # the largest degree of a function's argument there
@@ -44,24 +43,6 @@ class Run:
 
     def assumes(self, what):
         self.assumptions.add(what)
-
-    def sum_known(self, x, y, out, inverted):
-        """Learns the exponential of a sum or difference, if that of an operand is known."""
-        if not self.knows_exponentials or not out.numel() or getattr(SEEN, "learns", False):
-            return
-        SEEN.learns = True
-        try:
-            known = lambda words: (
-                words.numel() and self.functions.knows("exp", *[flat(words.reshape(-1)[:1].clone())] * 2)
-            )
-            if not (known(x) or known(y)):
-                return
-            x, y = (wrap(words.expand(out.shape), self.exponentials) for words in (x, y))
-            e = mul(exp(x), inverse(exp(y)) if inverted else exp(y))
-            self.functions.learns("exp", flat(out), flat(e.residues))
-            self.exponentials.grows(e.degree)
-        finally:
-            SEEN.learns = False
 
     def place(self):
         """Where the program is, to end a sentence with."""

@@ -1,8 +1,10 @@
 """Sums, products and quotients."""
 
+import math
+
 import torch
 
-from ..field import Refused, add, aten, field, inverse, matmul, mul, neg, rule, run, squared, sqrt, sub, total, wrap
+from ..field import FieldTensor, Refused, add, aten, field, inverse, matmul, mul, neg, rsqrt, rule, run, sqrt, sub, total, wrap
 
 
 def scaled(x, kwargs, name="alpha"):
@@ -27,7 +29,7 @@ def _(func, args, kwargs):
 
 @rule("mul")
 def _(func, args, kwargs):
-    return squared(args[0]) if args[0] is args[1] else mul(*args)
+    return mul(*args)
 
 
 @rule("div", "true_divide")
@@ -49,7 +51,7 @@ def _(func, args, kwargs):
 
 @rule("square")
 def _(func, args, kwargs):
-    return squared(args[0])
+    return mul(args[0], args[0])
 
 
 @rule("pow")
@@ -57,20 +59,20 @@ def _(func, args, kwargs):
     x, power = args
     if isinstance(power, torch.Tensor) or isinstance(x, (int, float)):
         raise Refused(f"a power by a tensor{run().place()}")
-    if power < 0:
-        return inverse(powered(x, -power))
-    return powered(x, power)
+    whole = int(abs(power))
+    if abs(power) - whole not in (0, 0.5):
+        raise Refused(f"the power {power}{run().place()}")
+    if whole == abs(power):
+        return powered(x if power >= 0 else inverse(x), whole)
+    return mul(powered(x, whole), sqrt(x)) if power > 0 else powered(rsqrt(x), 2 * whole + 1)
 
 
 def powered(x, power):
-    """x to a power of wholes and a half."""
-    whole, half = int(power), power - int(power)
-    if half not in (0, 0.5):
-        raise Refused(f"the power {power}{run().place()}")
-    out = squared(x) if whole > 1 else x if whole else wrap(torch.ones(x.shape, dtype=torch.int64))
-    for _ in range(whole - 2):
+    """x to a whole power."""
+    out = x if power else wrap(torch.ones(x.shape, dtype=torch.int64))
+    for _ in range(power - 1):
         out = mul(out, x)
-    return mul(out, sqrt(x)) if half else out
+    return out
 
 
 @rule("sum")
@@ -100,8 +102,9 @@ def _(func, args, kwargs):
     mean = total(args[0], dims, True)
     count = args[0].numel() // mean.numel()
     mean = mul(mean, inverse(count))
+    centred = sub(args[0], mean)
     var = mul(
-        total(squared(sub(args[0], mean)), dims, True), inverse(count - (1 if correction is None else correction))
+        total(mul(centred, centred), dims, True), inverse(count - (1 if correction is None else correction))
     )
     if not named.get("keepdim", False):
         shape = total(args[0], dims, False).shape
@@ -112,10 +115,14 @@ def _(func, args, kwargs):
 @rule("linalg_vector_norm")
 def _(func, args, kwargs):
     x, order = args[0], args[1] if len(args) > 1 else 2
+    dims, keep = reduced(args[1:], kwargs)
+    if order == 1:
+        return total(torch.abs(x), dims, keep)
+    if order == math.inf:
+        return torch.abs(x).amax(dims or (), keep)
     if order != 2:
         raise Refused(f"a norm of order {order}{run().place()}")
-    dims, keep = reduced(args[1:], kwargs)
-    return sqrt(total(squared(x), dims, keep))
+    return sqrt(total(mul(x, x), dims, keep))
 
 
 @rule("mm")

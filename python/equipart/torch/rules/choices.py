@@ -1,46 +1,94 @@
-"""Maxima and choices. A maximum may only shift exponents, where it cancels: it is one number, and the run is made with two
-such numbers. A choice, such as a router's, takes the order of canonical integers; ranks with equal values choose alike."""
+"""Maxima, comparisons and choices.
+
+A comparison of values is a step of their difference: an element where floats have true or false, with which masks compute as
+with a bit. A choice, such as a router's, takes the order of canonical integers; ranks with equal values choose alike."""
 
 import torch
 
-from ..field import NEG_INF, FieldTensor, Refused, rule, run, wrap
+from ..field import add, field, mul, neg, of, rule, run, step, sub, wrap
+from .functions import largest
 
-FINITE = "no value that the program tests for it is infinite or not a number"
-
-
-def shift(shape):
-    """Maxima, of this shape."""
-    run().maxima = run().maxima or run().place() or " "
-    return wrap(torch.full(tuple(shape), run().shift, dtype=torch.int64))
+FINITE = "no value that the program tests for it is infinite or not a number, but for those of masks"
+UNEQUAL = "values that are compared are equal only where they are the same by computation"
 
 
-@rule("amax", "max")
+@rule("amax", "amin")
 def _(func, args, kwargs):
-    x = args[0].residues
+    dims, keep = reduced(args, kwargs)
+    return largest(args[0], dims, keep) if "amax" in str(func) else neg(largest(neg(args[0]), dims, keep))
+
+
+def reduced(args, kwargs):
+    dims = args[1] if len(args) > 1 else kwargs.get("dim")
+    return [dims] if isinstance(dims, int) else dims, args[2] if len(args) > 2 else kwargs.get("keepdim", False)
+
+
+@rule("max", "min")
+def _(func, args, kwargs):
     if len(args) > 1 and isinstance(args[1], torch.Tensor):
-        return larger(*args)
-    out = func(x, *args[1:], **kwargs)
-    if isinstance(out, torch.Tensor):
-        return shift(out.shape)
-    return shift(out[0].shape), out[1]
+        return larger(func, *args)
+    dims, keep = reduced(args, kwargs)
+    x, smallest = args[0], func.overloadpacket.__name__ == "min"
+    out = neg(largest(neg(x), dims, keep)) if smallest else largest(x, dims, keep)
+    return out if dims is None else (out, (torch.argmin if smallest else torch.argmax)(x.residues, dims[0], keep))
 
 
 @rule("maximum", "minimum")
 def _(func, args, kwargs):
-    return larger(*args)
+    return larger(func, *args)
 
 
-def larger(x, y):
-    """The larger of maxima."""
-    maxima = lambda x: (
-        isinstance(x, FieldTensor) and bool(((x.residues == run().shift) | (x.residues == NEG_INF)).all())
-    )
-    if not (maxima(x) and maxima(y)):
-        raise Refused(f"the larger of two values is taken{run().place()}")
-    return wrap(torch.full(torch.broadcast_shapes(x.shape, y.shape), run().shift, dtype=torch.int64))
+def larger(func, x, y):
+    """The larger, or the smaller, of two tensors: the maximum of both."""
+    sign = neg if func.overloadpacket.__name__.startswith("min") else field
+    both = torch.stack([y.residues for y in torch.broadcast_tensors(sign(x), sign(y))], -1)
+    return sign(largest(wrap(both, field(x).degree.raised(field(y).degree)), [-1], False))
 
 
-@rule("argmax", "argsort")
+def mask(x):
+    """A tensor of bits, as steps."""
+    return wrap(x.residues, x.degree, torch.bool)
+
+
+@rule("gt", "ge")
+def _(func, args, kwargs):
+    return mask(step(sub(args[0], args[1])))
+
+
+@rule("lt", "le")
+def _(func, args, kwargs):
+    return mask(step(sub(args[1], args[0])))
+
+
+@rule("eq", "ne", "isclose")
+def _(func, args, kwargs):
+    """True where both are the same, or one is a maximum and the other the largest of what it is over."""
+    run().assumes(UNEQUAL)
+    same = of(run().functions.equal, field(args[0]).residues, field(args[1]).residues) != 0
+    return ~same if func.overloadpacket.__name__ == "ne" else same
+
+
+@rule("logical_not", "bitwise_not")
+def _(func, args, kwargs):
+    return mask(sub(1, args[0]))
+
+
+@rule("logical_and", "bitwise_and")
+def _(func, args, kwargs):
+    return mask(mul(*args[:2]))
+
+
+@rule("logical_or", "bitwise_or")
+def _(func, args, kwargs):
+    return mask(sub(add(*args[:2]), mul(*args[:2])))
+
+
+@rule("logical_xor", "bitwise_xor")
+def _(func, args, kwargs):
+    return mask(sub(add(*args[:2]), mul(2, mul(*args[:2]))))
+
+
+@rule("argmax", "argmin", "argsort")
 def _(func, args, kwargs):
     return func(args[0].residues, *args[1:], **kwargs)
 
@@ -51,10 +99,22 @@ def _(func, args, kwargs):
     return wrap(values, args[0].degree.raised()), at
 
 
-@rule("isnan", "isinf", "isneginf", "isposinf")
+@rule("isnan", "isposinf")
 def _(func, args, kwargs):
     run().assumes(FINITE)
     return torch.zeros(args[0].shape, dtype=torch.bool)
+
+
+@rule("isinf", "isneginf")
+def _(func, args, kwargs):
+    run().assumes(FINITE)
+    return args[0].residues == -1
+
+
+@rule("isfinite")
+def _(func, args, kwargs):
+    run().assumes(FINITE)
+    return args[0].residues != -1
 
 
 @rule("is_same_size")

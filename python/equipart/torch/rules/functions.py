@@ -2,55 +2,113 @@
 
 import torch
 
-from ..field import Refused, add, exp, flat, inverse, log, mul, named, rsqrt, rule, run, sqrt, sub, total, wrap
+from ..field import (
+    LEAST, Degree, add, exp, field, flat, inverse, log, maximum, mul, named, neg, relu, rsqrt, rule, run, sigmoid, sqrt,
+    step, sub, total, wrap,
+)  # fmt: skip
+
+UNARY = {
+    "exp": exp,
+    "log": log,
+    "sqrt": sqrt,
+    "rsqrt": rsqrt,
+    "sigmoid": sigmoid,
+    "relu": relu,
+    "expm1": lambda x: sub(exp(x), 1),
+    "log1p": lambda x: log(add(1, x)),
+    "tanh": lambda x: sub(mul(sigmoid(mul(x, 2)), 2), 1),
+    "silu": lambda x: mul(x, sigmoid(x)),
+    "log_sigmoid": lambda x: neg(softplus(neg(x))),
+    "erf": lambda x: sub(mul(named("normal_cdf", mul(x, 2**0.5)), 2), 1),
+    "sin": lambda x: named("sin", x),
+    "cos": lambda x: named("cos", x),
+    "sign": lambda x: sub(mul(step(x), 2), 1),
+    "sgn": lambda x: sub(mul(step(x), 2), 1),
+    "abs": lambda x: mul(x, sub(mul(step(x), 2), 1)),
+}
 
 
-@rule("exp")
+def softplus(x):
+    """ln(1 + e^x)."""
+    return log(add(1, exp(x)))
+
+
+def unary(name, function):
+    rule(name)(lambda func, args, kwargs: function(args[0]))
+
+
+for name, function in UNARY.items():
+    unary(name, function)
+
+
+@rule("log_sigmoid_forward")
 def _(func, args, kwargs):
-    return exp(args[0])
+    return UNARY["log_sigmoid"](args[0]), wrap(torch.zeros(0, dtype=torch.int64))
 
 
-@rule("log")
+@rule("log_sigmoid_backward")
 def _(func, args, kwargs):
-    return log(args[0])
+    return mul(args[0], sigmoid(neg(args[1])))
 
 
-@rule("sqrt")
+@rule("softplus")
 def _(func, args, kwargs):
-    return sqrt(args[0])
+    """ln(1 + e^(βx))/β. Above the threshold PyTorch returns x, which is as good as that."""
+    x, beta = args[0], args[1] if len(args) > 1 else kwargs.get("beta", 1)
+    return mul(softplus(mul(x, beta)), inverse(beta))
 
 
-@rule("rsqrt")
+@rule("softplus_backward")
 def _(func, args, kwargs):
-    return rsqrt(args[0])
+    gradient, x, beta = args[:3]
+    return mul(gradient, sigmoid(mul(x, beta)))
 
 
-@rule("sigmoid")
+@rule("logaddexp")
 def _(func, args, kwargs):
-    return named("sigmoid", args[0])
-
-
-@rule("tanh")
-def _(func, args, kwargs):
-    return sub(mul(named("sigmoid", mul(args[0], 2)), 2), 1)
-
-
-@rule("erf", "sin", "cos", "sign", "abs", "log1p", "expm1")
-def _(func, args, kwargs):
-    return named(func.overloadpacket.__name__, args[0])
+    return log(add(exp(args[0]), exp(args[1])))
 
 
 @rule("clamp", "clamp_min", "clamp_max")
 def _(func, args, kwargs):
-    bounds = {**dict(zip(("min", "max") if "max" not in str(func) else ("max",), args[1:])), **kwargs}
-    if any(isinstance(bound, torch.Tensor) for bound in bounds.values()):
-        raise Refused(f"values are clamped by those of a tensor{run().place()}")
-    return named(f"clamp {sorted(bounds.items())}", args[0])
+    least, most = bounds(func, args, kwargs)
+    x = args[0]
+    x = x if least is None else at_least(x, least)
+    return x if most is None else neg(at_least(neg(x), neg(most)))
 
 
-@rule("silu")
+def bounds(func, args, kwargs):
+    """The smallest and the largest value of a clamp."""
+    names = {"clamp_min": ("min",), "clamp_max": ("max",)}.get(func.overloadpacket.__name__, ("min", "max"))
+    given = dict(zip(names, args[1:])) | kwargs
+    return given.get("min"), given.get("max")
+
+
+def at_least(x, least):
+    """The larger of x and a bound, which is as good as none where it is infinite."""
+    return x if isinstance(least, float) and least < -1e30 else add(least, relu(sub(x, least)))
+
+
+@rule("threshold_backward")
 def _(func, args, kwargs):
-    return mul(args[0], named("sigmoid", args[0]))
+    gradient, x, threshold = args
+    x = sub(x, threshold)
+    known = torch.empty(x.shape, dtype=torch.int64)
+    steps = of_known_steps(x, known)
+    return mul(gradient, steps)
+
+
+def of_known_steps(x, known):
+    """The step of x, and of a result of `relu` that of what it was given."""
+    run().functions.steps(flat(x.residues.contiguous()), flat(known))
+    fresh = step(x)
+    return wrap(torch.where(known == -1, fresh.residues, known), Degree(1.0))
+
+
+@rule("leaky_relu")
+def _(func, args, kwargs):
+    slope = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
+    return add(mul(args[0], slope), mul(relu(args[0]), sub(1, slope)))
 
 
 @rule("gelu")
@@ -58,7 +116,7 @@ def _(func, args, kwargs):
     x = args[0]
     if kwargs.get("approximate", "none") == "none":
         return mul(x, named("normal_cdf", x))
-    return mul(x, named("sigmoid", inner(x)))
+    return mul(x, sigmoid(inner(x)))
 
 
 @rule("gelu_backward")
@@ -66,7 +124,7 @@ def _(func, args, kwargs):
     gradient, x = args
     if kwargs.get("approximate", "none") == "none":
         return mul(gradient, add(named("normal_cdf", x), mul(x, named("normal_pdf", x))))
-    gate, (a, b) = named("sigmoid", inner(x)), GELU
+    gate, (a, b) = sigmoid(inner(x)), GELU
     slope = mul(add(mul(mul(mul(x, x), 3), b), 1), a)
     return mul(gradient, add(gate, mul(mul(x, slope), mul(gate, sub(1, gate)))))
 
@@ -79,21 +137,26 @@ def inner(x):
     return mul(add(x, mul(mul(mul(x, x), x), GELU[1])), GELU[0])
 
 
-@rule("relu")
-def _(func, args, kwargs):
-    step = named("step", args[0])
-    out = mul(args[0], step)
-    run().functions.learns("its step", flat(out.residues), flat(step.residues))
-    return out
+def largest(x, dims, keep):
+    """The maxima of x over these dimensions, or over all."""
+    x = field(x)
+    dims = [d % max(x.dim(), 1) for d in (dims or range(x.dim()))]
+    rest = [d for d in range(x.dim()) if d not in dims]
+    rows = x.residues.permute(rest + dims).reshape(*(x.shape[d] for d in rest), -1)
+    out = maximum(wrap(rows, x.degree))
+    return wrap(out.residues.view([1 if d in dims else n for d, n in enumerate(x.shape)]), out.degree) if keep else out
 
 
-@rule("threshold_backward")
-def _(func, args, kwargs):
-    gradient, result = args[:2]
-    step = wrap(result.residues.contiguous().clone(), result.degree.raised())
-    if not run().functions.knows("its step", flat(result.residues.contiguous()), flat(step.residues)):
-        step = named("step", result)
-    return mul(gradient, step)
+def softened(x, dim):
+    """The exponentials of x along a dimension. Where a row may be masked wholly by a finite number, x less its maximum."""
+    x = field(x)
+    return exp(sub(x, largest(x, [dim], True)) if bool((x.residues == LEAST).any()) else x)
+
+
+def softmax(x, dim):
+    """e^x over its sum along a dimension."""
+    e = softened(x, dim)
+    return mul(e, inverse(total(e, [dim], True)))
 
 
 @rule("_softmax", "_safe_softmax")
@@ -103,18 +166,10 @@ def _(func, args, kwargs):
 
 @rule("_log_softmax")
 def _(func, args, kwargs):
-    x = sub(args[0], run().shift)
-    return sub(x, log(total(exp(x), [args[1]], True)))
+    return sub(args[0], log(total(exp(args[0]), [args[1]], True)))
 
 
 @rule("logsumexp")
 def _(func, args, kwargs):
     dims, keep = args[1], args[2] if len(args) > 2 else kwargs.get("keepdim", False)
-    dims = [dims] if isinstance(dims, int) else list(dims)
-    return add(log(total(exp(sub(args[0], run().shift)), dims, keep)), run().shift)
-
-
-def softmax(x, dim):
-    """e^x over its sum along a dimension. As where it is written out, a maximum shifts the exponents."""
-    e = exp(sub(x, run().shift))
-    return mul(e, inverse(total(e, [dim], True)))
+    return log(total(exp(args[0]), [dims] if isinstance(dims, int) else list(dims), keep))

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..field import FieldTensor, P, Refused, accumulate, aten, field, moved, named, put, rule, run, wrap
+from ..field import FieldTensor, P, Refused, accumulate, add, aten, field, moved, mul, named, put, rule, run, sub, wrap
 
 rule(
     *"""_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
@@ -16,7 +16,7 @@ take_along_dim diagonal_backward""".split()
 @rule("_to_copy", "to", "view_as")
 def _(func, args, kwargs):
     dtype = kwargs.get("dtype") or args[0].dtype
-    if not dtype.is_floating_point:
+    if not dtype.is_floating_point and args[0].dtype != torch.bool:
         raise Refused(f"floats become {dtype}{run().place()}")
     return wrap(args[0].residues.clone(), args[0].degree.raised(), dtype)
 
@@ -56,9 +56,9 @@ def _(func, args, kwargs):
 
 
 def where(mask, x, y):
-    if isinstance(mask, FieldTensor):
-        raise Refused(f"a mask is computed from values{run().place()}")
     x, y = field(x), field(y)
+    if isinstance(mask, FieldTensor):
+        return add(y, mul(mask, sub(x, y)))
     return wrap(torch.where(mask, x.residues, y.residues), x.degree.raised(y.degree))
 
 
