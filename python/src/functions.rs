@@ -181,11 +181,10 @@ impl Functions {
         self.count(py, tag("exp"), &x, degree)?;
         let _key = self.key.enter();
         each(py, &x, &out, |x| {
-            if is_mark(x) {
-                return Err(broken("a function of a mask's minus infinity"));
-            }
-            if x == F61::ZERO {
-                return Ok(F61::NEG_INF);
+            match x {
+                F61::ZERO => return Ok(F61::NEG_INF),
+                x if is_mark(x) => return Err(broken("a function of a mask's minus infinity")),
+                _ => {}
             }
             let factors = self.factored(x);
             let powers = factors.powers.iter().map(|(a, k)| F61::from_f64(*k as f64) * self.ln(F61::new(*a)));
