@@ -5,9 +5,9 @@
 //! inverses is known, too, so the logarithm of a product of these is the sum of logarithms. A maximum is the
 //! logarithm of a keyed hash of the set of elements that it is over.
 use crate::buffers::{Residues, broken, each, element, is_mark, least, pairs, read, same, word, write};
+use crate::counts::{ArgumentCounts, EXPONENTS, INVERSE};
 use crate::known::{Fact, KnownElements, KnownProduct, MaximumOf};
 use pyo3::prelude::*;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tensor::{F61, Key, Scalar, mix};
 
@@ -17,16 +17,12 @@ pub(crate) struct Functions {
     key: Key,
     parity: bool,
     known: KnownElements,
-    arguments: HashMap<u64, (HashSet<i64>, f64)>, // of each function, and the sum of their degrees
-    exponents: [HashSet<i64>; 2],                 // of exponentials by themselves, and of those in sigmoids
+    arguments: ArgumentCounts,
 }
 
 /// Knowledge of an element, as Python carries it to another process: its word, its exponential and a
 /// factor (exponent, powers), its square, its step, and what it is the maximum of.
 type Carried = (u64, [Option<(u64, Vec<(u64, i64)>)>; 2], [Option<u64>; 2], Option<Vec<u64>>);
-
-/// The number of inverses, which are no function that hashes.
-const INVERSE: u64 = 0;
 
 /// The number of a name, in place of a tag of the field's own functions.
 fn tag(name: &str) -> u64 {
@@ -44,8 +40,7 @@ impl Functions {
     #[new]
     #[pyo3(signature = (key, parity=true))]
     fn new(key: u64, parity: bool) -> Self {
-        let (known, arguments, exponents) = Default::default();
-        Self { key: Key(key), parity, known, arguments, exponents }
+        Self { key: Key(key), parity, known: KnownElements::default(), arguments: ArgumentCounts::default() }
     }
     /// out = a + b; a mask's minus infinity stays.
     fn add(&mut self, py: Python<'_>, a: Residues, b: Residues, out: Residues) -> PyResult<()> {
@@ -82,7 +77,7 @@ impl Functions {
     }
     /// out = 1/x. The elements have at most this degree.
     fn inverse(&mut self, py: Python<'_>, x: Residues, out: Residues, degree: f64) -> PyResult<()> {
-        self.count(py, INVERSE, &x, degree)?;
+        self.arguments.add(py, INVERSE, &x, degree)?;
         let _key = self.key.enter();
         each(py, &x, &out, |x| match x {
             F61::ZERO => Err(broken("a division by 0")),
@@ -120,7 +115,7 @@ impl Functions {
     /// out = a function of x by its name: a keyed hash. The arguments have at most this
     /// degree; they are not counted if it is negative.
     fn named(&mut self, py: Python<'_>, name: &str, x: Residues, out: Residues, degree: f64) -> PyResult<()> {
-        self.count(py, tag(name), &x, degree)?;
+        self.arguments.add(py, tag(name), &x, degree)?;
         let _key = self.key.enter();
         let of = |x: F61| match name {
             "sigmoid" => x.sigmoid(),
@@ -159,9 +154,8 @@ impl Functions {
         degree: f64,
         in_sigmoid: bool,
     ) -> PyResult<i64> {
-        self.count(py, tag("exp"), &x, degree)?;
-        self.exponents[usize::from(in_sigmoid)]
-            .extend(read(py, &x)?.iter().map(pyo3::buffer::ReadOnlyCell::get));
+        self.arguments.add(py, tag("exp"), &x, degree)?;
+        self.arguments.add(py, EXPONENTS[usize::from(in_sigmoid)], &x, 0.0)?;
         let _key = self.key.enter();
         let mut most = 0;
         each(py, &x, &out, |x| {
@@ -178,7 +172,7 @@ impl Functions {
     }
     /// out = ln x, minus infinity for 0. The exponentials of the results are known.
     fn log(&mut self, py: Python<'_>, x: Residues, out: Residues, degree: f64) -> PyResult<()> {
-        self.count(py, tag("exp"), &x, degree)?;
+        self.arguments.add(py, tag("exp"), &x, degree)?;
         let _key = self.key.enter();
         each(py, &x, &out, |x| {
             match x {
@@ -270,23 +264,24 @@ impl Functions {
     /// Returns the number of sigmoids whose arguments have exponentials beside them: others are drawn numbers
     /// of their own, and no quotients.
     fn shared(&self) -> usize {
-        let [alone, in_sigmoids] = &self.exponents;
-        let is_shared =
-            |x: &&i64| alone.contains(x) || element(**x).is_ok_and(|x| alone.contains(&word(F61::ZERO - x)));
-        in_sigmoids.iter().filter(is_shared).count()
+        self.arguments.shared()
     }
     /// Returns the sum of the degrees of all elements that are inverted, each once.
     fn inverted(&self) -> f64 {
-        self.arguments.get(&INVERSE).map_or(0.0, |(_, degrees)| *degrees)
+        self.arguments.inverted()
     }
     /// Returns n·S, summed over all functions: n is the number of a function's arguments that differ, S the
     /// sum of their degrees.
     fn pairs(&self) -> f64 {
-        let functions = self.arguments.iter().filter(|(of, _)| **of != INVERSE);
-        functions
-            .map(|(_, counted)| counted)
-            .map(|(arguments, degrees)| arguments.len() as f64 * degrees)
-            .sum()
+        self.arguments.pairs()
+    }
+    /// Returns the arguments of all functions, with their degrees, to carry them to another process.
+    fn counted(&self) -> Vec<(u64, Vec<(i64, f64)>)> {
+        self.arguments.carried()
+    }
+    /// Counts the arguments of another process, too.
+    fn add_counted(&mut self, counted: Vec<(u64, Vec<(i64, f64)>)>) {
+        self.arguments.extend(counted);
     }
 }
 
@@ -386,15 +381,5 @@ impl Functions {
         self.known.learn_exponential(log, KnownProduct::atom(maximum));
         self.known.entry(log).below = Some(Arc::new(MaximumOf { all }));
         log
-    }
-    fn count(&mut self, py: Python<'_>, of: u64, x: &Residues, degree: f64) -> PyResult<()> {
-        if degree < 0.0 {
-            return Ok(());
-        }
-        let (arguments, degrees) = self.arguments.entry(of).or_default();
-        for x in read(py, x)? {
-            *degrees += if arguments.insert(x.get()) { degree } else { 0.0 };
-        }
-        Ok(())
     }
 }

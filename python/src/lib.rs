@@ -5,6 +5,7 @@
 //! crates `tensor` and `kernels`.
 mod buffers;
 mod constants;
+mod counts;
 mod functions;
 mod known;
 mod products;

@@ -6,8 +6,8 @@ equal for equal arguments. An operator needs a rule (`equipart/torch/rules/`); t
 too. An operator with neither is refused by name.
 """
 
-import threading
 from math import prod
+from types import SimpleNamespace
 
 import numpy
 import torch
@@ -22,7 +22,7 @@ NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least f
 FAR = "numbers of 2^60 and more, or of 2^-60 and less, are not taken for others (in the field 2^61 is 1)"
 aten = torch.ops.aten
 RULES = {}
-SEEN = threading.local()  # `run`: the run that this thread is a part of
+SEEN = SimpleNamespace(run=None, computes=False)  # the run that this process is a part of
 
 
 class Refused(Exception):
@@ -59,9 +59,12 @@ class Degree:
     def __init__(self, total=0.0, power=0.0, inverted=0.0):
         self.total, self.power, self.inverted = total, power, inverted
 
+    def sides(self):
+        return self.total, self.power, self.inverted
+
     def raised(self, *others):
         """The bound of an element that is one of these tensors'."""
-        out = Degree(self.total, self.power, self.inverted)
+        out = Degree(*self.sides())
         for other in others:
             out.grows(other)
         return out
@@ -82,15 +85,14 @@ class Degree:
 
     def cleared(self):
         """The degree without denominators. No more is inverted in an element than in the whole run."""
-        return self.total + self.power * min(self.inverted, run().functions.inverted())
+        return self.total + self.power * min(self.inverted, run().inverted())
 
 
 def run():
-    """The run that this thread is a part of."""
-    found = getattr(SEEN, "run", None)
-    if found is None:
+    """The run that this process is a part of."""
+    if SEEN.run is None:
         raise Refused("a tensor of the field is used after its proof has ended")
-    return found
+    return SEEN.run
 
 
 def rule(*names):

@@ -5,7 +5,6 @@ the sum over ranks is right. From a wrong result the search goes to the operator
 that wrote its wrong operands, until all operands of an operator are right or partial.
 """
 
-import threading
 from dataclasses import dataclass
 
 import torch
@@ -26,9 +25,9 @@ class Note:
     module: str
     line: str
     backward: bool
-    operands: list  # the memories read, each with its elements
+    operands: list  # the memories read, each with the number of operators before, and its elements
     result: torch.Tensor
-    memory: int
+    memory: tuple
     collectives: tuple  # how many came before on this rank, and the last
 
     def __str__(self):
@@ -38,53 +37,50 @@ class Note:
 
 
 class Notes:
-    """Takes note of all operators of a run, of all its ranks. `values` takes all elements that are computed, also within
-    operators, where they are asked for: those of the unsplit program."""
+    """Takes note of all operators of a rank's run. `values`, of the unsplit program, takes all elements that are computed,
+    also within operators."""
 
-    def __init__(self, run, values=None):
-        self.run, self.here, self.values = run, threading.local(), values
-        self.every, self.kept = [], []
-        self.ranks, self.counts, self.collectives, self.groups = 1, {}, {}, set()
+    def __init__(self, run, rank, ranks, module):
+        self.run, self.rank, self.ranks, self.values = run, rank, ranks, [] if ranks == 1 else None
+        self.every, self.kept, self.stack, self.forward, self.received = [], [], [], {}, {}
+        self.collectives, self.groups = (0, ""), {tuple(range(ranks))} if ranks > 1 else set()
+        self.names = {id(part): name for name, part in module.named_modules()}
+        hooks = torch.nn.modules.module
+        hooks.register_module_forward_pre_hook(self.enters)
+        hooks.register_module_forward_hook(self.leaves, always_call=True)
         run.notes = self
 
-    def begins(self, rank, ranks, module):
-        """Begins a rank's notes. Its modules' names are known from here on."""
-        self.here.rank, self.here.stack, self.here.forward = rank, [], {}
-        self.here.names = {id(part): name for name, part in module.named_modules()}
-        self.ranks, self.counts[rank], self.collectives[rank] = ranks, 0, (0, "")
-        self.groups |= {tuple(range(ranks))} if ranks > 1 else set()
-
     def ends(self):
-        """Ends a rank's notes: what follows compares its results."""
-        del self.here.rank
+        """Ends the notes: what follows compares results."""
+        self.run.notes = None
+
+    def __getstate__(self):
+        values = None if self.values is None else torch.cat([x.reshape(-1) for x in self.values]).unique()
+        return dict(every=self.every, received=self.received, ranks=self.ranks, groups=self.groups, values=values)
 
     def enters(self, module, _):
-        if hasattr(self.here, "stack"):
-            self.here.stack.append(self.here.names.get(id(module), type(module).__name__))
+        self.stack.append(self.names.get(id(module), type(module).__name__))
 
     def leaves(self, module, *_):
-        if getattr(self.here, "stack", None):
-            self.here.stack.pop()
-
-    def watching(self):
-        """The hooks by which modules are known; each has `remove`."""
-        hooks = torch.nn.modules.module
-        return [
-            hooks.register_module_forward_pre_hook(self.enters),
-            hooks.register_module_forward_hook(self.leaves, always_call=True),
-        ]
+        self.stack.pop()
 
     def meets(self, what, group):
         """Takes note of a collective."""
-        if hasattr(self.here, "rank"):
-            self.groups.add(group)
-            count, _ = self.collectives[self.here.rank]
-            call = f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}"
-            self.collectives[self.here.rank] = count + 1, call
+        self.groups.add(group)
+        call = f"{what} among ranks {', '.join(map(str, group))}{self.run.place()}"
+        self.collectives = self.collectives[0] + 1, call
+
+    def written(self, x):
+        """The memory of a tensor on this rank, and how many operators have run."""
+        return (self.rank, x.untyped_storage().data_ptr()), len(self.every)
+
+    def receives(self, x, written):
+        """Takes note of a tensor that another rank has written."""
+        self.kept.append(x)
+        self.received[self.written(x)[0]] = written
 
     def __call__(self, func, args, out):
-        here = self.here
-        if not hasattr(here, "rank") or func.is_view:
+        if func.is_view:
             return
         operands = [x for x in tree_leaves(args) if isinstance(x, FieldTensor)]
         results = [x for x in tree_leaves(out) if isinstance(x, FieldTensor)]
@@ -92,20 +88,19 @@ class Notes:
             results = [x for x in results if all(x is not operand for operand in operands)]
         module, place, backward = self.place()
         for x in results:
-            self.counts[here.rank] += 1
             self.kept.append(x.residues)  # its memory is not used again
             self.every.append(
                 Note(
-                    here.rank,
-                    self.counts[here.rank],
+                    self.rank,
+                    len(self.every) + 1,
                     func.overloadpacket.__name__,
                     module,
                     place,
                     backward,
-                    [(memory(y.residues), y.residues.clone()) for y in operands if y is not x],
+                    [(*self.written(y.residues), y.residues.clone()) for y in operands if y is not x],
                     x.residues.clone(),
-                    memory(x.residues),
-                    self.collectives[here.rank],
+                    self.written(x.residues)[0],
+                    self.collectives,
                 )
             )
             self.kept.extend(y.residues for y in operands)
@@ -114,28 +109,26 @@ class Notes:
         """The module and the line of the operator that runs; in backward those of the forward operator."""
         node = torch._C._current_autograd_node()
         if node is None:
-            module, place = (self.here.stack or [""])[-1], line()
-            self.here.forward[torch.autograd._get_sequence_nr() - 1] = module, place
+            module, place = (self.stack or [""])[-1], line()
+            self.forward[torch.autograd._get_sequence_nr() - 1] = module, place
             return module, place, False
-        module, place = self.here.forward.get(node._sequence_nr(), ("", ""))
+        module, place = self.forward.get(node._sequence_nr(), ("", ""))
         own = isinstance(node, torch.autograd.function.BackwardCFunction)
         return module, line() if own else place, True
-
-
-def memory(x):
-    return x.untyped_storage().data_ptr()
 
 
 class Search:
     """The search from a wrong result to the first tensor that differs."""
 
-    def __init__(self, unsplit, split):
-        self.split, self.written, self.same = split, {}, {}
-        for at, note in enumerate(split.every):
+    def __init__(self, unsplit, parts):
+        self.every = sorted((note for part in parts for note in part.every), key=lambda note: note.number)
+        self.groups = set().union(*(part.groups for part in parts))
+        self.ranks, self.written, self.same = len(parts), {}, {}
+        self.received = {where: written for part in parts for where, written in part.received.items()}
+        for at, note in enumerate(self.every):
             self.written.setdefault(note.memory, []).append(at)
             self.same.setdefault((note.number, note.operator, note.result.shape), []).append(note)
-        values = [x.reshape(-1) for x in unsplit.values]
-        self.sorted = torch.cat(values + [torch.zeros(1, dtype=torch.int64)]).unique()
+        self.sorted = torch.cat([unsplit.values, torch.zeros(1, dtype=torch.int64)]).unique()
 
     def right(self, x):
         """True if the unsplit program computes all these elements."""
@@ -146,42 +139,42 @@ class Search:
     def partial(self, note):
         """True if the sum over a group of ranks is right."""
         every = {other.rank: other for other in self.same[note.number, note.operator, note.result.shape]}
-        for group in self.split.groups:
+        for group in self.groups:
             if note.rank in group and all(rank in every for rank in group):
                 if self.right(torch.tensor(sum_of([every[rank].result for rank in group]))):
                     return True
         return False
 
-    def writer(self, where, x, before):
-        """The note of what wrote these elements to a memory."""
+    def writer(self, where, before):
+        """The note of what wrote these elements to a memory, perhaps on another rank, within so many operators."""
         for at in reversed(self.written.get(where, ())):
-            if at < before:
+            if self.every[at].number <= before:
                 return at
-        return None
+        return self.writer(*self.received[where]) if where in self.received else None
 
     def first(self, results):
         """The first note, in the order of the program, that has a wrong result and no wrong operand."""
         seen, found = set(), []
-        todo = [at for where, x in results if (at := self.writer(where, x, len(self.split.every))) is not None]
+        todo = [at for where, before, _ in results if (at := self.writer(where, before)) is not None]
         while todo:
             at = todo.pop()
             if at in seen:
                 continue
             seen.add(at)
-            note = self.split.every[at]
+            note = self.every[at]
             wrong, partial = [], []
-            for where, x in note.operands:
-                by = None if self.right(x) else self.writer(where, x, at)
+            for where, before, x in note.operands:
+                by = None if self.right(x) else self.writer(where, before)
                 if by is not None:
-                    (partial if self.partial(self.split.every[by]) else wrong).append(by)
+                    (partial if self.partial(self.every[by]) else wrong).append(by)
             todo += wrong
             if not wrong and not (self.right(note.result) and not partial):
-                found.append((note.number, note.rank, note, [self.split.every[by] for by in partial]))
+                found.append((note.number, note.rank, note, [self.every[by] for by in partial]))
         return min(found, key=lambda each: each[:2])[2:] if found else None
 
     def guess(self, note, partial):
         """What the tensor is instead, where that is plain."""
-        ranks = self.split.ranks
+        ranks = self.ranks
         for it, of in [(f"it takes {other}, which is", other) for other in partial] or [("it is", note)]:
             every = self.same[of.number, of.operator, of.result.shape]
             alike = all(torch.equal(other.result, of.result) for other in every)
@@ -193,9 +186,9 @@ class Search:
         return ""
 
 
-def located(unsplit, split, results):
+def located(unsplit, parts, results):
     """Sentences about the first tensor that differs."""
-    search = Search(unsplit, split)
+    search = Search(unsplit, parts)
     found = search.first(results)
     if found is None:
         return "\n  all its elements are ones that the unsplit program computes elsewhere: another rank's part, or another order"

@@ -1,186 +1,202 @@
-"""Ranks as threads of one process, and where they meet.
+"""Ranks as processes, forked from the one that proves, and where they meet.
 
-Each rank is a thread with a world of its own, so a program may do other things on other ranks. Ranks that wait for each
-other, or call different collectives, are named at once: nothing hangs.
+A rank has globals, an environment and random numbers of its own, as under a launcher. The parent carries what ranks give to
+each other, so it sees every call and who waits: ranks that call different collectives, wait in vain, raise, exit, are killed
+or compute for ever are named at once, and all end.
 """
 
-import contextlib
-import functools
-import threading
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
 import traceback
-from collections import defaultdict, deque
-from unittest.mock import patch
+from collections import defaultdict
+from multiprocessing.connection import wait
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import _redistribute as redistribute
-from torch.distributed.tensor.parallel import loss as parallel_loss
-from torch.testing._internal.distributed import multi_threaded_pg
 
 from .compare import Different
-from .field import SEEN, Refused, field, run
-from .running import is_users
+from .field import Refused, run
+from .running import is_users, settle
 
-HERE = threading.local()  # `meeting` and `rank` of this thread
+HERE = SimpleNamespace(link=None, rank=0, ranks=1, pending=[])  # of the rank that this process is
+PROCESSES = multiprocessing.get_context("fork")
 
 
-class Stopped(Exception):
-    """Another rank has failed."""
+class Link:
+    """A rank's end of the way to the parent."""
+
+    def __init__(self, pipe):
+        self.pipe, self.numbers = pipe, defaultdict(int)
+
+    def tell(self, *message):
+        self.pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def number(self, *key):
+        self.numbers[key] += 1
+        return self.numbers[key] - 1
+
+    def gives(self, group, name, what, given):
+        """Gives to all ranks of a group. Returns a function that waits for what all of them give, in their order."""
+        key = group, name, self.number(group, name)
+        self.tell("gives", key, f"{what}{run().place()}", given)
+        return lambda: self.waits("call", key, f"{what} among ranks {list(group)}")
+
+    def sends(self, to, tag, given):
+        self.tell("sends", (HERE.rank, to, tag), given)
+
+    def receives(self, source, tag):
+        """Returns a function that waits for the next message of a rank."""
+        key = (source, HERE.rank, tag), self.number(source, tag)
+        return lambda: self.waits("message", key, f"a message from rank {source}")
+
+    def waits(self, kind, key, what):
+        self.tell("waits", kind, key, f"{what}{run().place()}")
+        return pickle.loads(self.pipe.recv_bytes())
 
 
 class Meeting:
-    """Where ranks meet: each call of a group, and each message."""
+    """The parent's end: what each rank gave, and who waits for what."""
 
-    def __init__(self, ranks):
-        self.changed = threading.Condition()
-        self.given = defaultdict(dict)  # by group and the number of the call in it: what each rank gave
-        self.taken = defaultdict(int)  # how many have taken it
-        self.calls = defaultdict(int)  # by group and rank
-        self.mail = defaultdict(deque)
-        self.waiting, self.running, self.failure = {}, ranks, None
+    def __init__(self, ranks, limit):
+        self.limit, self.given, self.mail = limit, defaultdict(dict), defaultdict(list)
+        self.orders = [[] for _ in range(ranks)]
+        self.waiting, self.results, self.last = {}, {}, time.monotonic()
+        self.pipes, self.processes = [], []
 
-    def exchange(self, group, what, mine):
-        """Gives `mine` to all ranks of a group and returns what all of them gave, in their order."""
-        rank = HERE.rank
-        with self.changed:
-            number = self.calls[group, rank]
-            self.calls[group, rank] += 1
-            here = self.given[group, number]
-            for other, (their, _) in here.items():
-                if their != what:
-                    self.fails(Refused(f"rank {other} calls {their} where rank {rank} calls {what}{run().place()}"))
-            here[rank] = what, mine
-            self.changed.notify_all()
-            self.wait(lambda: len(here) == len(group), f"{what} among ranks {list(group)}")
-            self.taken[group, number] += 1
-            if self.taken[group, number] == len(group):
-                del self.given[group, number], self.taken[group, number]
-            return [here[member][1] for member in group]
+    def started(self, body):
+        """Starts the ranks, and returns what each returned."""
+        ranks = len(self.orders)
+        try:
+            for rank in range(ranks):
+                ours, theirs = PROCESSES.Pipe()
+                self.pipes.append(ours)
+                process = PROCESSES.Process(target=be_rank, args=(theirs, rank, ranks, body), name=f"rank {rank}")
+                sys.stdout.flush(), sys.stderr.flush()
+                process.start()
+                theirs.close()
+                self.processes.append(process)
+            while len(self.results) < ranks:
+                self.hear()
+            return [self.results[rank] for rank in range(ranks)]
+        finally:
+            [process.kill() for process in self.processes if process.is_alive()]
+            [process.join() for process in self.processes]
 
-    def send(self, to, tag, tensor):
-        with self.changed:
-            self.mail[HERE.rank, to, tag].append(tensor)
-            self.changed.notify_all()
+    def hear(self):
+        """Takes the messages that have come, and answers who can go on."""
+        ready = wait([pipe for rank, pipe in enumerate(self.pipes) if rank not in self.results], timeout=1)
+        for pipe in ready:
+            rank = self.pipes.index(pipe)
+            try:
+                name, *message = pickle.loads(pipe.recv_bytes())
+            except (EOFError, ConnectionError):
+                raise Refused(f"{self.program(rank)} {self.ended(rank)}") from None
+            getattr(self, name)(rank, *message)
+            self.last = time.monotonic()
+        for rank in list(self.waiting):
+            answer = self.answer(rank)
+            if answer is not None:
+                del self.waiting[rank]
+                self.pipes[rank].send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+        left = [rank for rank in range(len(self.pipes)) if rank not in self.results]
+        if left and all(rank in self.waiting for rank in left):
+            waits = "; ".join(f"rank {rank} for {self.waiting[rank][2]}" for rank in left)
+            raise Refused(f"the ranks that are left wait for others in vain: {waits}")
+        if left and time.monotonic() - self.last > self.limit:
+            busy = " and ".join(str(rank) for rank in left if rank not in self.waiting)
+            raise Refused(f"rank {busy} has computed for {self.limit} s without a call; `timeout` is the limit")
 
-    def receive(self, source, tag):
-        with self.changed:
-            box = self.mail[source, HERE.rank, tag]
-            self.wait(lambda: box, f"a message from rank {source}")
-            return box.popleft()
+    def program(self, rank):
+        return "the unsplit program" if len(self.pipes) == 1 else f"rank {rank} of the split program"
 
-    def wait(self, ready, what):
-        self.waiting[HERE.rank] = ready, what
-        self.stuck()
-        self.changed.wait_for(lambda: self.failure or ready())
-        del self.waiting[HERE.rank]
-        if not ready():
-            raise Stopped
+    def ended(self, rank):
+        """How a rank ended that did not say so."""
+        self.processes[rank].join()
+        code = self.processes[rank].exitcode
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
-    def stuck(self):
-        """Fails if no rank can go on."""
-        if (
-            self.waiting
-            and len(self.waiting) == self.running
-            and not any(ready() for ready, _ in self.waiting.values())
-        ):
-            waits = "; ".join(f"rank {rank} for {what}" for rank, (_, what) in sorted(self.waiting.items()))
-            self.fails(Refused(f"the ranks that are left wait for others in vain: {waits}"), raises=False)
+    def answer(self, rank):
+        """What a waiting rank waits for, if it is there."""
+        kind, key, _ = self.waiting[rank]
+        if kind == "message":
+            box, number = self.mail[key[0]], key[1]
+            return box[number] if number < len(box) else None
+        here, group = self.given[key], key[0]
+        return [here[member][1] for member in group] if len(here) == len(group) else None
 
-    def fails(self, error, raises=True):
-        self.failure = self.failure or error
-        self.changed.notify_all()
-        if raises:
-            raise error
+    def gives(self, rank, key, what, given):
+        here = self.given[key]
+        for other, (theirs, _) in here.items():
+            if theirs.split(", at ")[0] != what.split(", at ")[0]:
+                raise Refused(f"rank {rank} calls {what} where rank {other} calls {theirs}")
+        here[rank] = what, given
+        self.orders[rank].append(key)
+        self.one_order(rank, key)
 
-    def ends(self, error):
-        with self.changed:
-            self.running -= 1
-            if error is not None and not isinstance(error, Stopped):
-                self.fails(error, raises=False)
-            self.stuck()
-            self.changed.notify_all()
+    def one_order(self, rank, key):
+        """Fails if two ranks that share two groups call them in different orders, which a backend may not survive."""
+        mine = self.orders[rank][:-1]
+        for other in (other for other in key[0] if other != rank and key in self.orders[other]):
+            theirs = self.orders[other]
+            at = theirs.index(key)
+            late = [one for one in theirs[:at] if rank in one[0] and one not in mine]
+            early = [one for one in mine if one in theirs[at:]]
+            for one in late + early:
+                before, after = (self.given[each][other][0] for each in ((one, key) if late else (key, one)))
+                raise Refused(f"rank {other} calls {before} before {after}, and rank {rank} after it")
+
+    def sends(self, rank, key, given):
+        self.mail[key].append(given)
+
+    def waits(self, rank, kind, key, what):
+        self.waiting[rank] = kind, key, what
+
+    def ends(self, rank, result):
+        self.results[rank] = result
+
+    def fails(self, rank, error):
+        raise error
 
 
 def fault(error, rank, ranks):
     """The refusal of a program that raises: says what and where."""
-    places = (f"{frame.filename}:{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__)))
-    place = next((place for place in places if is_users(place)), "")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = next((f"{at.filename}:{at.lineno}" for at in reversed(frames) if is_users(f"{at.filename}:{at.lineno}")), "")
     program = "the unsplit program" if ranks == 1 else f"rank {rank} of the split program"
     refusal = Refused(f"{program} raised {type(error).__name__}: {error}{f', at {place}' if place else ''}")
-    refusal.__cause__ = error
+    refusal.add_note("".join(traceback.format_exception(error)))
     return refusal
 
 
-class Shared:
-    """Handlers of the process that rank threads set and reset, each for itself: those of `loss_parallel`."""
-
-    def __init__(self):
-        self.set, self.reset = parallel_loss._enable_custom_loss_ops, parallel_loss._disable_custom_loss_ops
-        self.inside, self.lock = 0, threading.Lock()
-
-    def enter(self):
-        with self.lock:
-            self.inside += 1
-            if self.inside == 1:
-                self.set()
-
-    def leave(self):
-        with self.lock:
-            self.inside -= 1
-            if self.inside == 0:
-                self.reset()
-
-
-def zeros(plain, *args, **kwargs):
-    """`torch.zeros` of a program that computes: a sum may be written into it."""
-    out = plain(*args, **kwargs)
-    return field(out) if out.is_floating_point() and getattr(SEEN, "computes", False) else out
-
-
-@contextlib.contextmanager
-def worlds_of_threads():
-    """Gives each thread a world of `torch.distributed`, and none what belongs to another."""
-    shared = Shared()
-    multi_threaded_pg._install_threaded_pg()
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+def be_rank(pipe, rank, ranks, body):
+    """Runs the body as a rank."""
+    HERE.link, HERE.rank, HERE.ranks, HERE.pending = Link(pipe), rank, ranks, []
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+    os.environ.update({name: str(value) for name, value in places.items()}, MASTER_ADDR="localhost", MASTER_PORT="29500")
+    torch.set_num_threads(1)
     try:
-        with (
-            patch.object(parallel_loss, "_enable_custom_loss_ops", shared.enter),
-            patch.object(parallel_loss, "_disable_custom_loss_ops", shared.leave),
-            patch.object(torch, "zeros", functools.partial(zeros, torch.zeros)),
-            torch.compiler.set_stance("force_eager"),
-            patch.object(redistribute, "_gen_transform_infos", redistribute._gen_transform_infos_non_cached),
-        ):
-            yield
+        settle()
+        dist.init_process_group("equipart", rank=rank, world_size=ranks, store=dist.HashStore())
+        HERE.link.tell("ends", body(rank))
+    except SystemExit as error:
+        os._exit(error.code if isinstance(error.code, int) else 1)
+    except BaseException as error:
+        known = isinstance(error, (Refused, Different))
+        HERE.link.tell("fails", error if known else fault(error, rank, ranks))
     finally:
-        torch._C._distributed_c10d._set_thread_isolation_mode(False)
-        multi_threaded_pg._uninstall_threaded_pg()
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(0)
 
 
-def spawn(ranks, body):
+def spawn(ranks, body, limit=600):
     """Runs `body(rank)` on so many ranks. Returns what each returned; raises what the first that failed raised."""
-    meeting, store, results = Meeting(ranks), dist.HashStore(), [None] * ranks
-    seen = torch.is_grad_enabled()
+    import torch._dynamo  # noqa: F401 - once, and not in each rank
 
-    def thread(rank):
-        HERE.meeting, HERE.rank, error = meeting, rank, None
-        try:
-            torch.set_grad_enabled(seen)
-            dist.init_process_group("equipart", rank=rank, world_size=ranks, store=store)
-            results[rank] = body(rank)
-        except BaseException as raised:
-            error = raised if isinstance(raised, (Refused, Different, Stopped)) else fault(raised, rank, ranks)
-        finally:
-            meeting.ends(error)
-            try:
-                dist.destroy_process_group()
-            except Exception:
-                pass  # it was not begun
-
-    with worlds_of_threads():
-        threads = [threading.Thread(target=thread, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
-        [started.start() for started in threads]
-        [started.join() for started in threads]
-    if meeting.failure:
-        raise meeting.failure
-    return results
+    if torch.cuda.is_initialized():
+        raise Refused("CUDA has begun in this process, of which ranks are forks; prove before it, or in a process of its own")
+    return Meeting(ranks, limit).started(body)

@@ -14,8 +14,8 @@ from equipart import _field
 
 from .compare import Different, check_outputs, compared, naming, part_like
 from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, wrap
-from .locate import Notes, located, memory
-from .meeting import spawn
+from .locate import Notes, located
+from .meeting import HERE, spawn
 from .running import Run
 
 OPTIMIZERS = {
@@ -50,7 +50,8 @@ class Proof:
 
 
 def prove(
-    unsplit, split, ranks=2, *, inputs=(), loss=None, outputs="equal", optimizers=OPTIMIZERS, log2_error=-60, seed=None
+    unsplit, split, ranks=2, *, inputs=(), loss=None, outputs="equal", optimizers=OPTIMIZERS, log2_error=-60, seed=None,
+    timeout=600
 ):
     """Proves that a split program computes what the unsplit one computes, or raises.
 
@@ -65,7 +66,7 @@ def prove(
     Raises `Different` with the first tensor that differs, and `Refused` for what cannot be proven.
     """
     seed = random.getrandbits(63) if seed is None else seed
-    program = Program(unsplit, split, ranks, inputs, loss, outputs, optimizers)
+    program = Program(unsplit, split, ranks, inputs, loss, outputs, optimizers, timeout)
     error, keys = 0.0, 0
     while error > log2_error:
         proof, run, _ = program.proven(seed + keys)
@@ -87,12 +88,15 @@ class Results:
     stepped: dict  # by optimizer and name
     degree: float
     sources: list  # the memories and elements of outputs, of gradients and of parameters that have changed, if watched
+    unwaited: list  # calls that nobody has waited for
+    tally: tuple  # what the run has counted
+    notes: object  # of all operators, if watched
 
 
 class Program:
     """Both programs, and what they are given."""
 
-    def __init__(self, unsplit, split, ranks, inputs, loss, outputs, optimizers):
+    def __init__(self, unsplit, split, ranks, inputs, loss, outputs, optimizers, timeout=600):
         if outputs not in ("equal", "mean", "sum"):
             raise ValueError(f'outputs is {outputs!r}; wanted "equal", "mean" or "sum"')
         if ranks < 1:
@@ -100,32 +104,25 @@ class Program:
         self.unsplit, self.split, self.ranks, self.outputs = unsplit, split, ranks, outputs
         self.inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         self.loss = loss or (lambda module, *inputs: module(*inputs))
-        self.optimizers = dict(optimizers)
+        self.optimizers, self.timeout = dict(optimizers), timeout
 
     def ran(self, seed, watched=False):
-        """Runs both. Returns the run, what the unsplit program and each rank of the split one have computed, and the notes
-        of both, if they are watched."""
-        run = Run(seed % (1 << 64))
-        self.seed, self.run, self.shapes, self.notes = seed, run, {}, None
-        results, notes = [], []
+        """Runs both. Returns the run, and what the unsplit program and each rank of the split one have computed."""
+        self.seed, self.watched, results = seed, watched, []
         for ranks, build in ((1, self.built), (self.ranks, self.divided)):
-            if watched:
-                self.notes = Notes(run, None if notes else [])
-                notes.append(self.notes)
-            hooks = self.notes.watching() if watched else []
-            try:
-                results.append(spawn(ranks, lambda rank: self.computed(rank, build, ranks)))
-            finally:
-                [hook.remove() for hook in hooks]
-        return run, *results, notes
+            results.append(spawn(ranks, lambda rank: self.computed(rank, build, ranks), self.timeout))
+        run = Run(seed % (1 << 64))
+        [run.adds(*of.tally) for every in results for of in every]
+        return run, *results
 
     def proven(self, seed):
         """Runs both and compares. Returns the proof, its run, and what the unsplit program has computed."""
-        run, (whole,), parts, _ = self.ran(seed)
+        run, (whole,), parts = self.ran(seed)
         try:
             tensors = compared(whole, parts, self.outputs)
         except Different as error:
-            raise Different(f"{error}{self.located(seed)}") from None
+            unwaited = [f"\n  nobody waits for {call}" for part in parts for call in part.unwaited]
+            raise Different(f"{error}{self.located(seed)}{''.join(unwaited[:4])}") from None
         degree = max(results.degree for results in (whole, *parts))
         degree += run.functions.shared()
         run.bound = (run.functions.pairs() + 2 * (degree + run.apart)) / P
@@ -133,13 +130,13 @@ class Program:
 
     def located(self, seed):
         """Sentences about the first tensor that differs: both programs run once more, and are watched."""
-        run, (whole,), parts, notes = self.ran(seed, watched=True)
+        run, (whole,), parts = self.ran(seed, watched=True)
         try:
             check_outputs(whole, parts, self.outputs)
             sources = [x for part in parts for x in part.sources[2] or part.sources[1]]
         except Different:
             sources = [x for part in parts for x in part.sources[0]]
-        return located(*notes, sources)
+        return located(whole.notes, [part.notes for part in parts], sources)
 
     def drawn(self, kind, at, shape):
         """Uniform elements for a parameter, an input or a gradient, by its number; the same for each rank."""
@@ -186,6 +183,7 @@ class Program:
 
     def computed(self, rank, build, ranks):
         """What a rank computes."""
+        self.run, self.shapes = Run(self.seed % (1 << 64)), {}
         self.run.enter()
         module = build()
         names = dict(module.named_parameters())
@@ -198,8 +196,7 @@ class Program:
             )
         parameters = {name: residues(p) for name, p in names.items()}
         inputs = tree_map(Drawn(self), self.inputs)
-        if self.notes is not None:
-            self.notes.begins(rank, ranks, module)
+        notes = Notes(self.run, rank, ranks, module) if self.watched else None
         SEEN.computes = True
         given = self.loss(module, *inputs)
         results = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
@@ -214,17 +211,19 @@ class Program:
         now = {name: residues(p) for name, p in names.items()}
         changed = [p for name, p in names.items() if not torch.equal(now[name], parameters[name])]
         sources = []
-        if self.notes is not None:
-            self.notes.ends()
+        if notes is not None:
+            notes.ends()
             fields = lambda every: [local(x) for x in every if isinstance(local(x), FieldTensor)]
-            written = lambda every: [(memory(x.residues), x.residues.clone()) for x in fields(every)]
+            written = lambda every: [(*notes.written(x.residues), x.residues.clone()) for x in fields(every)]
             sources = [written(every) for every in (results, gradients.values(), changed)]
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
         stepped = {"its own optimizer": now} if changed else self.stepped(names)
         degree = max(degrees, default=1.0)
-        return Results(outputs, parameters, gradients, of_inputs, stepped, degree, sources)
+        unwaited = [str(call) for call in HERE.pending if call.outs]
+        tally = self.run.tally()
+        return Results(outputs, parameters, gradients, of_inputs, stepped, degree, sources, unwaited, tally, notes)
 
     def backward(self, results):
         """Goes backward from the results that have a gradient: from a loss, or with drawn gradients of tensors."""

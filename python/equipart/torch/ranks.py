@@ -1,34 +1,96 @@
-"""The collectives of `torch.distributed` among rank threads, for plain tensors and those of the field."""
+"""The collectives of `torch.distributed` among ranks, for plain tensors and those of the field.
+
+A call ends when it is waited for. Until then, what it will write holds elements that are nobody's, and what it sends must stay.
+"""
 
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed import ReduceOp
 
-from .field import Refused, rule, run, wrap
+from .compare import Different
+from .field import Degree, FieldTensor, P, Refused, flat, rule, run, wrap
 from .meeting import HERE
 
 OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN}
+NOBODYS = torch.Generator()
 
 
-def done(method):
-    """A collective that writes into tensors and returns its work, which is done."""
+def packed(x):
+    """A tensor as it goes to another process: its elements, and what is known of them."""
+    if not isinstance(x, FieldTensor):
+        return x.detach().clone()
+    words = x.residues.contiguous()
+    known = run().functions.facts(flat(words)) if words.numel() else []
+    noted = run().notes and run().notes.written(x.residues)
+    return x.dtype, words.numpy().copy(), x.degree.sides(), known, run().bounds(), noted
 
-    def called(*args):
-        with torch.no_grad():
-            method(*args)
-        future = torch.futures.Future()
-        future.set_result(None)
-        return _create_work_from_future(future)
 
-    return called
+def unpacked(given, rank):
+    """A tensor that came from a rank."""
+    if isinstance(given, torch.Tensor):
+        return given
+    dtype, words, sides, known, bounds, noted = given
+    run().functions.learn(known)
+    run().hears(rank, *bounds)
+    out = wrap(torch.from_numpy(words.copy()), Degree(*sides), dtype)
+    if run().notes:
+        run().notes.receives(out.residues, noted)
+    return out
 
 
 def write(to, x):
     """Writes what a collective gives into a tensor, unseen by autograd."""
     to.detach().copy_(x.reshape(to.shape))
+
+
+def words(x):
+    return x.residues if isinstance(x, FieldTensor) else x.detach()
+
+
+class Pending(dist.Work):
+    """A call that has begun: a `Work` of `torch.distributed`."""
+
+    def __init__(self, what, sent, outs, result, finish):
+        super().__init__()
+        self.what, self.place, self.result_of, self.finish = what, run().place(), result, finish
+        written = {words(x).untyped_storage().data_ptr() for x in outs}
+        apart = [x for x in sent if words(x).untyped_storage().data_ptr() not in written]
+        self.sent = [(x, words(x).clone()) for x in apart]
+        for x in outs:
+            if isinstance(x, FieldTensor):
+                x.residues.random_(0, P, generator=NOBODYS)
+        self.outs, self.written = outs, [(x, words(x).clone()) for x in outs if isinstance(x, FieldTensor)]
+        HERE.pending.append(self)
+
+    def __str__(self):
+        return f"{self.what}{self.place}, on rank {HERE.rank}"
+
+    def wait(self, timeout=None):
+        if self not in HERE.pending:
+            return True
+        HERE.pending.remove(self)
+        for every, does in ((self.sent, "it sends"), (self.written, "it will write")):
+            if not all(torch.equal(words(x), before) for x, before in every):
+                raise Different(f"what {does} is overwritten before {self} is waited for")
+        with torch.no_grad():
+            self.finish(self.result_of())
+        return True
+
+    synchronize = block_current_stream = is_completed = is_success = wait
+
+    def result(self):
+        self.wait()
+        return self.outs
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+    def exception(self):
+        return None
 
 
 def joined(operation, parts):
@@ -44,7 +106,9 @@ def joined(operation, parts):
 
 
 class Ranks(dist.ProcessGroup):
-    """The process group of rank threads."""
+    """The process group of ranks."""
+
+    supports_coalescing = False
 
     def getBackendName(self):
         return "equipart"
@@ -53,88 +117,99 @@ class Ranks(dist.ProcessGroup):
     def group_name(self):
         return dist.distributed_c10d._world.pg_names[self]
 
+    def _get_backend(self, device):
+        return self
+
     def members(self):
         return tuple(dist.get_process_group_ranks(self))
 
-    def exchange(self, what, tensors):
-        """Gives tensors to all ranks of the group and returns those of all, in their order."""
-        if what in ("all_reduce", "broadcast", "reduce_scatter"):
-            what += f" of {', '.join(str(list(x.shape)) for x in tensors)}"
+    def exchange(self, what, tensors, outs, finish):
+        """Gives tensors to all ranks of the group; `finish` takes those of all, in their order."""
+        kinds = sorted({str(x.dtype).removeprefix("torch.") for x in tensors})
+        if what in ("all_reduce", "broadcast", "reduce_scatter", "reduce"):
+            kinds = [f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in tensors]
+        what += f" of {', '.join(kinds)}" if kinds and what != "scatter" else ""
         run().meets(what, self.members(), self.rank() == 0)
-        return HERE.meeting.exchange(self.members(), what, [x.detach().clone() for x in tensors])
+        every = HERE.link.gives(self.members(), self.group_name, what, [packed(x) for x in tensors])
+        of = lambda: [[unpacked(x, rank) for x in given] for rank, given in zip(self.members(), every())]
+        return Pending(what, tensors, outs, of, finish)
 
     def mine(self, every):
         return [given[self.rank()] for given in every]
 
-    @done
     def allreduce(self, tensors, opts):
-        every = self.exchange("all_reduce", tensors)
-        for at, x in enumerate(tensors):
-            write(x, joined(opts.reduceOp, [given[at] for given in every]))
+        def finish(every):
+            for at, x in enumerate(tensors):
+                write(x, joined(opts.reduceOp, [given[at] for given in every]))
 
-    @done
+        return self.exchange("all_reduce", tensors, tensors, finish)
+
     def reduce(self, tensors, opts):
-        every = self.exchange("reduce", tensors)
-        if self.rank() == opts.rootRank:
-            write(tensors[0], joined(opts.reduceOp, [given[0] for given in every]))
+        outs = tensors if self.rank() == opts.rootRank else []
+        finish = lambda every: [write(x, joined(opts.reduceOp, [given[0] for given in every])) for x in outs]
+        return self.exchange("reduce", tensors, outs, finish)
 
-    @done
     def broadcast(self, tensors, opts):
-        for x, new in zip(tensors, self.exchange("broadcast", tensors)[opts.rootRank]):
-            write(x, new)
+        outs = [] if self.rank() == opts.rootRank else tensors
+        finish = lambda every: [write(x, new) for x, new in zip(tensors, every[opts.rootRank])]
+        return self.exchange("broadcast", tensors, outs, finish)
 
-    @done
     def allgather(self, outs, tensors, opts=None):
-        for at, given in enumerate(self.exchange("all_gather", tensors)):
-            for out, x in zip(outs, given):
-                write(out[at], x)
+        def finish(every):
+            for at, given in enumerate(every):
+                for out, x in zip(outs, given):
+                    write(out[at], x)
 
-    @done
+        return self.exchange("all_gather", tensors, [x for out in outs for x in out], finish)
+
     def all_gather_single(self, out, tensor, opts=None):
-        write(out, torch.cat([given[0].reshape(-1) for given in self.exchange("all_gather", [tensor])]))
+        finish = lambda every: write(out, torch.cat([given[0].reshape(-1) for given in every]))
+        return self.exchange("all_gather", [tensor], [out], finish)
 
-    @done
     def reduce_scatter(self, outs, tensors, opts):
-        for out, parts in zip(outs, tensors):
-            write(out, joined(opts.reduceOp, self.mine(self.exchange("reduce_scatter", parts))))
+        finish = lambda every: write(outs[0], joined(opts.reduceOp, self.mine(every)))
+        return self.exchange("reduce_scatter", tensors[0], outs, finish)
 
-    @done
     def reduce_scatter_single(self, out, tensor, opts):
-        whole = joined(opts.reduceOp, [given[0] for given in self.exchange("reduce_scatter", [tensor])])
-        write(out, whole.reshape(self.size(), -1)[self.rank()])
+        def finish(every):
+            whole = joined(opts.reduceOp, [given[0] for given in every])
+            write(out, whole.reshape(self.size(), -1)[self.rank()])
 
-    @done
+        return self.exchange("reduce_scatter", [tensor], [out], finish)
+
     def alltoall(self, outs, tensors, opts=None):
-        for out, x in zip(outs, self.mine(self.exchange("all_to_all", tensors))):
-            write(out, x)
+        finish = lambda every: [write(out, x) for out, x in zip(outs, self.mine(every))]
+        return self.exchange("all_to_all", tensors, outs, finish)
 
-    @done
     def all_to_all_single(self, out, tensor, received, sent, opts=None):
         parts = tensor.split(list(sent) or tensor.shape[0] // self.size())
-        write(out, torch.cat(self.mine(self.exchange("all_to_all", parts))))
+        return self.exchange("all_to_all", parts, [out], lambda every: write(out, torch.cat(self.mine(every))))
 
-    @done
     def scatter(self, outs, tensors, opts):
-        every = self.exchange("scatter", tensors[0] if self.rank() == opts.rootRank else [])
-        write(outs[0], every[opts.rootRank][self.rank()])
+        given = tensors[0] if self.rank() == opts.rootRank else []
+        finish = lambda every: write(outs[0], every[opts.rootRank][self.rank()])
+        return self.exchange("scatter", given, outs, finish)
 
-    @done
     def gather(self, outs, tensors, opts):
-        every = self.exchange("gather", tensors)
-        for out, given in zip(outs[0] if self.rank() == opts.rootRank else [], every):
-            write(out, given[0])
+        outs = outs[0] if self.rank() == opts.rootRank else []
+        finish = lambda every: [write(out, given[0]) for out, given in zip(outs, every)]
+        return self.exchange("gather", tensors, outs, finish)
 
-    @done
     def send(self, tensors, to, tag=0):
-        HERE.meeting.send(self.members()[to], tag, tensors[0].detach().clone())
+        HERE.link.sends(self.members()[to], tag, packed(tensors[0]))
+        return Pending(f"a message to rank {self.members()[to]}", tensors, [], lambda: None, lambda _: None)
 
-    @done
     def recv(self, tensors, source, tag=0):
-        write(tensors[0], HERE.meeting.receive(self.members()[source], tag))
+        source = self.members()[source]
+        message = HERE.link.receives(source, tag)
+        finish = lambda x: write(tensors[0], x)
+        return Pending(f"a message from rank {source}", [], tensors, lambda: unpacked(message(), source), finish)
 
-    @done
+    def recv_anysource(self, tensors, tag=0):
+        raise Refused(f"a message is received from any rank, so the result depends on time{run().place()}")
+
     def barrier(self, opts=None):
-        self.exchange("barrier", [])
+        return self.exchange("barrier", [], [], lambda every: None)
 
     def all_gather_single_coalesced(self, outs, tensors, opts=None):
         return [self.all_gather_single(*pair) for pair in zip(outs, tensors)][-1]
@@ -177,28 +252,28 @@ def _(group, x, operation):
 
 @functional("_c10d_functional.all_reduce_")
 def reduced(group, x, operation):
-    group.allreduce([x], SimpleNamespace(reduceOp=OPERATIONS[operation.lower()]))
+    group.allreduce([x], SimpleNamespace(reduceOp=OPERATIONS[operation.lower()])).wait()
     return x
 
 
 @functional("_c10d_functional.all_gather_into_tensor")
 def _(group, x, size):
     out = empty(x, x.shape[0] * size)
-    group.all_gather_single(out, x)
+    group.all_gather_single(out, x).wait()
     return out
 
 
 @functional("_c10d_functional.reduce_scatter_tensor")
 def _(group, x, operation, size):
     out = empty(x, x.shape[0] // size)
-    group.reduce_scatter_single(out, x, SimpleNamespace(reduceOp=OPERATIONS[operation.lower()]))
+    group.reduce_scatter_single(out, x, SimpleNamespace(reduceOp=OPERATIONS[operation.lower()])).wait()
     return out
 
 
 @functional("_c10d_functional.all_to_all_single")
 def _(group, x, received, sent):
     out = empty(x, sum(received))
-    group.all_to_all_single(out, x, received, sent)
+    group.all_to_all_single(out, x, received, sent).wait()
     return out
 
 
@@ -209,7 +284,7 @@ def _(group, x, root):
 
 @functional("_c10d_functional.broadcast_")
 def sent(group, x, root):
-    group.broadcast([x], SimpleNamespace(rootRank=root))
+    group.broadcast([x], SimpleNamespace(rootRank=root)).wait()
     return x
 
 
@@ -220,5 +295,6 @@ def _(func, args, kwargs):
 
 @functional("_dtensor.shard_dim_alltoall")
 def _(group, x, gathered, split):
-    every = [given[0] for given in group.exchange("all_to_all", [x])]
-    return torch.cat(every, gathered).chunk(group.size(), split)[group.rank()].contiguous()
+    every = []
+    group.exchange("all_to_all", [x], [], every.extend).wait()
+    return torch.cat([given[0] for given in every], gathered).chunk(group.size(), split)[group.rank()].contiguous()

@@ -1,5 +1,7 @@
 """A run of a program in the field: its key, and what is counted and noted on the way."""
 
+import functools
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -7,10 +9,10 @@ import torch
 
 from equipart import _field
 
-from .field import SEEN
+from .field import SEEN, field
 
 OURS = str(Path(__file__).parent)
-TORCH = str(Path(torch.__file__).parent)
+TORCH, PROCESSES = (str(Path(of.__file__).parent) for of in (torch, multiprocessing))
 
 
 class Run:
@@ -22,11 +24,37 @@ class Run:
         self.operators, self.collectives, self.assumptions = set(), 0, set()
         self.steps = False  # while an optimizer steps
         self.apart = 0.0  # the largest degree of a function's argument there
+        self.others = {}  # what other ranks have said that they inverted
         self.notes = None  # of a run that is watched: takes each operator
 
     def enter(self):
-        """Makes this the thread's run."""
+        """Makes this the run of this process."""
         SEEN.run = self
+
+    def inverted(self):
+        """The sum of the degrees of all elements that are inverted, here or on ranks that gave something."""
+        return self.functions.inverted() + sum(self.others.values())
+
+    def bounds(self):
+        """What a rank must know of this one to bound the degrees of what it gives."""
+        return self.functions.inverted(), self.logarithms, self.roots
+
+    def hears(self, rank, inverted, logarithms, roots):
+        """Takes the bounds of another rank."""
+        self.others[rank] = inverted
+        self.logarithms, self.roots = max(self.logarithms, logarithms), max(self.roots, roots)
+
+    def tally(self):
+        """What a rank counted, for the parent."""
+        return self.operators, self.collectives, self.assumptions, self.apart, self.functions.counted()
+
+    def adds(self, operators, collectives, assumptions, apart, counted):
+        """Adds what a rank counted."""
+        self.operators |= operators
+        self.collectives += collectives
+        self.assumptions |= assumptions
+        self.apart = max(self.apart, apart)
+        self.functions.add_counted(counted)
 
     def before(self, func, args):
         self.operators.add(str(func.overloadpacket))
@@ -37,7 +65,7 @@ class Run:
 
     def meets(self, what, group, first):
         """Takes note of a collective, which counts once, for the first rank of its group."""
-        self.collectives += first and getattr(SEEN, "computes", False)
+        self.collectives += first and SEEN.computes
         if self.notes is not None:
             self.notes.meets(what, group)
 
@@ -50,9 +78,21 @@ class Run:
         return f", at {found}" if found else ""
 
 
+def zeros(plain, *args, **kwargs):
+    """`torch.zeros` of a program that computes: a sum may be written into it."""
+    out = plain(*args, **kwargs)
+    return field(out) if out.is_floating_point() and SEEN.computes else out
+
+
+def settle():
+    """Makes this process one that computes in the field: for good, as it is a rank."""
+    torch.zeros = functools.partial(zeros, torch.zeros)
+    torch.compiler.set_stance("force_eager")
+
+
 def is_users(path):
     """True for a file, or a line of one, that is neither torch's nor of this package."""
-    return not path.startswith((OURS, TORCH, "<")) and "threading.py" not in path
+    return not path.startswith((OURS, TORCH, PROCESSES, "<"))
 
 
 def line():
