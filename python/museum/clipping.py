@@ -11,7 +11,7 @@ from collectives import Copy, Reduce, mine
 from torch import nn
 
 inputs = torch.empty(4, 8)
-said = ("after a step of its own optimizer",)
+said = ("after two steps of its own optimizer",)
 
 
 class Model(nn.Module):

@@ -14,6 +14,9 @@ def compared(whole, parts, outputs):
 
     Raises `Different` with the first that differs.
     """
+    learning = [x for x in (*whole.gradients.values(), *whole.of_inputs) if x is not None]
+    if not (whole.outputs or whole.plain or learning):
+        raise Refused("there is nothing to compare: the program returns no tensor and no number, and has no gradient")
     elements = Elements(whole, len(parts))
     places = [
         {name: elements.at(name, rank, x) for name, x in part.parameters.items()} for rank, part in enumerate(parts)
@@ -26,9 +29,20 @@ def compared(whole, parts, outputs):
             if not torch.equal(x, wanted):
                 said = guess(wanted, [of.of_inputs[at] for of in parts], rank)
                 raise Different(f"the gradient of input {at} of rank {rank} differs from the unsplit one{said}")
-    kinds = {"output": whole.outputs, "gradient": [*whole.gradients, *whole.of_inputs]}
-    counts = {kind + "s" * (len(every) != 1): len(every) for kind, every in kinds.items()}
-    return counts | {f"parameters after a step of {name}": len(after) for name, after in whole.stepped.items()}
+    check_buffers(whole, parts)
+    buffers = [name for name in whole.buffers if any(name in part.buffers for part in parts)]
+    kinds = {"output": whole.outputs + whole.plain, "gradient": learning, "buffer": buffers}
+    counts = {kind + "s" * (len(every) != 1): len(every) for kind, every in kinds.items() if every or kind == "output"}
+    return counts | {f"parameters after two steps of {name}": len(after) for name, after in whole.stepped.items()}
+
+
+def unseen(whole, parts):
+    """What was not compared, in words."""
+    without = [name for name, x in whole.gradients.items() if x is None]
+    alone = [name for name in whole.buffers if not any(name in part.buffers for part in parts)]
+    said = {"parameters without a gradient": without, "buffers that no rank has": alone}
+    some = lambda names: ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return [f"{kind}: {some(names)}" for kind, names in said.items() if names]
 
 
 def check_outputs(whole, parts, outputs):
@@ -37,20 +51,60 @@ def check_outputs(whole, parts, outputs):
             raise Different(
                 f"rank {rank} returns {len(part.outputs)} tensors, the unsplit program {len(whole.outputs)}"
             )
+        if outputs == "equal" and part.plain != whole.plain:
+            raise Different(f"rank {rank} returns {part.plain}, the unsplit program {whole.plain}")
     for at, wanted in enumerate(whole.outputs):
         every = [part.outputs[at] for part in parts]
-        if outputs != "equal":
-            joined = sum_of(every)
-            if outputs == "mean":
-                joined = [x * pow(len(every), P - 2, P) % P for x in joined]
-            every = [torch.tensor(joined, dtype=torch.int64).view(every[0].shape)]
-        for rank, x in enumerate(every):
-            name = naming(at, len(whole.outputs))
-            if not torch.equal(x, part_like(wanted, x.shape, rank, name)):
-                what = f"of rank {rank}" if outputs == "equal" else f"as the {outputs} over ranks"
-                raise Different(
-                    f"{name} {what} differs from the unsplit one{guess(wanted, [p.outputs[at] for p in parts], rank)}"
-                )
+        name = naming(at, len(whole.outputs))
+        if outputs == "equal":
+            check_parts(name, wanted, every)
+            continue
+        joined = sum_of(every)
+        if outputs == "mean":
+            joined = [x * pow(len(every), P - 2, P) % P for x in joined]
+        if any(x.shape != wanted.shape for x in every) or joined != wanted.reshape(-1).tolist():
+            raise Different(f"{name} as the {outputs} over ranks differs from the unsplit one{guess(wanted, every, 0)}")
+
+
+def check_parts(name, wanted, every):
+    """Checks that each rank has a tensor or a part of it, and that each element is on some rank."""
+    held = torch.zeros(wanted.shape, dtype=torch.bool)
+    for rank, x in enumerate(every):
+        at = place_of(wanted, x, rank, name)
+        if not torch.equal(wanted[at], x):
+            raise Different(f"{name} of rank {rank} differs from the unsplit one{guess(wanted, every, rank)}")
+        held[at] = True
+    if not bool(held.all()):
+        first = (~held).nonzero()[0].tolist()
+        raise Different(f"{name} has elements that no rank has, the first at {first}")
+
+
+def check_buffers(whole, parts):
+    for name, wanted in whole.buffers.items():
+        every = [part.buffers[name] for part in parts if name in part.buffers]
+        if every:
+            check_parts(f"the buffer {name}", wanted, every)
+
+
+def place_of(whole, x, rank, name):
+    """Where in a tensor a rank's part is: the whole, or rows next to each other along one dimension, by their values; those
+    of the rank's number where no values fit."""
+    if whole.shape == x.shape:
+        return ...
+    dims = [d for d in range(whole.dim()) if x.dim() == whole.dim() and whole.shape[d] != x.shape[d]]
+    if len(dims) != 1 or whole.shape[dims[0]] < x.shape[dims[0]]:
+        raise Different(
+            f"{name} has shape {list(x.shape)} on rank {rank}, and {list(whole.shape)} unsplit; wanted the same, or a part "
+            "along one dimension"
+        )
+    dim, count = dims[0], x.shape[dims[0]]
+    usual = rank % max(whole.shape[dim] // max(count, 1), 1) * count
+    for first in (usual, *range(whole.shape[dim] - count + 1)):
+        if torch.equal(whole.narrow(dim, first, count), x):
+            break
+    else:
+        first = usual
+    return (slice(None),) * dim + (slice(first, first + count),)
 
 
 def naming(at, count):
@@ -139,12 +193,14 @@ class Elements:
                 raise Different(
                     f"the parameters of rank {rank} have changed by {name}, those of the unsplit program have not"
                 )
-            kinds[f"after a step of {name},"] = after, self.whole.stepped[name]
+            kinds[f"after two steps of {name},"] = after, self.whole.stepped[name]
         for kind, (mine, wanted) in kinds.items():
             wanted = self.joined(wanted)
             for name, at in places.items():
                 x = mine[name] if mine[name] is not None else torch.zeros_like(part.parameters[name])
                 kept = at >= 0
+                if mine[name] is None and bool(wanted[at[kept]].any()):
+                    raise Different(f"{kind} {name} of rank {rank} is None, the unsplit one is not")
                 if not torch.equal(x.reshape(-1)[kept], wanted[at[kept]]):
                     said = guess(wanted[at[kept]], [x.reshape(-1)[kept]] * self.ranks, rank)
                     raise Different(f"{kind} {name} of rank {rank} differs from the unsplit one{said}")

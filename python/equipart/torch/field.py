@@ -42,6 +42,16 @@ class FieldTensor(torch.Tensor):
         self.degree = degree or Degree()
         return self
 
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, x):
+        x = x if isinstance(x, FieldTensor) else field(x)
+        torch.Tensor.data.__set__(self, x)
+        self.residues, self.degree = x.residues, x.degree
+
     def __repr__(self):
         return f"FieldTensor(shape={tuple(self.shape)}, dtype={self.dtype})"
 

@@ -1,5 +1,6 @@
 """The proof: both programs are run on the same elements, and what they compute is compared."""
 
+import dataclasses
 import inspect
 import math
 import random
@@ -12,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from equipart import _field
 
-from .compare import Different, check_outputs, compared, naming, part_like
+from .compare import Different, check_outputs, compared, naming, part_like, place_of, unseen
 from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, wrap
 from .locate import Notes, located
 from .meeting import HERE, spawn
@@ -37,6 +38,7 @@ class Proof:
     keys: int
     log2_error: float  # of the probability that a wrong program passes
     assumptions: set
+    unseen: list  # what was not compared
 
     def __str__(self):
         compared = ", ".join(f"{count} {kind}" for kind, count in self.tensors.items())
@@ -46,6 +48,7 @@ class Proof:
             f"  {len(self.operators)} operators, {self.collectives} collectives; {self.keys} keys: a wrong program passes "
             f"with a probability of at most 2^{self.log2_error:.0f}",
         ]
+        lines += [f"  not compared: {what}" for what in self.unseen]
         return "\n".join(lines + [f"  assumed: {what}" for what in sorted(self.assumptions)])
 
 
@@ -82,6 +85,8 @@ class Results:
     """What one rank has computed."""
 
     outputs: list
+    plain: list  # numbers and strings that the program returns
+    buffers: dict
     parameters: dict  # by name, as they were drawn
     gradients: dict
     of_inputs: list  # the gradients of inputs that require one
@@ -108,8 +113,9 @@ class Program:
 
     def ran(self, seed, watched=False):
         """Runs both. Returns the run, and what the unsplit program and each rank of the split one have computed."""
-        self.seed, self.watched, results = seed, watched, []
+        self.seed, self.watched, self.whole, results = seed, watched, None, []
         for ranks, build in ((1, self.built), (self.ranks, self.divided)):
+            self.whole = results[0][0].outputs if results else None
             results.append(spawn(ranks, lambda rank: self.computed(rank, build, ranks), self.timeout))
         run = Run(seed % (1 << 64))
         [run.adds(*of.tally) for every in results for of in every]
@@ -126,7 +132,7 @@ class Program:
         degree = max(results.degree for results in (whole, *parts))
         degree += run.functions.shared()
         run.bound = (run.functions.pairs() + 2 * (degree + run.apart)) / P
-        return Proof(tensors, self.ranks, run.operators, run.collectives, 1, 0.0, run.assumptions), run, whole
+        return Proof(tensors, self.ranks, run.operators, run.collectives, 1, 0.0, run.assumptions, unseen(whole, parts)), run, whole
 
     def located(self, seed):
         """Sentences about the first tensor that differs: both programs run once more, and are watched."""
@@ -183,7 +189,7 @@ class Program:
 
     def computed(self, rank, build, ranks):
         """What a rank computes."""
-        self.run, self.shapes = Run(self.seed % (1 << 64)), {}
+        self.run = Run(self.seed % (1 << 64))
         self.run.enter()
         module = build()
         names = dict(module.named_parameters())
@@ -199,7 +205,7 @@ class Program:
         notes = Notes(self.run, rank, ranks, module) if self.watched else None
         SEEN.computes = True
         given = self.loss(module, *inputs)
-        results = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+        results, plain = returned(given)
         if all(p.grad is None for p in names.values()):
             self.backward(results)
         SEEN.computes = False
@@ -219,28 +225,36 @@ class Program:
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
-        stepped = {"its own optimizer": now} if changed else self.stepped(names)
+        buffers = {name: residues(x) for name, x in module.named_buffers() if x.is_floating_point()}
+        stepped = {} if changed else self.stepped(names)
+        if changed:
+            SEEN.computes = True
+            self.loss(module, *inputs)
+            stepped = {"its own optimizer": {name: residues(p) for name, p in names.items()}}
         degree = max(degrees, default=1.0)
         unwaited = [str(call) for call in HERE.pending if call.outs]
         tally = self.run.tally()
-        return Results(outputs, parameters, gradients, of_inputs, stepped, degree, sources, unwaited, tally, notes)
+        return Results(
+            outputs, plain, buffers, parameters, gradients, of_inputs, stepped, degree, sources, unwaited, tally, notes
+        )  # fmt: skip
 
     def backward(self, results):
         """Goes backward from the results that have a gradient: from a loss, or with drawn gradients of tensors."""
-        back = [x for x in results if x.requires_grad]
-        if not back:
-            return
-        drawn = [None if x.numel() == 1 else self.cotangent(at, x, naming(at, len(back))) for at, x in enumerate(back)]
-        torch.autograd.backward(back, drawn)
+        back = [(at, x) for at, x in enumerate(results) if x.requires_grad]
+        if back:
+            torch.autograd.backward([x for _, x in back], [self.cotangent(at, x, len(results)) for at, x in back])
 
-    def cotangent(self, at, x, name):
-        """The drawn gradient of a result, or this rank's part of it."""
-        whole = self.shapes.setdefault(at, x.shape)
-        out = self.drawn("gradient", at, whole)
+    def cotangent(self, at, x, count):
+        """The drawn gradient of a result, or this rank's part of it; 1 of a loss."""
+        own = residues(x)
+        whole = own if self.whole is None else self.whole[at] if at < len(self.whole) else own
+        if whole.numel() == 1:
+            return None if x.numel() == 1 else torch.zeros_like(x)
+        out = self.drawn("gradient", at, whole.shape)
         if isinstance(x, DTensor):
-            whole = wrap(out, dtype=x.dtype)
-            return torch.distributed.tensor.distribute_tensor(whole, x.device_mesh, x.placements)
-        return wrap(part_like(out, x.shape, torch.distributed.get_rank(), name), dtype=x.dtype)
+            return torch.distributed.tensor.distribute_tensor(wrap(out, dtype=x.dtype), x.device_mesh, x.placements)
+        place = place_of(whole, own, torch.distributed.get_rank(), naming(at, count))
+        return wrap(out[place].contiguous(), dtype=x.dtype)
 
     def stepped(self, names):
         """The parameters after a step of each optimizer."""
@@ -250,6 +264,7 @@ class Program:
             made = optimizer(learning)
             with torch.no_grad():
                 kept = {name: local(p).residues.clone() for name, p in names.items()}
+                made.step()
                 made.step()
                 out[name] = {name: residues(p) for name, p in names.items()}
                 for name, p in names.items():
@@ -272,16 +287,45 @@ class Drawn:
         return out.requires_grad_(x.requires_grad)
 
 
+def returned(given):
+    """The tensors that a program returns, in structures of any kind, and what else it returns."""
+    tensors, plain = [], []
+
+    def take(x):
+        if isinstance(x, torch.Tensor):
+            tensors.append(x)
+        elif isinstance(x, dict):
+            [take(value) for value in x.values()]
+        elif isinstance(x, (list, tuple)):
+            [take(value) for value in x]
+        elif dataclasses.is_dataclass(x):
+            [take(getattr(x, of.name)) for of in dataclasses.fields(x)]
+        elif x is not None:
+            plain.append(x if isinstance(x, (bool, int, float, complex, str)) else type(x).__name__)
+
+    take(given)
+    return tensors, plain
+
+
 def put(module, make):
-    """Gives a module other parameters: `make(number, name, parameter)` returns the elements of one."""
-    new = {}
-    for at, (name, parameter) in enumerate(module.named_parameters()):
-        tensor = wrap(make(at, name, parameter), Degree(1.0), parameter.dtype)
-        new[parameter] = nn.Parameter(tensor, parameter.requires_grad)
+    """Gives a module other parameters, wherever it holds them: `make(number, name, parameter)` returns the elements of one.
+    Their attributes and hooks stay."""
+    for at, (name, old) in enumerate(list(module.named_parameters())):
+        new = nn.Parameter(wrap(make(at, name, old), Degree(1.0), old.dtype), old.requires_grad)
+        for key, value in vars(old).items():
+            setattr(new, key, value)
+        [new.register_hook(hook) for hook in (old._backward_hooks or {}).values()]
+        hooks = (old._post_accumulate_grad_hooks or {}).values()
+        [new.register_post_accumulate_grad_hook(hook) for hook in hooks]
+        holders = [(part, key) for part in module.modules() for key, held in part._parameters.items() if held is old]
+        try:
+            torch.utils.swap_tensors(old, new)
+        except RuntimeError:  # something else refers to it weakly
+            [setattr(part, key, new) for part, key in holders]
     for part in module.modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None:
-                part._parameters[name] = new[parameter]
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and not isinstance(buffer, (FieldTensor, DTensor)):
+                part._buffers[name] = wrap(field(buffer).residues, dtype=buffer.dtype)
 
 
 def local(x):
