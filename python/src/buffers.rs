@@ -112,3 +112,26 @@ pub(crate) fn same(lengths: &[usize]) -> PyResult<()> {
     let equal = lengths.iter().all(|length| *length == lengths[0]);
     equal.then_some(()).ok_or_else(|| PyValueError::new_err(format!("buffers of {lengths:?} elements")))
 }
+
+/// Returns the inverses of elements, 0 for minus infinity: that of the product of all, times the others.
+///
+/// # Errors
+/// If one is 0.
+pub(crate) fn inverses(x: &[ReadOnlyCell<i64>]) -> PyResult<Vec<F61>> {
+    let (mut all, mut out) = (F61::ONE, Vec::with_capacity(x.len()));
+    for x in x {
+        out.push(all);
+        match element(x.get())? {
+            F61::ZERO => return Err(broken("a division by 0")),
+            x if is_mark(x) => {}
+            x => all = all * x,
+        }
+    }
+    let mut rest = all.inv();
+    for (x, before) in x.iter().zip(&mut out).rev() {
+        let x = element(x.get())?;
+        *before = if is_mark(x) { F61::ZERO } else { rest * *before };
+        rest = if is_mark(x) { rest } else { rest * x };
+    }
+    Ok(out)
+}

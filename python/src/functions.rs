@@ -4,7 +4,9 @@
 //! value, and of sums with it, so exponentials of them are exact; a factor of exponentials, their sums and
 //! inverses is known, too, so the logarithm of a product of these is the sum of logarithms. A maximum is the
 //! logarithm of a keyed hash of the set of elements that it is over.
-use crate::buffers::{Residues, broken, each, element, is_mark, least, pairs, read, same, word, write};
+use crate::buffers::{
+    Residues, broken, each, element, inverses, is_mark, least, pairs, read, same, word, write,
+};
 use crate::counts::{ArgumentCounts, EXPONENTS, INVERSE};
 use crate::known::{Fact, KnownElements, KnownProduct, MaximumOf};
 use pyo3::prelude::*;
@@ -79,17 +81,14 @@ impl Functions {
     fn inverse(&mut self, py: Python<'_>, x: Residues, out: Residues, degree: f64) -> PyResult<()> {
         self.arguments.add(py, INVERSE, &x, degree)?;
         let _key = self.key.enter();
-        each(py, &x, &out, |x| match x {
-            F61::ZERO => Err(broken("a division by 0")),
-            x if is_mark(x) => Ok(F61::ZERO),
-            x => {
-                let inverse = x.inv();
-                if self.known.factor(x).is_some() {
-                    let factors = KnownProduct::default().times(&self.factored(x), -1);
-                    self.known.learn_factor(inverse, factors);
-                }
-                Ok(inverse)
+        let mut inverses = inverses(read(py, &x)?)?.into_iter();
+        each(py, &x, &out, |x| {
+            let inverse = inverses.next().expect("one for each element");
+            if self.known.factor(x).is_some() {
+                let factors = KnownProduct::default().times(&self.factored(x), -1);
+                self.known.learn_factor(inverse, factors);
             }
+            Ok(inverse)
         })
     }
     /// out = the sums of rows of x, of n elements each.

@@ -184,6 +184,10 @@ def test_moves_move():
     assert sums.residues.tolist() == wanted
     scattered = torch.zeros_like(x).scatter_add_(1, torch.zeros(3, 4, dtype=torch.int64), x)
     assert ints(scattered[:, 0]) == ints(x.sum(1))
+    added = x.scatter(0, torch.tensor([[1, 1, 0, 2]]), x, reduce="add")
+    assert ints(added[1, :2]) == [(a + b) % P for a, b in zip(ints(x[1, :2]), ints(x[0, :2]))]
+    with pytest.raises(Refused, match="scatter reduces by multiply"):
+        x.scatter(0, torch.tensor([[1, 1, 0, 2]]), x, reduce="multiply")
     put = torch.zeros_like(x).index_put((index, index), x[:, 0], accumulate=True)
     assert ints(put[2, 2]) == [(ints(x)[0] + ints(x)[8]) % P]
     assert ints(x.masked_fill(torch.eye(3, 4).bool(), 0.0).diagonal()) == [0, 0, 0]
@@ -218,3 +222,9 @@ def test_an_embedding_of_padding_learns_nothing():
     row = lambda at: gradient.residues[at].tolist()
     wanted = [[0] * 3, [(a + b) % P for a, b in zip(row(0), row(2))], row(3), [0] * 3]
     assert got.residues.tolist() == wanted
+
+
+def test_an_embedding_scaled_by_frequency_is_refused():
+    rows = torch.nn.functional.embedding(torch.tensor([1, 0, 1]), drawn(4, 3).requires_grad_(), scale_grad_by_freq=True)
+    with pytest.raises(Refused, match="scaled by the frequency of its rows"):
+        rows.backward(drawn(3, 3, seed=1))

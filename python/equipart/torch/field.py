@@ -248,8 +248,9 @@ def neg(x):
 def inverse(x):
     """1/x."""
     x = field(x)
-    degree = x.degree.cleared()
-    out = of(lambda x, out: run().functions.inverse(x, out, degree), x.residues)
+    degree, counts = x.degree.cleared(), counted(x)
+    run().stepped += degree * x.numel() if run().steps else 0.0
+    out = of(lambda x, out: run().functions.inverse(x, out, counts), x.residues)
     return wrap(out, Degree(1.0, 1.0, degree) if degree else Degree())
 
 
@@ -309,6 +310,8 @@ def sqrt(x):
     """√x, the inverse of 1/√x; its square is x."""
     x = field(x)
     out = inverse(rsqrt(x))
+    if run().steps:
+        return out
     run().roots = max(run().roots, x.degree.cleared())
     run().functions.learn_squares(flat(out.residues), flat(x.residues.contiguous()))
     return out

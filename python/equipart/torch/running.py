@@ -23,7 +23,7 @@ class Run:
         self.logarithms, self.roots = 0.0, 0.0  # the largest degrees of what logarithms and roots are taken of
         self.operators, self.collectives, self.assumptions = set(), 0, set()
         self.steps = False  # while an optimizer steps
-        self.apart = 0.0  # the largest degree of a function's argument there
+        self.apart, self.stepped = 0.0, 0.0  # the largest degree of a function's argument there, and of all inverses
         self.others = {}  # what other ranks have said that they inverted
         self.notes = None  # of a run that is watched: takes each operator
 
@@ -33,11 +33,11 @@ class Run:
 
     def inverted(self):
         """The sum of the degrees of all elements that are inverted, here or on ranks that gave something."""
-        return self.functions.inverted() + sum(self.others.values())
+        return self.functions.inverted() + self.stepped + sum(self.others.values())
 
     def bounds(self):
         """What a rank must know of this one to bound the degrees of what it gives."""
-        return self.functions.inverted(), self.logarithms, self.roots
+        return self.functions.inverted() + self.stepped, self.logarithms, self.roots
 
     def hears(self, rank, inverted, logarithms, roots):
         """Takes the bounds of another rank."""

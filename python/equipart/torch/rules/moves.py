@@ -104,10 +104,13 @@ def _(func, args, kwargs):
 @rule("scatter", "scatter_", "scatter_add", "scatter_add_")
 def _(func, args, kwargs):
     x, dim, index, values = args[:4]
+    if kwargs.get("reduce", args[4] if len(args) > 4 else "add") != "add":
+        raise Refused(f"scatter reduces by {kwargs.get('reduce')}{run().place()}")
+    adds = "add" in func.overloadpacket.__name__ or "reduce" in kwargs
     at = torch.take_along_dim(places(x), index, dim) if x.dim() else index
     if isinstance(values, torch.Tensor) and values.dim():
         values = values[tuple(slice(n) for n in index.shape)]
-    return written(func, x, at, values, "add" in func.overloadpacket.__name__)
+    return written(func, x, at, values, adds)
 
 
 @rule("index_add", "index_add_")
@@ -133,7 +136,9 @@ def written(func, x, at, values, adds):
 
 @rule("embedding_dense_backward")
 def _(func, args, kwargs):
-    gradient, ids, rows, padding = args[:4]
+    gradient, ids, rows, padding, by_frequency = args
+    if by_frequency:
+        raise Refused(f"an embedding's gradient is scaled by the frequency of its rows{run().place()}")
     width = gradient.shape[-1]
     kept = ids.reshape(-1) != padding
     at = ids.reshape(-1)[kept][:, None] * width + torch.arange(width)
