@@ -229,3 +229,24 @@ def test_the_state_of_an_optimizer(loses):
         return
     with pytest.raises(Different, match="after two steps of mine, up of rank 0 differs"):
         prove(Mlp, megatron.ParallelMlp, inputs=X, optimizers={"mine": optimizer})
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_the_state_of_a_programs_own_optimizer(loses):
+    """The loss is called twice, for an optimizer that the program keeps between its steps."""
+
+    def train(model, x):
+        if not hasattr(model, "optimizer"):
+            model.optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+        elif loses and dist.get_world_size() > 1:
+            model.optimizer.state.clear()
+        loss = model(x).sum()
+        loss.backward()
+        model.optimizer.step()
+        return loss.detach()
+
+    if not loses:
+        prove(Mlp, whole, inputs=X, loss=train)
+        return
+    with pytest.raises(Different, match="after two steps of its own optimizer, up.weight of rank 0 differs"):
+        prove(Mlp, whole, inputs=X, loss=train)

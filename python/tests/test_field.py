@@ -164,6 +164,40 @@ def test_the_bound_counts_arguments_and_degrees(run):
     assert x.degree.total == 9.0, "a view is written into"
 
 
+def test_the_bound_counts_sigmoids_beside_exponentials(run):
+    x = drawn(3, 4)
+    x.sigmoid(), drawn(2, seed=1).exp()
+    assert run.functions.shared() == 0 and x.sigmoid().degree.cleared() == 1.0
+    x[:2].exp(), (-x[2:]).exp()
+    assert run.functions.shared() == 12
+
+    both = lambda model, x: model(x).sigmoid() + model(x).exp()
+    program = Program(lambda: torch.nn.Linear(3, 2), lambda whole: whole, 2, torch.zeros(4, 3), both, "equal", {})
+    _, run, whole = program.proven(1)
+    assert run.functions.shared() == 8
+    assert round(run.bound * P) == round(run.functions.pairs() + 2 * (whole.degree + 8))
+
+
+def test_the_bound_counts_what_other_ranks_and_steps_invert(run):
+    run.hears(1, 5.0, 2.0, 3.0)
+    run.hears(1, 7.0, 1.0, 1.0)
+    assert (run.inverted(), run.logarithms, run.roots) == (7.0, 2.0, 3.0)
+    x = drawn(3, 4, degree=2.0)
+    run.steps = True
+    quotient = 1 / x
+    assert run.functions.inverted() == 0 and run.inverted() == 7.0 + 12 * 2.0
+    assert run.bounds() == (24.0, 2.0, 3.0) and quotient.degree.cleared() == 3.0
+
+
+def test_numbers_far_from_1_are_assumed_apart(run):
+    field(torch.tensor([0.5, 2.0**50, -torch.inf, torch.finfo(torch.float32).min]))
+    assert not run.assumptions
+    for far in (2.0**-70, -(2.0**70)):
+        run.assumptions = set()
+        field(far)
+        assert any("numbers of 2^60 and more" in assumed for assumed in run.assumptions)
+
+
 def test_the_bound_counts_what_steps_of_optimizers_keep_apart():
     layer = lambda: torch.nn.Linear(3, 2)
     program = Program(layer, lambda whole: whole, 2, torch.zeros(4, 3), None, "equal", OPTIMIZERS)

@@ -100,6 +100,17 @@ def received_into_use(y):
     return total
 
 
+def received_over_the_same(y):
+    """What is read early is what will come, as the buffer held it before: a run of floats sees nothing."""
+    following, before = neighbours()
+    part = shares(y)
+    new = part.clone()
+    receiving, sending = dist.irecv(new, before), dist.isend(part, following)
+    total = part + new
+    receiving.wait(), sending.wait()
+    return total
+
+
 def behind_a_barrier(y):
     dist.barrier()
     dist.barrier(async_op=True).wait()
@@ -127,6 +138,7 @@ def test_calls_that_are_waited_for(call, ranks):
         (never_waited, r"(?s)nobody waits for all_reduce of float32\[4, 8\], at .*test_ranks.py:\d+, on rank 0"),
         (read_early, "differs from the unsplit one"),
         (received_into_use, "differs from the unsplit one"),
+        (received_over_the_same, "differs from the unsplit one"),
         (overwritten, r"what it sends is overwritten before a message to rank \d, at .*, on rank \d is waited for"),
     ],
 )
