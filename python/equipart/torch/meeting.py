@@ -23,8 +23,12 @@ from .compare import Different
 from .field import Refused, run
 from .running import is_users, settle
 
-HERE = SimpleNamespace(link=None, rank=0, ranks=1, pending=[])  # of the rank that this process is
+HERE = SimpleNamespace(link=None, rank=0, pending=[])  # of the rank that this process is
 PROCESSES = multiprocessing.get_context("fork")
+
+
+def dumped(x):
+    return pickle.dumps(x, pickle.HIGHEST_PROTOCOL)
 
 
 class Link:
@@ -34,7 +38,7 @@ class Link:
         self.pipe, self.numbers = pipe, defaultdict(int)
 
     def tell(self, *message):
-        self.pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        self.pipe.send_bytes(dumped(message))
 
     def number(self, *key):
         self.numbers[key] += 1
@@ -43,34 +47,34 @@ class Link:
     def gives(self, group, name, what, given):
         """Gives to all ranks of a group. Returns a function that waits for what all of them give, in their order."""
         key = group, name, self.number(group, name)
-        self.tell("gives", key, f"{what}{run().place()}", given)
+        self.tell("gives", key, f"{what}{run().place()}", dumped(given))
         return lambda: self.waits("call", key, f"{what} among ranks {list(group)}")
 
     def sends(self, to, tag, given):
-        self.tell("sends", (HERE.rank, to, tag), given)
+        self.tell("sends", (HERE.rank, to, tag, self.number("to", to, tag)), dumped(given))
 
     def receives(self, source, tag):
         """Returns a function that waits for the next message of a rank."""
-        key = (source, HERE.rank, tag), self.number(source, tag)
-        return lambda: self.waits("message", key, f"a message from rank {source}")
+        key = source, HERE.rank, tag, self.number("from", source, tag)
+        return lambda: self.waits("message", key, f"a message from rank {source}")[0]
 
     def waits(self, kind, key, what):
         self.tell("waits", kind, key, f"{what}{run().place()}")
-        return pickle.loads(self.pipe.recv_bytes())
+        return [pickle.loads(given) for given in pickle.loads(self.pipe.recv_bytes())]
 
 
 class Meeting:
-    """The parent's end: what each rank gave, and who waits for what."""
+    """The parent's end: what each rank gave, as bytes that it only carries, and who waits for what."""
 
     def __init__(self, ranks, limit):
-        self.limit, self.given, self.mail = limit, defaultdict(dict), defaultdict(list)
-        self.orders = [[] for _ in range(ranks)]
+        self.limit, self.given, self.mail, self.taken = limit, defaultdict(dict), {}, defaultdict(int)
+        self.open = [[] for _ in range(ranks)]  # the calls of each rank that others have still to make, in its order
         self.waiting, self.results, self.last = {}, {}, time.monotonic()
         self.pipes, self.processes = [], []
 
     def started(self, body):
         """Starts the ranks, and returns what each returned."""
-        ranks = len(self.orders)
+        ranks = len(self.open)
         try:
             for rank in range(ranks):
                 ours, theirs = PROCESSES.Pipe()
@@ -102,7 +106,7 @@ class Meeting:
             answer = self.answer(rank)
             if answer is not None:
                 del self.waiting[rank]
-                self.pipes[rank].send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+                self.pipes[rank].send_bytes(dumped(answer))
         left = [rank for rank in range(len(self.pipes)) if rank not in self.results]
         if left and all(rank in self.waiting for rank in left):
             waits = "; ".join(f"rank {rank} for {self.waiting[rank][2]}" for rank in left)
@@ -121,13 +125,17 @@ class Meeting:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     def answer(self, rank):
-        """What a waiting rank waits for, if it is there."""
+        """What a waiting rank waits for, if it is there. What all have taken is not kept."""
         kind, key, _ = self.waiting[rank]
         if kind == "message":
-            box, number = self.mail[key[0]], key[1]
-            return box[number] if number < len(box) else None
+            return [self.mail.pop(key)] if key in self.mail else None
         here, group = self.given[key], key[0]
-        return [here[member][1] for member in group] if len(here) == len(group) else None
+        if len(here) < len(group):
+            return None
+        self.taken[key] += 1
+        if self.taken[key] == len(group):
+            del self.given[key], self.taken[key]
+        return [here[member][1] for member in group]
 
     def gives(self, rank, key, what, given):
         here = self.given[key]
@@ -135,23 +143,24 @@ class Meeting:
             if theirs.split(", at ")[0] != what.split(", at ")[0]:
                 raise Refused(f"rank {rank} calls {what} where rank {other} calls {theirs}")
         here[rank] = what, given
-        self.orders[rank].append(key)
         self.one_order(rank, key)
+        self.open[rank].append(key)
+        if len(here) == len(key[0]):
+            [self.open[member].remove(key) for member in key[0]]
 
     def one_order(self, rank, key):
         """Fails if two ranks that share two groups call them in different orders, which a backend may not survive."""
-        mine = self.orders[rank][:-1]
-        for other in (other for other in key[0] if other != rank and key in self.orders[other]):
-            theirs = self.orders[other]
-            at = theirs.index(key)
-            late = [one for one in theirs[:at] if rank in one[0] and one not in mine]
-            early = [one for one in mine if one in theirs[at:]]
-            for one in late + early:
-                before, after = (self.given[each][other][0] for each in ((one, key) if late else (key, one)))
-                raise Refused(f"rank {other} calls {before} before {after}, and rank {rank} after it")
+        here = self.given[key]
+        for other in (other for other in here if other != rank):
+            before = self.open[other][: self.open[other].index(key)]
+            late = [(other, rank, one) for one in before if rank in one[0] and rank not in self.given[one]]
+            ahead = [(rank, other, one) for one in self.open[rank] if other in one[0] and other not in self.given[one]]
+            for first, second, one in late + ahead:
+                said = f"rank {first} calls {self.given[one][first][0]} before {here[first][0]}"
+                raise Refused(f"{said}, and rank {second} after it")
 
     def sends(self, rank, key, given):
-        self.mail[key].append(given)
+        self.mail[key] = given
 
     def waits(self, rank, kind, key, what):
         self.waiting[rank] = kind, key, what
@@ -175,22 +184,23 @@ def fault(error, rank, ranks):
 
 def be_rank(pipe, rank, ranks, body):
     """Runs the body as a rank."""
-    HERE.link, HERE.rank, HERE.ranks, HERE.pending = Link(pipe), rank, ranks, []
+    HERE.link, HERE.rank, HERE.pending = Link(pipe), rank, []
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
     os.environ.update({name: str(value) for name, value in places.items()}, MASTER_ADDR="localhost", MASTER_PORT="29500")
     torch.set_num_threads(1)
+    code = 0
     try:
         settle()
         dist.init_process_group("equipart", rank=rank, world_size=ranks, store=dist.HashStore())
         HERE.link.tell("ends", body(rank))
     except SystemExit as error:
-        os._exit(error.code if isinstance(error.code, int) else 1)
+        code = error.code if isinstance(error.code, int) else 1
     except BaseException as error:
         known = isinstance(error, (Refused, Different))
         HERE.link.tell("fails", error if known else fault(error, rank, ranks))
     finally:
         sys.stdout.flush(), sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)
 
 
 def spawn(ranks, body, limit=600):

@@ -64,7 +64,8 @@ def prove(
     the module is called. It may call backward, and step an optimizer. Floats of `inputs` are drawn; integers stay.
 
     `outputs` says how those of all ranks make up the unsplit ones: "equal" (or a part along one dimension), "mean" or
-    "sum" over ranks. `optimizers` are made by a function of the parameters; each makes a step, unless `loss` does.
+    "sum" over ranks. `optimizers` are made by a function of the parameters; each makes two steps, unless `loss` does, which
+    is then called twice. A rank may compute for `timeout` seconds without a call.
 
     Raises `Different` with the first tensor that differs, and `Refused` for what cannot be proven.
     """
@@ -113,7 +114,7 @@ class Program:
 
     def ran(self, seed, watched=False):
         """Runs both. Returns the run, and what the unsplit program and each rank of the split one have computed."""
-        self.seed, self.watched, self.whole, results = seed, watched, None, []
+        self.seed, self.watched, results = seed, watched, []
         for ranks, build in ((1, self.built), (self.ranks, self.divided)):
             self.whole = results[0][0].outputs if results else None
             results.append(spawn(ranks, lambda rank: self.computed(rank, build, ranks), self.timeout))
@@ -129,8 +130,7 @@ class Program:
         except Different as error:
             unwaited = [f"\n  nobody waits for {call}" for part in parts for call in part.unwaited]
             raise Different(f"{error}{self.located(seed)}{''.join(unwaited[:4])}") from None
-        degree = max(results.degree for results in (whole, *parts))
-        degree += run.functions.shared()
+        degree = max(results.degree for results in (whole, *parts)) + run.functions.shared()
         run.bound = (run.functions.pairs() + 2 * (degree + run.apart)) / P
         return Proof(tensors, self.ranks, run.operators, run.collectives, 1, 0.0, run.assumptions, unseen(whole, parts)), run, whole
 
@@ -226,11 +226,12 @@ class Program:
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
         buffers = {name: residues(x) for name, x in module.named_buffers() if x.is_floating_point()}
-        stepped = {} if changed else self.stepped(names)
         if changed:
             SEEN.computes = True
             self.loss(module, *inputs)
             stepped = {"its own optimizer": {name: residues(p) for name, p in names.items()}}
+        else:
+            stepped = self.stepped(names)
         degree = max(degrees, default=1.0)
         unwaited = [str(call) for call in HERE.pending if call.outs]
         tally = self.run.tally()
@@ -257,7 +258,7 @@ class Program:
         return wrap(out[place].contiguous(), dtype=x.dtype)
 
     def stepped(self, names):
-        """The parameters after a step of each optimizer."""
+        """The parameters after two steps of each optimizer."""
         out, learning = {}, [p for p in names.values() if p.grad is not None]
         for name, optimizer in self.optimizers.items() if learning else ():
             self.run.steps = True

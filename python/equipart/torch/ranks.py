@@ -20,11 +20,11 @@ NOBODYS = torch.Generator()
 def packed(x):
     """A tensor as it goes to another process: its elements, and what is known of them."""
     if not isinstance(x, FieldTensor):
-        return x.detach().clone()
+        return x.detach()
     words = x.residues.contiguous()
     known = run().functions.facts(flat(words)) if words.numel() else []
     noted = run().notes and run().notes.written(x.residues)
-    return x.dtype, words.numpy().copy(), x.degree.sides(), known, run().bounds(), noted
+    return x.dtype, words.numpy(), x.degree.sides(), known, run().bounds(), noted
 
 
 def unpacked(given, rank):
@@ -34,7 +34,7 @@ def unpacked(given, rank):
     dtype, words, sides, known, bounds, noted = given
     run().functions.learn(known)
     run().hears(rank, *bounds)
-    out = wrap(torch.from_numpy(words.copy()), Degree(*sides), dtype)
+    out = wrap(torch.from_numpy(words), Degree(*sides), dtype)
     if run().notes:
         run().notes.receives(out.residues, noted)
     return out

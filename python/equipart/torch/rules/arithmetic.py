@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..field import FieldTensor, Refused, add, aten, field, inverse, matmul, mul, neg, rsqrt, rule, run, sqrt, sub, total, wrap
+from ..field import Refused, add, aten, field, inverse, matmul, mul, neg, rsqrt, rule, run, sqrt, sub, total, wrap
 
 
 def scaled(x, kwargs, name="alpha"):

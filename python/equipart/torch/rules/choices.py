@@ -6,6 +6,7 @@ with a bit. A choice, such as a router's, takes the order of canonical integers;
 import torch
 
 from ..field import add, field, mul, neg, of, rule, run, step, sub, wrap
+from .arithmetic import reduced
 from .functions import largest
 
 FINITE = "no value that the program tests for it is infinite or not a number, but for those of masks"
@@ -16,11 +17,6 @@ UNEQUAL = "values that are compared are equal only where they are the same by co
 def _(func, args, kwargs):
     dims, keep = reduced(args, kwargs)
     return largest(args[0], dims, keep) if "amax" in str(func) else neg(largest(neg(args[0]), dims, keep))
-
-
-def reduced(args, kwargs):
-    dims = args[1] if len(args) > 1 else kwargs.get("dim")
-    return [dims] if isinstance(dims, int) else dims, args[2] if len(args) > 2 else kwargs.get("keepdim", False)
 
 
 @rule("max", "min")

@@ -22,10 +22,15 @@ UNARY = {
     "erf": lambda x: sub(mul(named("normal_cdf", mul(x, 2**0.5)), 2), 1),
     "sin": lambda x: named("sin", x),
     "cos": lambda x: named("cos", x),
-    "sign": lambda x: sub(mul(step(x), 2), 1),
-    "sgn": lambda x: sub(mul(step(x), 2), 1),
-    "abs": lambda x: mul(x, sub(mul(step(x), 2), 1)),
+    "sign": lambda x: sign(x),
+    "sgn": lambda x: sign(x),
+    "abs": lambda x: mul(x, sign(x)),
 }
+
+
+def sign(x):
+    """1 for a positive element, -1 for a negative one."""
+    return sub(mul(step(x), 2), 1)
 
 
 def softplus(x):
@@ -93,16 +98,9 @@ def at_least(x, least):
 def _(func, args, kwargs):
     gradient, x, threshold = args
     x = sub(x, threshold)
-    known = torch.empty(x.shape, dtype=torch.int64)
-    steps = of_known_steps(x, known)
-    return mul(gradient, steps)
-
-
-def of_known_steps(x, known):
-    """The step of x, and of a result of `relu` that of what it was given."""
+    known = torch.empty(x.shape, dtype=torch.int64)  # of a result of `relu`, the step of what it was given
     run().functions.steps(flat(x.residues.contiguous()), flat(known))
-    fresh = step(x)
-    return wrap(torch.where(known == -1, fresh.residues, known), Degree(1.0))
+    return mul(gradient, wrap(torch.where(known == -1, step(x).residues, known), Degree(1.0)))
 
 
 @rule("leaky_relu")
@@ -147,15 +145,10 @@ def largest(x, dims, keep):
     return wrap(out.residues.view([1 if d in dims else n for d, n in enumerate(x.shape)]), out.degree) if keep else out
 
 
-def softened(x, dim):
-    """The exponentials of x along a dimension. Where a row may be masked wholly by a finite number, x less its maximum."""
-    x = field(x)
-    return exp(sub(x, largest(x, [dim], True)) if bool((x.residues == LEAST).any()) else x)
-
-
 def softmax(x, dim):
-    """e^x over its sum along a dimension."""
-    e = softened(x, dim)
+    """e^x over its sum along a dimension. Where a row may be masked wholly by a finite number, of x less its maximum."""
+    x = field(x)
+    e = exp(sub(x, largest(x, [dim], True)) if bool((x.residues == LEAST).any()) else x)
     return mul(e, inverse(total(e, [dim], True)))
 
 
