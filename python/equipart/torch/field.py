@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import numpy
 import torch
-from torch._decomp import decomposition_table
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from equipart import _field
+
+from .plain import BESIDE, address, beside, is_of_floats
+from .private import AsyncCollectiveTensor, arguments, decompositions, subclass
 
 P = _field.P
 NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least finite number; e to each is 0
@@ -35,9 +35,7 @@ class FieldTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, residues, dtype=torch.float32, degree=None):
         size, strides, offset = residues.shape, residues.stride(), residues.storage_offset()
-        self = torch.Tensor._make_wrapper_subclass(
-            cls, size, strides=strides, storage_offset=offset, dtype=dtype, device=residues.device
-        )
+        self = subclass(cls, size=size, strides=strides, storage_offset=offset, dtype=dtype, device=residues.device)
         self.residues = residues
         self.degree = degree or Degree()
         return self
@@ -54,6 +52,19 @@ class FieldTensor(torch.Tensor):
 
     def __repr__(self):
         return f"FieldTensor(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    def __format__(self, spec):
+        """What a line of a log shows of an element."""
+        return "?"
+
+    def item(self):
+        """The number that this is, as a tensor: one may compute with it, or show it."""
+        if self.numel() != 1:
+            raise RuntimeError(f"a tensor of {self.numel()} elements is no number")
+        return self.detach().reshape(())
+
+    def tolist(self):
+        return [x.tolist() for x in self] if self.dim() else self.item()
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -130,6 +141,12 @@ def dispatch(func, args, kwargs):
 
 def ruled(func, args, kwargs):
     packet = func.overloadpacket
+    outs = [of.name for of in arguments(func) if of.is_out]
+    if outs:
+        made = packet(*args, **{name: x for name, x in kwargs.items() if name not in outs})
+        every = made if isinstance(made, tuple) else (made,)
+        [put(kwargs[name], x) for name, x in zip(outs, every, strict=True)]
+        return tuple(kwargs[name] for name in outs) if len(outs) > 1 else kwargs[outs[0]]
     if packet in RULES:
         return RULES[packet](func, args, kwargs)
     if func.namespace == "aten" and packet.__name__.endswith("_"):
@@ -138,8 +155,8 @@ def ruled(func, args, kwargs):
             return put(
                 args[0], RULES[functional](functional.default if hasattr(functional, "default") else func, args, kwargs)
             )
-    if func in decomposition_table:
-        return decomposition_table[func](*args, **kwargs)
+    if func in decompositions:
+        return decompositions[func](*args, **kwargs)
     out = func.decompose(*args, **kwargs)
     if out is NotImplemented:
         raise Refused(
@@ -151,15 +168,24 @@ def ruled(func, args, kwargs):
 
 def put(to, value):
     """Writes a value into a tensor, as operators in place do."""
+    if not isinstance(to, FieldTensor) and not is_of_floats(to):
+        raise Refused(f"elements are written into a tensor of {to.dtype}{run().place()}")
     if not isinstance(to, FieldTensor):
-        raise Refused(
-            f"a plain tensor of {to.dtype} is written into by one that is proven; begin with torch.zeros or with "
-            f"zeros_like{run().place()}"
-        )
-    value = field(value)
-    to.residues.copy_(value.residues)
-    to.degree.grows(value.degree)
+        begin(to)
+    into, value = field(to), field(value)
+    into.residues.copy_(value.residues)
+    into.degree.grows(value.degree)
     return to
+
+
+def begin(x):
+    """Puts a memory of elements beside a plain tensor's; what is no number yet is nobody's."""
+    if beside(x) is None:
+        whole = torch.empty(0, dtype=x.dtype).set_(x.detach().untyped_storage())
+        odd = ~whole.isfinite() & (whole != -torch.inf)
+        residues = field(whole.masked_fill(odd, 0)).residues.contiguous()
+        residues.masked_scatter_(odd, torch.empty(int(odd.sum()), dtype=torch.int64).random_(0, P))
+        BESIDE[address(x)] = SimpleNamespace(residues=residues, degree=Degree(), dtype=x.dtype, memory=whole)
 
 
 def wrap(residues, degree=None, dtype=torch.float32):
@@ -174,6 +200,9 @@ def field(x):
     written as, if that is short, else a fraction over a power of two."""
     if isinstance(x, FieldTensor):
         return x
+    if isinstance(x, torch.Tensor) and (own := beside(x)) is not None:
+        words = own.residues.as_strided(x.shape, x.stride(), x.storage_offset())
+        return FieldTensor(words, x.dtype, own.degree)
     single = isinstance(x, torch.Tensor) and x.dtype != torch.float64 or isinstance(x, numpy.float32)
     if not isinstance(x, torch.Tensor):
         x = torch.tensor(x, dtype=torch.int64 if isinstance(x, (bool, int)) else torch.float64)
@@ -360,21 +389,3 @@ def maximum(x):
     out = torch.empty(x.shape[:-1], dtype=torch.int64)
     checked(run().functions.maxima, flat(x.residues.contiguous()), flat(out), x.shape[-1])
     return wrap(out, x.degree.raised(Degree(1.0)))
-
-
-def bare(x):
-    """The residues of a tensor of floats; anything else as it is."""
-    floats = isinstance(x, FieldTensor) or isinstance(x, torch.Tensor) and x.is_floating_point()
-    return field(x).residues if floats else x
-
-
-def moved(func, args, kwargs):
-    """What an operator returns that moves elements and computes nothing: the same on residues."""
-    every = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
-    kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "pin_memory", "device")}
-    dtype = every[0].dtype
-    view = func.is_view
-    degree = every[0].degree if view else every[0].degree.raised(*(x.degree for x in every[1:]))
-    out = func(*tree_map(bare, args), **tree_map(bare, kwargs))
-    words = lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.int64
-    return tree_map(lambda x: wrap(x, degree, dtype) if words(x) else x, out)

@@ -8,10 +8,10 @@ that wrote its wrong operands, until all operands of an operator are right or pa
 from dataclasses import dataclass
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .compare import scales, sum_of
 from .field import P, FieldTensor
+from .private import current_node, next_number, number, tree_leaves
 from .running import line
 
 
@@ -107,12 +107,12 @@ class Notes:
 
     def place(self):
         """The module and the line of the operator that runs; in backward those of the forward operator."""
-        node = torch._C._current_autograd_node()
+        node = current_node()
         if node is None:
             module, place = (self.stack or [""])[-1], line()
-            self.forward[torch.autograd._get_sequence_nr() - 1] = module, place
+            self.forward[next_number() - 1] = module, place
             return module, place, False
-        module, place = self.forward.get(node._sequence_nr(), ("", ""))
+        module, place = self.forward.get(number(node), ("", ""))
         own = isinstance(node, torch.autograd.function.BackwardCFunction)
         return module, line() if own else place, True
 

@@ -21,7 +21,8 @@ import torch.distributed as dist
 
 from .compare import Different
 from .field import Refused, run
-from .running import is_users, settle
+from .host import settle
+from .running import is_users
 
 HERE = SimpleNamespace(link=None, rank=0, pending=[])  # of the rank that this process is
 PROCESSES = multiprocessing.get_context("fork")
@@ -190,8 +191,8 @@ def be_rank(pipe, rank, ranks, body):
     torch.set_num_threads(1)
     code = 0
     try:
-        settle()
         dist.init_process_group("equipart", rank=rank, world_size=ranks, store=dist.HashStore())
+        settle()
         HERE.link.tell("ends", body(rank))
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from equipart import _field
 
@@ -17,6 +16,8 @@ from .compare import Different, check_outputs, compared, naming, part_like, plac
 from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, wrap
 from .locate import Notes, located
 from .meeting import HERE, spawn
+from .plain import beside
+from .private import hooks, tree_leaves, tree_map
 from .running import Run
 
 OPTIMIZERS = {
@@ -165,6 +166,7 @@ class Program:
         module = self.split(self.built()) if takes else self.filled(self.split())
         if not isinstance(module, nn.Module):
             raise Refused(f"split returned {type(module).__name__}; wanted a torch.nn.Module")
+        put(module, lambda at, name, old: None if beside(old) is None else field(old).residues)
         if any(isinstance(part, nn.parallel.DistributedDataParallel) for part in module.modules()):
             raise Refused(
                 "DistributedDataParallel sums gradients in buckets of its own, in C++, which hold floats only; "
@@ -309,15 +311,18 @@ def returned(given):
 
 
 def put(module, make):
-    """Gives a module other parameters, wherever it holds them: `make(number, name, parameter)` returns the elements of one.
-    Their attributes and hooks stay."""
+    """Gives a module other parameters, wherever it holds them: `make(number, name, parameter)` returns the elements of one,
+    or None. Their attributes and hooks stay."""
     for at, (name, old) in enumerate(list(module.named_parameters())):
-        new = nn.Parameter(wrap(make(at, name, old), Degree(1.0), old.dtype), old.requires_grad)
+        made = make(at, name, old)
+        if made is None:
+            continue
+        new = nn.Parameter(wrap(made, Degree(1.0), old.dtype), old.requires_grad)
         for key, value in vars(old).items():
             setattr(new, key, value)
-        [new.register_hook(hook) for hook in (old._backward_hooks or {}).values()]
-        hooks = (old._post_accumulate_grad_hooks or {}).values()
-        [new.register_post_accumulate_grad_hook(hook) for hook in hooks]
+        on_gradient, on_accumulated = hooks(old)
+        [new.register_hook(hook) for hook in on_gradient]
+        [new.register_post_accumulate_grad_hook(hook) for hook in on_accumulated]
         holders = [(part, key) for part in module.modules() for key, held in part._parameters.items() if held is old]
         try:
             torch.utils.swap_tensors(old, new)

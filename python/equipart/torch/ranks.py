@@ -10,8 +10,10 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from .compare import Different
-from .field import Degree, FieldTensor, P, Refused, flat, rule, run, wrap
+from .field import Degree, FieldTensor, P, Refused, field, flat, rule, run, wrap
 from .meeting import HERE
+from .plain import beside, is_of_floats
+from .private import named_groups
 
 OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN}
 NOBODYS = torch.Generator()
@@ -19,6 +21,7 @@ NOBODYS = torch.Generator()
 
 def packed(x):
     """A tensor as it goes to another process: its elements, and what is known of them."""
+    x = held(x)
     if not isinstance(x, FieldTensor):
         return x.detach()
     words = x.residues.contiguous()
@@ -45,7 +48,13 @@ def write(to, x):
     to.detach().copy_(x.reshape(to.shape))
 
 
+def held(x):
+    """A tensor of elements, also where they stand beside a plain one; any other as it is."""
+    return field(x) if beside(x) is not None else x
+
+
 def words(x):
+    x = held(x)
     return x.residues if isinstance(x, FieldTensor) else x.detach()
 
 
@@ -59,9 +68,12 @@ class Pending(dist.Work):
         apart = [x for x in sent if words(x).untyped_storage().data_ptr() not in written]
         self.sent = [(x, words(x).clone()) for x in apart]
         for x in outs:
-            if isinstance(x, FieldTensor):
-                x.residues.random_(0, P, generator=NOBODYS)
-        self.outs, self.written = outs, [(x, words(x).clone()) for x in outs if isinstance(x, FieldTensor)]
+            if isinstance(held(x), FieldTensor):
+                words(x).random_(0, P, generator=NOBODYS)
+            elif is_of_floats(x):
+                x.detach().fill_(torch.nan)
+        self.outs = outs
+        self.written = [(x, words(x).clone()) for x in outs if isinstance(held(x), FieldTensor)]
         HERE.pending.append(self)
 
     def __str__(self):
@@ -115,7 +127,7 @@ class Ranks(dist.ProcessGroup):
 
     @property
     def group_name(self):
-        return dist.distributed_c10d._world.pg_names[self]
+        return named_groups()[self]
 
     def _get_backend(self, device):
         return self
@@ -231,7 +243,7 @@ def functional(name):
 
     def put(function):
         def called(func, args, kwargs):
-            groups = dist.distributed_c10d._world.pg_names.items()
+            groups = named_groups().items()
             return function(next(group for group, known in groups if known == args[-1]), *args[:-1])
 
         rule(name)(called)

@@ -1,6 +1,5 @@
 """A run of a program in the field: its key, and what is counted and noted on the way."""
 
-import functools
 import multiprocessing
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ import torch
 
 from equipart import _field
 
-from .field import SEEN, field
+from .field import SEEN
 
 OURS = str(Path(__file__).parent)
 TORCH, PROCESSES = (str(Path(of.__file__).parent) for of in (torch, multiprocessing))
@@ -76,18 +75,6 @@ class Run:
         """Where the program is, to end a sentence with."""
         found = line()
         return f", at {found}" if found else ""
-
-
-def zeros(plain, *args, **kwargs):
-    """`torch.zeros` of a program that computes: a sum may be written into it."""
-    out = plain(*args, **kwargs)
-    return field(out) if out.is_floating_point() and SEEN.computes else out
-
-
-def settle():
-    """Makes this process one that computes in the field: for good, as it is a rank."""
-    torch.zeros = functools.partial(zeros, torch.zeros)
-    torch.compiler.set_stance("force_eager")
 
 
 def is_users(path):

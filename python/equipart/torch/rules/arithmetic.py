@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..field import Refused, add, aten, field, inverse, matmul, mul, neg, rsqrt, rule, run, sqrt, sub, total, wrap
+from ..field import Refused, add, aten, exp, field, inverse, log, matmul, mul, neg, rsqrt, rule, run, sqrt, sub, total, wrap
 
 
 def scaled(x, kwargs, name="alpha"):
@@ -57,8 +57,10 @@ def _(func, args, kwargs):
 @rule("pow")
 def _(func, args, kwargs):
     x, power = args
-    if isinstance(power, torch.Tensor) or isinstance(x, (int, float)):
-        raise Refused(f"a power by a tensor{run().place()}")
+    if not isinstance(x, torch.Tensor):
+        return exp(mul(power, math.log(x)))
+    if isinstance(power, torch.Tensor):
+        return exp(mul(power, log(x)))
     whole = int(abs(power))
     if abs(power) - whole not in (0, 0.5):
         raise Refused(f"the power {power}{run().place()}")
@@ -165,6 +167,23 @@ def _(func, args, kwargs):
     below = wrap(torch.ones(len(rows), len(rows), dtype=torch.int64).tril())
     out = matmul(batch(below), batch(wrap(rows.reshape(len(rows), -1), x.degree)))
     return wrap(out.residues.view(rows.shape).movedim(0, dim).contiguous(), out.degree)
+
+
+@rule("prod", "prims.prod")
+def _(func, args, kwargs):
+    dims, keep = reduced(args, kwargs)
+    x = args[0] if dims is not None else args[0].reshape(-1)
+    (dim,) = dims or [0]
+    return x.cumprod(dim).narrow(dim, -1, 1) if keep else x.cumprod(dim).select(dim, -1)
+
+
+@rule("cumprod")
+def _(func, args, kwargs):
+    rows = args[0].unbind(args[1])
+    every = [rows[0]]
+    for x in rows[1:]:
+        every.append(mul(every[-1], x))
+    return torch.stack(every, args[1])
 
 
 @rule("lerp")

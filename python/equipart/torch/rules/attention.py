@@ -47,7 +47,7 @@ class Attention:
             if attn_mask.dtype == torch.bool:
                 attn_mask = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -math.inf)
             scores = add(scores, attn_mask)
-        self.weights = softmax(scores, -1)
+        self.weights = softmax(scores, -1, safe=True)
 
     def summed(self, gradient):
         """The gradient of keys or values: the sum over the heads that share them."""

@@ -3,13 +3,16 @@
 A comparison of values is a step of their difference: an element where floats have true or false, with which masks compute as
 with a bit. A choice, such as a router's, takes the order of canonical integers; ranks with equal values choose alike."""
 
+import math
+
 import torch
 
-from ..field import add, field, mul, neg, of, rule, run, step, sub, wrap
+from ..field import NEG_INF, P, Refused, add, field, mul, neg, of, rule, run, step, sub, wrap
 from .arithmetic import reduced
 from .functions import largest
 
 FINITE = "no value that the program tests for it is infinite or not a number, but for those of masks"
+INFINITE = P - 1  # stands for what no value is
 UNEQUAL = "values that are compared are equal only where they are the same by computation"
 
 
@@ -48,20 +51,42 @@ def mask(x):
 
 @rule("gt", "ge")
 def _(func, args, kwargs):
-    return mask(step(sub(args[0], args[1])))
+    return above(args[0], args[1])
 
 
 @rule("lt", "le")
 def _(func, args, kwargs):
-    return mask(step(sub(args[1], args[0])))
+    return above(args[1], args[0])
+
+
+def above(x, y):
+    """A mask where x is above y, which each of a program's own values is if that is the least number."""
+    for least, sign, other in ((y, 1, x), (x, -1, y)):
+        if not isinstance(least, torch.Tensor) and abs(least) > 1e30:
+            return torch.full(other.shape, least * sign < 0) & (other.residues >= 0 if least < 0 else True)
+    return mask(step(sub(x, y)))
 
 
 @rule("eq", "ne", "isclose")
 def _(func, args, kwargs):
     """True where both are the same, or one is a maximum and the other the largest of what it is over."""
     run().assumes(UNEQUAL)
-    same = of(run().functions.equal, field(args[0]).residues, field(args[1]).residues) != 0
+    args = [field(x).residues if not infinite(x) else torch.tensor(NEG_INF if x < 0 else INFINITE) for x in args[:2]]
+    same = of(run().functions.equal, *args) != 0
     return ~same if func.overloadpacket.__name__ == "ne" else same
+
+
+def infinite(x):
+    """True for a number that is infinite."""
+    return isinstance(x, float) and math.isinf(x)
+
+
+@rule("nan_to_num")
+def _(func, args, kwargs):
+    run().assumes(FINITE)
+    if bool((args[0].residues < 0).any()):
+        raise Refused(f"a mask's minus infinity becomes a number{run().place()}")
+    return args[0].clone()
 
 
 @rule("logical_not", "bitwise_not")

@@ -1,9 +1,11 @@
 """Functions that are no polynomials."""
 
+import math
+
 import torch
 
 from ..field import (
-    LEAST, Degree, add, exp, field, flat, inverse, log, maximum, mul, named, neg, relu, rsqrt, rule, run, sigmoid, sqrt,
+    LEAST, NEG_INF, Degree, add, exp, field, flat, inverse, log, maximum, mul, named, neg, relu, rsqrt, rule, run, sigmoid, sqrt,
     step, sub, total, wrap,
 )  # fmt: skip
 
@@ -14,6 +16,8 @@ UNARY = {
     "rsqrt": rsqrt,
     "sigmoid": sigmoid,
     "relu": relu,
+    "log2": lambda x: mul(log(x), inverse(math.log(2))),
+    "exp2": lambda x: exp(mul(x, math.log(2))),
     "expm1": lambda x: sub(exp(x), 1),
     "log1p": lambda x: log(add(1, x)),
     "tanh": lambda x: sub(mul(sigmoid(mul(x, 2)), 2), 1),
@@ -67,6 +71,13 @@ def _(func, args, kwargs):
 def _(func, args, kwargs):
     gradient, x, beta = args[:3]
     return mul(gradient, sigmoid(mul(x, beta)))
+
+
+@rule("xlogy")
+def _(func, args, kwargs):
+    """x·ln y; 0 where x is."""
+    x = field(args[0])
+    return mul(x, log(torch.where(x.residues == 0, wrap(torch.tensor(1)), args[1])))
 
 
 @rule("logaddexp")
@@ -145,16 +156,19 @@ def largest(x, dims, keep):
     return wrap(out.residues.view([1 if d in dims else n for d, n in enumerate(x.shape)]), out.degree) if keep else out
 
 
-def softmax(x, dim):
-    """e^x over its sum along a dimension. Where a row may be masked wholly by a finite number, of x less its maximum."""
+def softmax(x, dim, safe=False):
+    """e^x over its sum along a dimension. Where a row may be masked wholly by a finite number, of x less its maximum; one
+    that is masked wholly by minus infinity is 0, if that is safe."""
     x = field(x)
     e = exp(sub(x, largest(x, [dim], True)) if bool((x.residues == LEAST).any()) else x)
-    return mul(e, inverse(total(e, [dim], True)))
+    weights = total(e, [dim], True)
+    masked = (x.residues == NEG_INF).all(dim, True) if safe else torch.tensor(False)
+    return mul(e, inverse(torch.where(masked, wrap(torch.tensor(1)), weights) if bool(masked.any()) else weights))
 
 
 @rule("_softmax", "_safe_softmax")
 def _(func, args, kwargs):
-    return softmax(args[0], args[1])
+    return softmax(args[0], args[1], "safe" in str(func))
 
 
 @rule("_log_softmax")

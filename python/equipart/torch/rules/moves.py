@@ -1,24 +1,47 @@
 """Operators that move elements, or write some of them, and compute nothing."""
 
+from math import prod
+
 import torch
 
-from ..field import FieldTensor, P, Refused, accumulate, add, aten, field, moved, mul, named, put, rule, run, sub, wrap
+from ..field import FieldTensor, P, Refused, accumulate, add, aten, field, mul, named, put, rule, run, sub, wrap
+from ..private import tree_leaves, tree_map
 
-rule(
-    *"""_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
-expand flatten flip gather index index_select lift_fresh masked_select movedim narrow new_zeros permute pixel_shuffle
+def bare(x):
+    """The residues of a tensor of floats; anything else as it is."""
+    floats = isinstance(x, FieldTensor) or isinstance(x, torch.Tensor) and x.is_floating_point()
+    return field(x).residues if floats else x
+
+
+def moved(func, args, kwargs):
+    """What an operator returns that moves elements and computes nothing: the same on residues."""
+    every = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "pin_memory", "device")}
+    dtype = every[0].dtype
+    view = func.is_view
+    degree = every[0].degree if view else every[0].degree.raised(*(x.degree for x in every[1:]))
+    out = func(*tree_map(bare, args), **tree_map(bare, kwargs))
+    words = lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.int64
+    return tree_map(lambda x: wrap(x, degree, dtype) if words(x) else x, out)
+
+
+MOVES = """_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
+expand flatten flip gather index index_select lift_fresh masked_select movedim narrow permute pixel_shuffle
 repeat repeat_interleave reshape roll select select_backward slice slice_backward split split_with_sizes squeeze stack
-t transpose tril triu unbind unfold unsafe_split unsafe_split_with_sizes unsqueeze view zero zeros_like
+t transpose tril triu unbind unfold unsafe_split unsafe_split_with_sizes unsqueeze view
 take_along_dim diagonal_backward""".split()
-)(moved)
+rule(*MOVES)(moved)
 
 
 @rule("_to_copy", "to", "view_as")
 def _(func, args, kwargs):
-    dtype = kwargs.get("dtype") or args[0].dtype
-    if not dtype.is_floating_point and args[0].dtype != torch.bool:
+    x, dtype = args[0], kwargs.get("dtype") or args[0].dtype
+    if dtype.is_floating_point or dtype == x.dtype:
+        return wrap(x.residues.clone(), x.degree.raised(), dtype)
+    words = torch.where(x.residues > P // 2, x.residues - P, x.residues)
+    if x.degree.total or dtype != torch.bool and bool((words.abs() >= 2**30).any()):
         raise Refused(f"floats become {dtype}{run().place()}")
-    return wrap(args[0].residues.clone(), args[0].degree.raised(), dtype)
+    return words.to(dtype)  # of numbers that the program has itself
 
 
 @rule("new_empty", "empty_like", "new_empty_strided")
@@ -30,13 +53,12 @@ def _(func, args, kwargs):
     return out
 
 
-@rule("ones_like", "full_like", "new_full", "new_ones")
+@rule("ones_like", "zeros_like", "full_like", "new_full", "new_ones", "new_zeros", "zero")
 def _(func, args, kwargs):
-    ones = func.overloadpacket in (aten.ones_like, aten.new_ones)
-    shape = args[0].shape if "like" in str(func) else args[1]
-    return wrap(
-        field(1.0 if ones else args[-1]).residues.expand(shape).clone(), dtype=kwargs.get("dtype") or args[0].dtype
-    )
+    name = func.overloadpacket.__name__
+    value = 1.0 if "one" in name else 0.0 if "zero" in name else kwargs.get("fill_value", args[-1])
+    shape = args[1] if "new" in name else args[0].shape
+    return wrap(field(value).residues.expand(shape).clone(), dtype=kwargs.get("dtype") or args[0].dtype)
 
 
 @rule("constant_pad_nd")
@@ -121,6 +143,22 @@ def _(func, args, kwargs):
     return written(func, x, places(x).index_select(dim, index), values, True)
 
 
+@rule("scatter_reduce")
+def _(func, args, kwargs):
+    x, dim, index, values, reduce = args[:5]
+    include = args[5] if len(args) > 5 else kwargs.get("include_self", True)
+    if reduce != "sum" or not include:
+        raise Refused(f"scatter reduces by {reduce}{'' if include else ' without itself'}{run().place()}")
+    return aten.scatter_add(x, dim, index, values)
+
+
+@rule("masked_scatter")
+def _(func, args, kwargs):
+    x, mask, source = args
+    at = places(x)[mask.expand(x.shape)]
+    return written(func, x, at, source.reshape(-1)[: len(at)], False)
+
+
 def written(func, x, at, values, adds):
     """x with values at these flat positions, or added there; in place, if the operator is."""
     values = field(values)
@@ -144,6 +182,13 @@ def _(func, args, kwargs):
     at = ids.reshape(-1)[kept][:, None] * width + torch.arange(width)
     gradient = wrap(gradient.residues.reshape(-1, width)[kept].reshape(-1), gradient.degree)
     return accumulate(wrap(torch.zeros(rows, width, dtype=torch.int64)), at.reshape(-1), gradient)
+
+
+@rule("masked_scatter_backward")
+def _(func, args, kwargs):
+    gradient, mask, shape = args
+    taken = gradient[mask]
+    return torch.cat([taken, taken.new_zeros(prod(shape) - len(taken))]).reshape(shape)
 
 
 @rule("bernoulli_")

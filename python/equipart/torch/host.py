@@ -1,0 +1,137 @@
+"""What stands around a program in a rank: modes that see its plain tensors and its devices, a host in place of CUDA, and the
+process group that a script would begin."""
+
+import contextlib
+import math
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
+
+from .field import SEEN, FieldTensor, dispatch, field
+from .plain import BESIDE, is_beside, is_of_floats
+from .private import FakeTensor, TorchDispatchMode, tree_leaves, tree_map
+
+EMPTY = {getattr(torch.ops.aten, name) for name in ("empty", "empty_strided", "empty_like", "new_empty")}
+HOST = torch.device("cpu")
+
+
+class Plain(TorchDispatchMode):
+    """Sees operators on plain tensors into which elements were written; memory that holds nothing yet is not a number."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if any(kind not in (FieldTensor, torch.nn.Parameter) for kind in types):
+            return func(*args, **kwargs) if FakeTensor in types else NotImplemented  # it holds others, and unwraps them
+        if FieldTensor not in types and (func.is_view or not BESIDE or not any(map(is_beside, tree_leaves((args, kwargs))))):
+            out = func(*args, **kwargs)
+            if func.overloadpacket in EMPTY and SEEN.computes and is_of_floats(out):
+                out.fill_(torch.nan)
+            return out
+        lifted = {}
+        lift = lambda x: lifted.setdefault(id(x), (field(x), x))[0] if is_beside(x) else x
+        out = dispatch(func, tree_map(lift, args), tree_map(lift, kwargs))
+        given = {id(new): old for new, old in lifted.values()}
+        return tree_map(lambda x: given.get(id(x), x), out)
+
+
+class Host(TorchFunctionMode):
+    """Takes the host where a program says CUDA."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in ("cuda", "pin_memory"):
+            return args[0]
+        if name == "item" and isinstance(args[0], DTensor):
+            return args[0].to_local().item()
+        if func == torch.Tensor.data.__set__ and isinstance(args[1], FieldTensor) and not isinstance(args[0], FieldTensor):
+            return torch.utils.swap_tensors(args[0], like(args[0], args[1]))
+        if is_cuda(kwargs.get("device")):
+            kwargs = kwargs | {"device": HOST}
+        if name == "to":
+            args = (args[0], *(HOST if is_cuda(x) else x for x in args[1:]))
+        return func(*args, **kwargs)
+
+
+def like(x, y):
+    """y as what x is: a parameter, or a tensor."""
+    return torch.nn.Parameter(y.detach(), x.requires_grad) if isinstance(x, torch.nn.Parameter) else y.detach()
+
+
+def is_cuda(device):
+    """True for what names a device of CUDA, as a number does."""
+    is_named = isinstance(device, (str, torch.device)) and torch.device(device).type == "cuda"
+    return is_named or isinstance(device, int) and not isinstance(device, bool)
+
+
+class Stream(contextlib.AbstractContextManager):
+    """A stream or an event, where all is done in order."""
+
+    def __init__(self, *args, **options):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, other):
+        return 0.0
+
+    def wait(self, *others):
+        return self
+
+    record = record_event = wait_event = wait_stream = synchronize = wait
+
+
+CUDA = {
+    "Stream": Stream,
+    "Event": Stream,
+    "stream": lambda stream: stream or Stream(),
+    "device": Stream,
+    "current_stream": Stream,
+    "default_stream": Stream,
+    "current_device": lambda: 0,
+    "device_count": lambda: dist.get_world_size(),
+    "set_device": lambda device: None,
+    "synchronize": lambda device=None: None,
+    "get_rng_state": lambda device=None: torch.get_rng_state(),
+    "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
+}
+
+
+def tested(plain, of):
+    """A test of `math` that takes elements, too."""
+    return lambda x: bool(of(x)) if isinstance(x, torch.Tensor) else plain(x)
+
+
+def replaced(function, by):
+    """Puts a function in place of another, wherever a module holds it."""
+    for module in list(sys.modules.values()):
+        for name in [name for name, held in list(vars(module).items()) if held is function]:
+            setattr(module, name, by)
+
+
+def settle():
+    """Makes this process one that computes in the field: for good, as it is a rank."""
+    begin, make = dist.init_process_group, dist.new_group
+    replaced(begin, lambda *args, **options: None)
+    replaced(dist.destroy_process_group, lambda *args: None)
+    replaced(make, lambda *args, backend=None, device_id=None, **options: make(*args, **options))
+    Host().__enter__()
+    Plain().__enter__()
+    for name in ("isfinite", "isnan", "isinf"):
+        setattr(math, name, tested(getattr(math, name), getattr(torch, name)))
+    for name, value in CUDA.items():
+        setattr(torch.cuda, name, value)
+    mesh = dist.DeviceMesh.__init__
+
+    def on_host(self, device_type, *args, **options):
+        mesh(self, "cpu", *args, **options)
+
+    dist.DeviceMesh.__init__ = on_host
+    torch.Tensor.record_stream = lambda self, stream: None
+    torch.compiler.set_stance("force_eager")

@@ -1,0 +1,51 @@
+"""PyTorch's private names that proofs need, in one place, and the versions that they were tried with."""
+
+import torch
+import torch.distributed as dist
+
+OLDEST, NEWEST = (2, 10), (2, 15)  # the versions tried
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+if VERSION < OLDEST:
+    wanted = ".".join(map(str, OLDEST))
+    raise ImportError(f"equipart.torch wants PyTorch {wanted} or newer; this is {torch.__version__}")
+
+try:
+    from torch._C import _current_autograd_node as current_node  # the operator whose backward runs, or None
+    from torch._decomp import decomposition_table as decompositions
+    from torch._subclasses import FakeTensor  # noqa: F401
+    from torch.autograd import _get_sequence_nr as next_number  # of the next operator that autograd sees
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: F401
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
+    from torch.utils._pytree import tree_leaves, tree_map  # noqa: F401
+
+    dist.distributed_c10d._world.pg_names, torch.Tensor._make_wrapper_subclass, torch.autograd.graph.Node._sequence_nr
+except (ImportError, AttributeError) as error:
+    tried = " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
+    raise ImportError(f"equipart.torch was tried with PyTorch {tried}; in {torch.__version__}, {error}") from None
+
+
+def number(node):
+    """The number of an autograd node's forward operator."""
+    return node._sequence_nr()
+
+
+def named_groups():
+    """The names of all process groups."""
+    return dist.distributed_c10d._world.pg_names
+
+
+def arguments(func):
+    """The arguments of an operator, as its schema has them."""
+    return func._schema.arguments
+
+
+def hooks(parameter):
+    """The hooks on a parameter's gradient, and those on its accumulated one."""
+    return (parameter._backward_hooks or {}).values(), (parameter._post_accumulate_grad_hooks or {}).values()
+
+
+def subclass(cls, **options):
+    """A tensor of a class that wraps others."""
+    size = options.pop("size")
+    return torch.Tensor._make_wrapper_subclass(cls, size, **options)
