@@ -53,7 +53,10 @@ impl Written {
         self.decimal(x)
             .or_else(|| fraction(x, self.error, self.most).map(|[p, q]| F61::new(p) * F61::new(q).inv()))
             .or_else(|| fraction(x * x, 3.0 * self.error, self.most_of_square).map(root))
-            .unwrap_or_else(|| F61::from_f64(x))
+            .unwrap_or_else(|| {
+                let was_single = self.digits > SINGLE.digits && f64::from(x as f32) == x;
+                if was_single { SINGLE.read(x) } else { F61::from_f64(x) }
+            })
     }
     /// A decimal of few digits, times a power of ten.
     fn decimal(&self, x: f64) -> Option<F61> {

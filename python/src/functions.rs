@@ -180,9 +180,18 @@ impl Functions {
                 _ => {}
             }
             let factors = self.factored(x);
-            let powers = factors.powers.iter().map(|(a, k)| F61::from_f64(*k as f64) * self.ln(F61::new(*a)));
+            let ln = |a: u64| match self
+                .known
+                .factor(F61::new(a))
+                .filter(|is| is.powers.is_empty() && is.exponent != 0)
+            {
+                Some(is) => F61::new(is.exponent),
+                None => self.ln(F61::new(a)),
+            };
+            let powers = factors.powers.iter().map(|(a, k)| F61::from_f64(*k as f64) * ln(*a));
             let log = powers.fold(F61::new(factors.exponent), |sum, log| sum + log);
-            self.known.learn_exponential(log, factors);
+            let of = if factors.powers.is_empty() { KnownProduct::atom(x) } else { factors };
+            self.known.learn_exponential(log, of);
             Ok(log)
         })
     }
@@ -207,7 +216,7 @@ impl Functions {
             all.dedup();
             out.set(word(match *all {
                 [] => of_marks,
-                [x] => F61::new(x),
+                [x] => self.logarithm(F61::new(x)),
                 _ => self.maximum(all),
             }));
         }
@@ -371,6 +380,15 @@ impl Functions {
             all = all.times(&is, 1);
         }
         all.times(&KnownProduct::atom(rest), 1)
+    }
+    /// An element that stands for a logarithm from now on: that of its exponential.
+    fn logarithm(&mut self, x: F61) -> F61 {
+        if self.known.exponential(x).is_none() {
+            let value = self.e(x);
+            self.known.learn_factor(value, KnownProduct::exp(x));
+            self.known.learn_exponential(x, KnownProduct::atom(value));
+        }
+        x
     }
     /// The maximum of several elements, by their words in order.
     fn maximum(&mut self, all: Vec<u64>) -> F61 {

@@ -5,6 +5,9 @@ import torch
 from .field import P, Refused
 
 
+OWN = "its own optimizer"  # of a program that steps
+
+
 class Different(AssertionError):
     """The split program computes something else."""
 
@@ -14,8 +17,9 @@ def compared(whole, parts, outputs):
 
     Raises `Different` with the first that differs.
     """
-    learning = [x for x in (*whole.gradients.values(), *whole.of_inputs) if x is not None]
-    if not (whole.outputs or whole.plain or learning):
+    is_own = OWN in whole.stepped
+    learning = [x for x in (*whole.gradients.values(), *whole.of_inputs) if x is not None and not is_own]
+    if not (whole.outputs or whole.plain or learning or is_own):
         raise Refused("there is nothing to compare: the program returns no tensor and no number, and has no gradient")
     elements = Elements(whole, len(parts))
     places = [
@@ -29,6 +33,7 @@ def compared(whole, parts, outputs):
             if not torch.equal(x, wanted):
                 said = guess(wanted, [of.of_inputs[at] for of in parts], rank)
                 raise Different(f"the gradient of input {at} of rank {rank} differs from the unsplit one{said}")
+    check_outputs(whole, parts, outputs, "again")
     check_buffers(whole, parts)
     buffers = [name for name in whole.buffers if any(name in part.buffers for part in parts)]
     kinds = {"output": whole.outputs + whole.plain, "gradient": learning, "buffer": buffers}
@@ -38,14 +43,15 @@ def compared(whole, parts, outputs):
 
 def unseen(whole, parts):
     """What was not compared, in words."""
-    without = [name for name, x in whole.gradients.items() if x is None]
+    without = [name for name, x in whole.gradients.items() if x is None and OWN not in whole.stepped]
     alone = [name for name in whole.buffers if not any(name in part.buffers for part in parts)]
     said = {"parameters without a gradient": without, "buffers that no rank has": alone}
     some = lambda names: ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    return [f"{kind}: {some(names)}" for kind, names in said.items() if names]
+    used = ["gradients, which its own step has used"] * (OWN in whole.stepped and any(whole.gradients))
+    return used + [f"{kind}: {some(names)}" for kind, names in said.items() if names]
 
 
-def check_outputs(whole, parts, outputs):
+def check_outputs(whole, parts, outputs, which="outputs"):
     for rank, part in enumerate(parts):
         if len(part.outputs) != len(whole.outputs):
             raise Different(
@@ -53,9 +59,9 @@ def check_outputs(whole, parts, outputs):
             )
         if outputs == "equal" and part.plain != whole.plain:
             raise Different(f"rank {rank} returns {part.plain}, the unsplit program {whole.plain}")
-    for at, wanted in enumerate(whole.outputs):
-        every = [part.outputs[at] for part in parts]
-        name = naming(at, len(whole.outputs))
+    for at, wanted in enumerate(getattr(whole, which)):
+        every = [getattr(part, which)[at] for part in parts]
+        name = naming(at, len(whole.outputs)) + " of the second call" * (which == "again")
         if outputs == "equal":
             check_parts(name, wanted, every)
             continue
@@ -187,7 +193,7 @@ class Elements:
         return torch.where(known, self.order[found], -1)
 
     def check(self, rank, part, places):
-        kinds = {"the gradient of": (part.gradients, self.whole.gradients)}
+        kinds = {} if OWN in self.whole.stepped else {"the gradient of": (part.gradients, self.whole.gradients)}
         for name, after in part.stepped.items():
             if name not in self.whole.stepped:
                 raise Different(

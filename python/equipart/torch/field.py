@@ -42,7 +42,7 @@ class FieldTensor(torch.Tensor):
 
     @property
     def data(self):
-        return self.detach()
+        return FieldTensor(self.residues, self.dtype, self.degree)  # which autograd does not see
 
     @data.setter
     def data(self, x):

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from equipart import _field
 
-from .compare import Different, check_outputs, compared, naming, part_like, place_of, unseen
+from .compare import OWN, Different, check_outputs, compared, naming, part_like, place_of, unseen
 from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, wrap
 from .locate import Notes, located
 from .meeting import HERE, spawn
@@ -87,6 +87,7 @@ class Results:
     """What one rank has computed."""
 
     outputs: list
+    again: list  # of the second call, where the program steps
     plain: list  # numbers and strings that the program returns
     buffers: dict
     parameters: dict  # by name, as they were drawn
@@ -227,18 +228,19 @@ class Program:
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
-        buffers = {name: residues(x) for name, x in module.named_buffers() if x.is_floating_point()}
-        if changed:
+        again = []
+        if any(HERE.link.gives(tuple(range(ranks)), "", "the end of loss", bool(changed))()):
             SEEN.computes = True
-            self.loss(module, *inputs)
-            stepped = {"its own optimizer": {name: residues(p) for name, p in names.items()}}
+            again = [residues(x) for x in returned(self.loss(module, *inputs))[0]]
+            stepped = {OWN: {name: residues(p) for name, p in names.items()}}
         else:
             stepped = self.stepped(names)
+        buffers = {name: residues(x) for name, x in module.named_buffers()}
         degree = max(degrees, default=1.0)
         unwaited = [str(call) for call in HERE.pending if call.outs]
         tally = self.run.tally()
         return Results(
-            outputs, plain, buffers, parameters, gradients, of_inputs, stepped, degree, sources, unwaited, tally, notes
+            outputs, again, plain, buffers, parameters, gradients, of_inputs, stepped, degree, sources, unwaited, tally, notes
         )  # fmt: skip
 
     def backward(self, results):
@@ -343,4 +345,5 @@ def residues(x):
     """The elements of a tensor; of a distributed one, those of the whole."""
     with torch.no_grad():
         x = x.full_tensor() if isinstance(x, DTensor) else x
+        x = torch.view_as_real(x) if x.is_complex() else x
         return field(x).residues.detach().clone(memory_format=torch.contiguous_format)

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from ..field import NEG_INF, P, Refused, add, field, mul, neg, of, rule, run, step, sub, wrap
+from ..field import NEG_INF, FieldTensor, P, Refused, add, aten, field, mul, neg, of, rule, run, step, sub, total, wrap
 from .arithmetic import reduced
 from .functions import largest
 
@@ -70,6 +70,9 @@ def above(x, y):
 @rule("eq", "ne", "isclose")
 def _(func, args, kwargs):
     """True where both are the same, or one is a maximum and the other the largest of what it is over."""
+    if any(isinstance(x, FieldTensor) and x.dtype == torch.bool for x in args[:2]):
+        unequal = xor(*args[:2])
+        return unequal if func.overloadpacket.__name__ == "ne" else mask(sub(1, unequal))
     run().assumes(UNEQUAL)
     args = [field(x).residues if not infinite(x) else torch.tensor(NEG_INF if x < 0 else INFINITE) for x in args[:2]]
     same = of(run().functions.equal, *args) != 0
@@ -106,7 +109,27 @@ def _(func, args, kwargs):
 
 @rule("logical_xor", "bitwise_xor")
 def _(func, args, kwargs):
-    return mask(sub(add(*args[:2]), mul(2, mul(*args[:2]))))
+    return xor(*args[:2])
+
+
+def xor(x, y):
+    return mask(sub(add(x, y), mul(2, mul(x, y))))
+
+
+@rule("all", "any", "count_nonzero")
+def _(func, args, kwargs):
+    """Of masks: the product of all, or one less that of all that are not, or the sum."""
+    x, name = args[0], func.overloadpacket.__name__
+    if x.dtype != torch.bool:
+        x = x.bool()  # of numbers that the program has itself
+        return getattr(aten, name)(x, *args[1:], **kwargs)
+    dims, keep = reduced(args, kwargs)
+    if name == "count_nonzero":
+        return total(x, dims)
+    of = x if name == "all" else sub(1, x)
+    for dim in sorted(d % x.dim() for d in (dims or range(x.dim())))[::-1]:
+        of = of.prod(dim, keep)
+    return mask(of if name == "all" else sub(1, of))
 
 
 @rule("argmax", "argmin", "argsort")
