@@ -1,5 +1,5 @@
 //! Numbers of a program, which are written with few digits, as fractions, or as roots of fractions.
-use crate::buffers::{Residues, broken, least, read, word, write};
+use crate::buffers::{Residues, broken, least, read, same, word, write};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use tensor::{F61, Key, Scalar, mix};
@@ -30,6 +30,7 @@ const DOUBLE: Written = Written { digits: 12, error: 5e-16, most: 1e10, most_of_
 #[pyfunction]
 pub(crate) fn constants(py: Python<'_>, x: PyBuffer<f64>, out: Residues, single: bool) -> PyResult<()> {
     let written = if single { SINGLE } else { DOUBLE };
+    same(&[read(py, &x)?.len(), write(py, &out)?.len()])?;
     for (x, out) in read(py, &x)?.iter().zip(write(py, &out)?) {
         out.set(word(match x.get() {
             f64::NEG_INFINITY => F61::NEG_INF,

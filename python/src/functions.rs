@@ -94,6 +94,7 @@ impl Functions {
     /// out = the sums of rows of x, of n elements each.
     fn sums(&mut self, py: Python<'_>, x: Residues, out: Residues, n: usize) -> PyResult<()> {
         let x = read(py, &x)?;
+        same(&[x.len(), n * write(py, &out)?.len()])?;
         for (row, out) in write(py, &out)?.iter().enumerate() {
             let row = x[row * n..(row + 1) * n].iter().map(|x| element(x.get()));
             let row = row.collect::<PyResult<Vec<_>>>()?;
@@ -200,6 +201,7 @@ impl Functions {
     fn maxima(&mut self, py: Python<'_>, x: Residues, out: Residues, n: usize) -> PyResult<()> {
         let _key = self.key.enter();
         let x = read(py, &x)?;
+        same(&[x.len(), n * write(py, &out)?.len()])?;
         for (row, out) in write(py, &out)?.iter().enumerate() {
             let mut all: Vec<u64> = Vec::new();
             let mut of_marks = F61::NEG_INF;
@@ -229,6 +231,11 @@ impl Functions {
             let equal = a == b || largest(a) == Some(b) || largest(b) == Some(a);
             Ok(if equal { F61::ONE } else { F61::ZERO })
         })
+    }
+    /// out = x, or the largest of what it is the maximum of.
+    fn largest(&self, py: Python<'_>, x: Residues, out: Residues) -> PyResult<()> {
+        let of = |x: F61| self.known.of(x)?.below.as_ref()?.all.last().copied().map(F61::new);
+        each(py, &x, &out, |x| Ok(of(x).unwrap_or(x)))
     }
     /// Learns that these are the squares of x.
     fn learn_squares(&mut self, py: Python<'_>, x: Residues, is: Residues) -> PyResult<()> {
@@ -375,9 +382,10 @@ impl Functions {
             }
         }
         let of_two = self.known.factor(rest - F61::ONE).filter(|is| is.powers.is_empty());
-        if let Some(is) = of_two.filter(|is| is_upper(F61::new(is.exponent))) {
-            rest = rest * self.value(&is).inv();
-            all = all.times(&is, 1);
+        if of_two.is_some_and(|is| is_upper(F61::new(is.exponent))) {
+            let exponential = rest - F61::ONE;
+            rest = rest * exponential.inv();
+            all = all.times(&KnownProduct::atom(exponential), 1);
         }
         all.times(&KnownProduct::atom(rest), 1)
     }

@@ -10,7 +10,7 @@ mod functions;
 mod known;
 mod products;
 
-use buffers::{Residues, broken, finite, read, word, write};
+use buffers::{Residues, broken, finite, read, same, word, write};
 use pyo3::prelude::*;
 use tensor::{F61, Scalar, mix};
 
@@ -27,6 +27,7 @@ mod _field {
 #[pyfunction]
 fn accumulate(py: Python<'_>, out: Residues, at: Residues, x: Residues) -> PyResult<()> {
     let out = write(py, &out)?;
+    same(&[read(py, &at)?.len(), read(py, &x)?.len()])?;
     for (at, x) in read(py, &at)?.iter().zip(read(py, &x)?) {
         let out = out.get(at.get() as usize).ok_or_else(|| broken("an index lies outside"))?;
         out.set(word(finite(out.get())? + finite(x.get())?));
@@ -49,6 +50,9 @@ fn draw(py: Python<'_>, seed: u64, out: Residues) -> PyResult<()> {
 #[pyfunction]
 fn rotary(py: Python<'_>, key: u64, width: usize, base: f64, cos: Residues, sin: Residues) -> PyResult<()> {
     let _key = tensor::Key(key).enter();
+    if width < 2 {
+        return Err(broken("positions have less than two features"));
+    }
     let pairs = write(py, &cos)?.iter().zip(write(py, &sin)?);
     for (at, (cos, sin)) in pairs.enumerate() {
         let (x, y) = F61::rotary(at / (width / 2), at % (width / 2), width, &base.into());

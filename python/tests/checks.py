@@ -4,4 +4,4 @@ import functools
 
 from equipart.torch import prove as with_all_keys
 
-prove = functools.partial(with_all_keys, log2_error=-16)
+prove = functools.partial(with_all_keys, keys=1)

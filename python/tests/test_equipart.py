@@ -12,7 +12,7 @@ from torch import nn
 
 from equipart import _field
 from equipart.torch.field import RULES, Degree, aten, flat, named, rsqrt, wrap
-from equipart.torch.proof import put
+from equipart.torch.program import put
 from equipart.torch.running import Run
 
 transformers = pytest.importorskip("transformers")

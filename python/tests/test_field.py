@@ -8,7 +8,8 @@ import torch
 
 from equipart.torch import Refused
 from equipart.torch.field import LEAST, NEG_INF, P, Degree, FieldTensor, field, wrap
-from equipart.torch.proof import OPTIMIZERS, Program
+from equipart.torch.program import Program
+from equipart.torch.proof import OPTIMIZERS
 from equipart.torch.running import Run
 
 
@@ -173,7 +174,7 @@ def test_the_bound_counts_sigmoids_beside_exponentials(run):
 
     both = lambda model, x: model(x).sigmoid() + model(x).exp()
     program = Program(lambda: torch.nn.Linear(3, 2), lambda whole: whole, 2, torch.zeros(4, 3), both, "equal", {})
-    _, run, whole = program.proven(1)
+    _, run, whole, _ = program.proven(1)
     assert run.functions.shared() == 8
     assert round(run.bound * P) == round(run.functions.pairs() + 2 * (whole.degree + 8))
 
@@ -201,7 +202,7 @@ def test_numbers_far_from_1_are_assumed_apart(run):
 def test_the_bound_counts_what_steps_of_optimizers_keep_apart():
     layer = lambda: torch.nn.Linear(3, 2)
     program = Program(layer, lambda whole: whole, 2, torch.zeros(4, 3), None, "equal", OPTIMIZERS)
-    _, run, whole = program.proven(1)
+    _, run, whole, _ = program.proven(1)
     assert run.apart > 0
     assert round(run.bound * P) >= run.functions.pairs() + 2 * (whole.degree + run.apart)
 

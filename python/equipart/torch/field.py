@@ -15,7 +15,7 @@ import torch
 from equipart import _field
 
 from .plain import BESIDE, address, beside, is_of_floats
-from .private import AsyncCollectiveTensor, arguments, decompositions, subclass
+from .private import AsyncCollectiveTensor, arguments, decompositions, overload, subclass
 
 P = _field.P
 NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least finite number; e to each is 0
@@ -152,9 +152,7 @@ def ruled(func, args, kwargs):
     if func.namespace == "aten" and packet.__name__.endswith("_"):
         functional = getattr(aten, packet.__name__[:-1], None)
         if functional in RULES:
-            return put(
-                args[0], RULES[functional](functional.default if hasattr(functional, "default") else func, args, kwargs)
-            )
+            return put(args[0], RULES[functional](getattr(functional, overload(func), func), args, kwargs))
     if func in decompositions:
         return decompositions[func](*args, **kwargs)
     out = func.decompose(*args, **kwargs)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from .field import SEEN, FieldTensor, dispatch, field
+from .field import SEEN, FieldTensor, Refused, dispatch, field
 from .plain import BESIDE, is_beside, is_of_floats
 from .private import FakeTensor, TorchDispatchMode, tree_leaves, tree_map
 
@@ -115,6 +115,13 @@ def replaced(function, by):
             setattr(module, name, by)
 
 
+def no_buckets(*args, **options):
+    raise Refused(
+        "DistributedDataParallel sums gradients in buckets of its own, in C++, which hold floats only; sum them by "
+        "all_reduce in loss to prove the rest"
+    )
+
+
 def settle():
     """Makes this process one that computes in the field: for good, as it is a rank."""
     begin, make = dist.init_process_group, dist.new_group
@@ -133,5 +140,6 @@ def settle():
         mesh(self, "cpu", *args, **options)
 
     dist.DeviceMesh.__init__ = on_host
+    torch.nn.parallel.DistributedDataParallel.__init__ = no_buckets
     torch.Tensor.record_stream = lambda self, stream: None
     torch.compiler.set_stance("force_eager")

@@ -40,6 +40,11 @@ def arguments(func):
     return func._schema.arguments
 
 
+def overload(func):
+    """The name of an operator's overload."""
+    return func._overloadname
+
+
 def hooks(parameter):
     """The hooks on a parameter's gradient, and those on its accumulated one."""
     return (parameter._backward_hooks or {}).values(), (parameter._post_accumulate_grad_hooks or {}).values()

@@ -1,6 +1,7 @@
 """A fixture for pytest: `prove`, whose draws begin with a number that the test's name gives, so that a failure comes again.
 
-The number of another run: `pytest --equipart-seed N`.
+The number of another run: `pytest --equipart-seed N`. A test whose program is refused fails as "refused", which is not
+"different".
 """
 
 import functools
@@ -11,6 +12,25 @@ import pytest
 
 def pytest_addoption(parser):
     parser.addoption("--equipart-seed", type=int, default=None, help="number that the draws of `prove` begin with")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    report.is_refused = call.excinfo is not None and call.excinfo.typename == "Refused"
+
+
+def pytest_report_teststatus(report):
+    if getattr(report, "is_refused", False) and report.failed:
+        return "refused", "R", "REFUSED"
+
+
+def pytest_terminal_summary(terminalreporter):
+    refused = terminalreporter.getreports("refused")
+    if refused:
+        terminalreporter.section("REFUSED")
+    for report in refused:
+        terminalreporter.line(f"{report.nodeid}: {report.longrepr.reprcrash.message}")
 
 
 @pytest.fixture

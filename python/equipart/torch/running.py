@@ -24,6 +24,7 @@ class Run:
         self.steps = False  # while an optimizer steps
         self.apart, self.stepped = 0.0, 0.0  # the largest degree of a function's argument there, and of all inverses
         self.others = {}  # what other ranks have said that they inverted
+        self.choices, self.met = set(), {}  # lines that choose by order; by operator and number of rows, those taken
         self.notes = None  # of a run that is watched: takes each operator
 
     def enter(self):
@@ -45,10 +46,11 @@ class Run:
 
     def tally(self):
         """What a rank counted, for the parent."""
-        return self.operators, self.collectives, self.assumptions, self.apart, self.functions.counted()
+        return self.operators, self.collectives, self.assumptions, self.choices, self.apart, self.functions.counted()
 
-    def adds(self, operators, collectives, assumptions, apart, counted):
+    def adds(self, operators, collectives, assumptions, choices, apart, counted):
         """Adds what a rank counted."""
+        self.choices |= choices
         self.operators |= operators
         self.collectives += collectives
         self.assumptions |= assumptions
@@ -67,6 +69,10 @@ class Run:
         self.collectives += first and SEEN.computes
         if self.notes is not None:
             self.notes.meets(what, group)
+
+    def takes(self, name, rows, index):
+        """Takes note of rows that an operator takes by integers."""
+        self.met.setdefault((name, rows), set()).update(index.reshape(-1).tolist())
 
     def assumes(self, what):
         self.assumptions.add(what)

@@ -148,6 +148,19 @@ def _(func, args, kwargs):
     return add(scaled(args[0], kwargs, "beta"), scaled(matmul(*args[1:]), kwargs))
 
 
+@rule("_grouped_mm")
+def _(func, args, kwargs):
+    """Products of the parts of a dimension, which end at `offs`, each with a matrix of its own, or with the other's part."""
+    x, y = args[:2]
+    ends = (args[2] if len(args) > 2 else kwargs["offs"]).tolist()
+    parts = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
+    if x.dim() == 2 and y.dim() == 3:
+        return torch.cat([x[part] @ of for part, of in zip(parts, y)])
+    if x.dim() == 3:
+        return torch.cat([of @ y[:, part] for part, of in zip(parts, x)], 1)
+    return torch.stack([x[:, part] @ y[part] for part in parts])
+
+
 def batch(x):
     """A matrix as a batch of one."""
     x = field(x)
@@ -159,16 +172,6 @@ def first(x):
     return wrap(x.residues[0], x.degree)
 
 
-@rule("cumsum")
-def _(func, args, kwargs):
-    """A product with the matrix of ones on and below its diagonal."""
-    x, dim = args[0], args[1]
-    rows = x.residues.movedim(dim, 0)
-    below = wrap(torch.ones(len(rows), len(rows), dtype=torch.int64).tril())
-    out = matmul(batch(below), batch(wrap(rows.reshape(len(rows), -1), x.degree)))
-    return wrap(out.residues.view(rows.shape).movedim(0, dim).contiguous(), out.degree)
-
-
 @rule("prod", "prims.prod")
 def _(func, args, kwargs):
     dims, keep = reduced(args, kwargs)
@@ -177,13 +180,32 @@ def _(func, args, kwargs):
     return x.cumprod(dim).narrow(dim, -1, 1) if keep else x.cumprod(dim).select(dim, -1)
 
 
-@rule("cumprod")
+@rule("cumsum", "cumprod")
 def _(func, args, kwargs):
+    """One row after the other, as a sum or a product of logarithms is known by these."""
+    joined = add if func.overloadpacket.__name__ == "cumsum" else mul
     rows = args[0].unbind(args[1])
     every = [rows[0]]
     for x in rows[1:]:
-        every.append(mul(every[-1], x))
+        every.append(joined(every[-1], x))
     return torch.stack(every, args[1])
+
+
+FOREACH = """add sub mul div addcmul addcdiv lerp sqrt rsqrt neg abs pow reciprocal sign exp log maximum minimum clamp_min
+clamp_max norm zero copy""".split()
+
+
+@rule(*(f"_foreach_{name}{place}" for name in FOREACH for place in ("", "_")))
+def _(func, args, kwargs):
+    """The operator on each tensor of lists."""
+    name = func.overloadpacket.__name__.removeprefix("_foreach_").replace("norm", "linalg_vector_norm")
+    if name.startswith("addc") and len(args) > 3:
+        args, kwargs = args[:3], kwargs | {"value": args[3]}
+    at = lambda x, i: x[i] if isinstance(x, (list, tuple)) else x
+    rows = range(len(args[0]))
+    named = lambda i: {key: at(x, i) for key, x in kwargs.items() if key != "dtype"}
+    every = [getattr(aten, name)(*(at(x, i) for x in args), **named(i)) for i in rows]
+    return None if name.endswith("_") else every
 
 
 @rule("lerp")

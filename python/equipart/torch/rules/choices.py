@@ -9,6 +9,7 @@ import torch
 
 from ..field import NEG_INF, FieldTensor, P, Refused, add, aten, field, mul, neg, of, rule, run, step, sub, total, wrap
 from .arithmetic import reduced
+from ..running import line
 from .functions import largest
 
 FINITE = "no value that the program tests for it is infinite or not a number, but for those of masks"
@@ -29,7 +30,7 @@ def _(func, args, kwargs):
     dims, keep = reduced(args, kwargs)
     x, smallest = args[0], func.overloadpacket.__name__ == "min"
     out = neg(largest(neg(x), dims, keep)) if smallest else largest(x, dims, keep)
-    return out if dims is None else (out, (torch.argmin if smallest else torch.argmax)(x.residues, dims[0], keep))
+    return out if dims is None else (out, (torch.argmin if smallest else torch.argmax)(ordered(x), dims[0], keep))
 
 
 @rule("maximum", "minimum")
@@ -134,13 +135,21 @@ def _(func, args, kwargs):
 
 @rule("argmax", "argmin", "argsort")
 def _(func, args, kwargs):
-    return func(args[0].residues, *args[1:], **kwargs)
+    return func(ordered(args[0]), *args[1:], **kwargs)
+
+
+def ordered(x):
+    """Integers in the order of elements; of a maximum, the largest that it is over."""
+    run().choices.add(line() or "an unknown line")
+    return of(run().functions.largest, x.residues)
 
 
 @rule("topk", "sort")
 def _(func, args, kwargs):
-    values, at = func(args[0].residues, *args[1:], **kwargs)
-    return wrap(values, args[0].degree.raised()), at
+    at = func(ordered(args[0]), *args[1:], **kwargs)[1]
+    dim = kwargs.get("dim", args[2] if func.overloadpacket is aten.topk and len(args) > 2 else -1)
+    dim = args[1] if func.overloadpacket is aten.sort and len(args) > 1 else dim
+    return wrap(args[0].residues.gather(dim, at), args[0].degree.raised()), at
 
 
 @rule("isnan", "isposinf")

@@ -17,6 +17,7 @@ UNARY = {
     "sigmoid": sigmoid,
     "relu": relu,
     "log2": lambda x: mul(log(x), inverse(math.log(2))),
+    "log10": lambda x: mul(log(x), inverse(math.log(10))),
     "exp2": lambda x: exp(mul(x, math.log(2))),
     "expm1": lambda x: sub(exp(x), 1),
     "log1p": lambda x: log(add(1, x)),
@@ -174,6 +175,11 @@ def _(func, args, kwargs):
 @rule("_log_softmax")
 def _(func, args, kwargs):
     return sub(args[0], log(total(exp(args[0]), [args[1]], True)))
+
+
+@rule("logcumsumexp")
+def _(func, args, kwargs):
+    return log(exp(args[0]).cumsum(args[1]))
 
 
 @rule("logsumexp")

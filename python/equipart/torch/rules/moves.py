@@ -15,9 +15,14 @@ def bare(x):
 
 def moved(func, args, kwargs):
     """What an operator returns that moves elements and computes nothing: the same on residues."""
+    if any(isinstance(x, FieldTensor) and x.dtype == torch.bool for x in tree_leaves((args[1:], kwargs))):
+        raise Refused(f"values of the program decide which others are taken{run().place()}")
     every = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
     kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "pin_memory", "device")}
-    dtype = every[0].dtype
+    dtype, name = every[0].dtype, func.overloadpacket.__name__
+    if name in ("embedding", "gather", "index_select"):
+        dim, index = (0, args[1]) if name == "embedding" else (args[1], args[2])
+        run().takes(name, args[0].shape[dim], index)
     view = func.is_view
     degree = every[0].degree if view else every[0].degree.raised(*(x.degree for x in every[1:]))
     out = func(*tree_map(bare, args), **tree_map(bare, kwargs))
