@@ -19,7 +19,8 @@ def compared(whole, parts, outputs):
     """
     is_own = OWN in whole.stepped
     learning = [x for x in (*whole.gradients.values(), *whole.of_inputs) if x is not None and not is_own]
-    if not (whole.outputs or whole.plain or learning or is_own):
+    plain = [x for x in whole.plain if not isinstance(x, tuple)]  # a tuple has the keys of a dictionary
+    if not (whole.outputs or plain or learning or is_own):
         raise Refused("there is nothing to compare: the program returns no tensor and no number, and has no gradient")
     elements = Elements(whole, len(parts))
     places = [
@@ -36,7 +37,7 @@ def compared(whole, parts, outputs):
     check_outputs(whole, parts, outputs, "again")
     check_buffers(whole, parts)
     buffers = [name for name in whole.buffers if any(name in part.buffers for part in parts)]
-    kinds = {"output": whole.outputs + whole.plain, "gradient": learning, "buffer": buffers}
+    kinds = {"output": whole.outputs + plain, "gradient": learning, "buffer": buffers}
     counts = {kind + "s" * (len(every) != 1): len(every) for kind, every in kinds.items() if every or kind == "output"}
     return counts | {f"parameters after two steps of {name}": len(after) for name, after in whole.stepped.items()}
 

@@ -23,7 +23,7 @@ class Plain(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(kind not in (FieldTensor, torch.nn.Parameter) for kind in types):
+        if any(kind not in (FieldTensor, torch.Tensor, torch.nn.Parameter) for kind in types):
             return func(*args, **kwargs) if FakeTensor in types else NotImplemented  # it holds others, and unwraps them
         if FieldTensor not in types and (func.is_view or not BESIDE or not any(map(is_beside, tree_leaves((args, kwargs))))):
             out = func(*args, **kwargs)

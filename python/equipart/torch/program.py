@@ -1,9 +1,10 @@
 """Both programs: what each rank of them computes."""
 
-import dataclasses
 import inspect
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+import numpy
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -189,6 +190,7 @@ class Program:
         degrees = [local(x).degree.cleared() for x in compared if isinstance(local(x), FieldTensor)]
         buffers = {name: residues(x) for name, x in module.named_buffers()}
         degree = max(degrees, default=1.0)
+        [call.check() for call in HERE.pending]
         unwaited = [str(call) for call in HERE.pending if call.outs]
         tally = self.run.tally()
         return Results(
@@ -257,16 +259,25 @@ def returned(given):
     tensors, plain = [], []
 
     def take(x):
+        if isinstance(x, numpy.ndarray):
+            x = torch.from_numpy(x)
         if isinstance(x, torch.Tensor):
             tensors.append(x)
+        elif isinstance(x, (bool, int, float, complex, str, bytes, range)):
+            plain.append(x)
+        elif isinstance(x, Set) and not any(isinstance(value, torch.Tensor) for value in x):
+            plain.append(frozenset(x))
+        elif isinstance(x, numpy.generic):
+            plain.append(x.item())
         elif isinstance(x, dict):
-            [take(value) for value in x.values()]
-        elif isinstance(x, (list, tuple)):
+            plain.append(tuple(sorted(map(str, x))))
+            [take(x[key]) for key in sorted(x, key=str)]
+        elif isinstance(x, Iterable) and not isinstance(x, Set):
             [take(value) for value in x]
-        elif dataclasses.is_dataclass(x):
-            [take(getattr(x, of.name)) for of in dataclasses.fields(x)]
+        elif hasattr(x, "__dict__") and not isinstance(x, (type, nn.Module)) and not callable(x):
+            [take(getattr(x, name)) for name in sorted(vars(x))]
         elif x is not None:
-            plain.append(x if isinstance(x, (bool, int, float, complex, str)) else type(x).__name__)
+            raise Refused(f"the program returns an object of the class {type(x).__name__}, which holds what is not compared")
 
     take(given)
     return tensors, plain

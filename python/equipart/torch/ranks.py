@@ -45,7 +45,7 @@ def unpacked(given, rank):
 
 def write(to, x):
     """Writes what a collective gives into a tensor, unseen by autograd."""
-    to.detach().copy_(x.reshape(to.shape))
+    to.data.copy_(x.reshape(to.shape))
 
 
 def held(x):
@@ -71,7 +71,7 @@ class Pending(dist.Work):
             if isinstance(held(x), FieldTensor):
                 words(x).random_(0, P, generator=NOBODYS)
             elif is_of_floats(x):
-                x.detach().fill_(torch.nan)
+                x.data.fill_(torch.nan)
         self.outs = outs
         self.written = [(x, words(x).clone()) for x in outs if isinstance(held(x), FieldTensor)]
         HERE.pending.append(self)
@@ -83,12 +83,16 @@ class Pending(dist.Work):
         if self not in HERE.pending:
             return True
         HERE.pending.remove(self)
-        for every, does in ((self.sent, "it sends"), (self.written, "it will write")):
-            if not all(torch.equal(words(x), before) for x, before in every):
-                raise Different(f"what {does} is overwritten before {self} is waited for")
+        self.check()
         with torch.no_grad():
             self.finish(self.result_of())
         return True
+
+    def check(self):
+        """Fails if what is on its way has been overwritten."""
+        for every, does in ((self.sent, "it sends"), (self.written, "it will write")):
+            if not all(torch.equal(words(x), before) for x, before in every):
+                raise Different(f"what {does} is overwritten before {self} is waited for")
 
     synchronize = block_current_stream = is_completed = is_success = wait
 

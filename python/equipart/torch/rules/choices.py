@@ -74,6 +74,11 @@ def _(func, args, kwargs):
     if any(isinstance(x, FieldTensor) and x.dtype == torch.bool for x in args[:2]):
         unequal = xor(*args[:2])
         return unequal if func.overloadpacket.__name__ == "ne" else mask(sub(1, unequal))
+    for x, y in (args[:2], args[1::-1]):
+        if not isinstance(y, torch.Tensor) and y == 0 and isinstance(x, FieldTensor):
+            step = of(run().functions.steps, x.residues)
+            if bool((step != NEG_INF).all()):  # a result of relu
+                return mask(wrap(step) if func.overloadpacket.__name__ == "ne" else sub(1, wrap(step)))
     run().assumes(UNEQUAL)
     args = [field(x).residues if not infinite(x) else torch.tensor(NEG_INF if x < 0 else INFINITE) for x in args[:2]]
     same = of(run().functions.equal, *args) != 0

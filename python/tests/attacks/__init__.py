@@ -1,0 +1,1 @@
+"""Families of programs in the style of public code, right ones and wrong ones."""
