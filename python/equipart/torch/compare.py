@@ -11,6 +11,15 @@ OWN = "its own optimizer"  # of a program that steps
 class Different(AssertionError):
     """The split program computes something else."""
 
+    is_of_operators = True  # so that one of them can be named
+
+
+def without_operator(sentence):
+    """A difference that no operator of the program has made."""
+    error = Different(sentence)
+    error.is_of_operators = False
+    return error
+
 
 def compared(whole, parts, outputs):
     """Compares what all ranks have computed with the unsplit program's. Returns how many tensors of each kind.
@@ -29,13 +38,16 @@ def compared(whole, parts, outputs):
     elements.all_held(places)
     check_outputs(whole, parts, outputs)
     for rank, part in enumerate(parts):
-        elements.check(rank, part, places[rank])
+        elements.check(rank, parts, places)
         for at, (x, wanted) in enumerate(zip(part.of_inputs, whole.of_inputs)):
             if not torch.equal(x, wanted):
                 said = guess(wanted, [of.of_inputs[at] for of in parts], rank)
                 raise Different(f"the gradient of input {at} of rank {rank} differs from the unsplit one{said}")
-    check_outputs(whole, parts, outputs, "again")
-    check_buffers(whole, parts)
+    try:
+        check_outputs(whole, parts, outputs, "again")
+        check_buffers(whole, parts)
+    except Different as error:
+        raise without_operator(str(error)) from None
     buffers = [name for name in whole.buffers if any(name in part.buffers for part in parts)]
     kinds = {"output": whole.outputs + plain, "gradient": learning, "buffer": buffers}
     counts = {kind + "s" * (len(every) != 1): len(every) for kind, every in kinds.items() if every or kind == "output"}
@@ -148,17 +160,18 @@ def sum_of(every):
     return [sum(values) % P for values in zip(*(x.reshape(-1).tolist() for x in every))]
 
 
-def guess(wanted, every, rank):
-    """What a tensor that differs is instead of the wanted one, if that is plain."""
+def guess(wanted, every, rank, ranks=None):
+    """What a tensor that differs is instead of the wanted one, if that is plain; `every` has those of ranks that hold it."""
     x, n = every[rank], len(every)
     if any(y.shape != wanted.shape for y in every):
         return ""
     wanted, mine = wanted.reshape(-1).tolist(), x.reshape(-1).tolist()
-    for factor, times, what in scales(n):
+    for factor, times, what in scales(ranks or n):
         if [y * factor % P for y in mine] == wanted:
             return f": it is {times} the unsplit one, {what}"
-    if n > 1 and sum_of(every) == wanted:
-        return ": it is a partial sum, and the sum over ranks would be right"
+    for way, factor in (("sum", 1), ("mean", pow(n, P - 2, P))):
+        if n > 1 and [y * factor % P for y in sum_of(every)] == wanted:
+            return f": {'it is a partial sum, and ' * (way == 'sum')}the {way} over ranks would be right"
     return ""
 
 
@@ -218,24 +231,28 @@ class Elements:
             )
         return torch.where(known, self.order[found], -1)
 
-    def check(self, rank, part, places):
-        kinds = {} if OWN in self.whole.stepped else {"the gradient of": (part.gradients, self.whole.gradients)}
-        for name, after in part.stepped.items():
-            if name not in self.whole.stepped:
-                raise Different(
-                    f"the parameters of rank {rank} have changed by {name}, those of the unsplit program have not"
-                )
-            kinds[f"after two steps of {name},"] = after, self.whole.stepped[name]
-        for kind, (mine, wanted) in kinds.items():
+    def check(self, rank, parts, places):
+        if list(parts[rank].stepped) != list(self.whole.stepped):
+            raise without_operator(
+                f"the parameters of rank {rank} are stepped by {', '.join(parts[rank].stepped) or 'nothing'}, those of the "
+                f"unsplit program by {', '.join(self.whole.stepped) or 'nothing'}"
+            )
+        kinds = [] if OWN in self.whole.stepped else [("the gradient of", self.whole.gradients, lambda of: of.gradients)]
+        for stepped, wanted in self.whole.stepped.items():
+            kinds.append((f"after two steps of {stepped},", wanted, lambda of, stepped=stepped: of.stepped[stepped]))
+        for kind, wanted, of in kinds:
             wanted = self.joined(wanted)
-            for name, at in places.items():
-                x = mine[name] if mine[name] is not None else torch.zeros_like(part.parameters[name])
-                kept = at >= 0
-                if mine[name] is None and bool(wanted[at[kept]].any()):
-                    raise Different(f"{kind} {name} of rank {rank} is None, the unsplit one is not")
-                if not torch.equal(x.reshape(-1)[kept], wanted[at[kept]]):
-                    said = guess(wanted[at[kept]], [x.reshape(-1)[kept]] * self.ranks, rank)
-                    raise Different(f"{kind} {name} of rank {rank} differs from the unsplit one{said}")
+            for name, at in places[rank].items():
+                kept, x = at >= 0, of(parts[rank])[name]
+                raises = without_operator if kind != "the gradient of" and OWN not in kind else Different
+                if x is None and bool(wanted[at[kept]].any()):
+                    raise without_operator(f"{kind} {name} of rank {rank} is None, the unsplit one is not")
+                if x is not None and not torch.equal(x.reshape(-1)[kept], wanted[at[kept]]):
+                    alike = [part for part, has in zip(parts, places) if name in has and torch.equal(has[name], at)]
+                    others = [of(part)[name] for part in alike if part is not parts[rank]]
+                    every = [x, *(y for y in others if y is not None)]
+                    said = guess(wanted[at[kept]], [y.reshape(-1)[kept] for y in every], 0, self.ranks)
+                    raise raises(f"{kind} {name} of rank {rank} differs from the unsplit one{said}")
 
     def all_held(self, places):
         held = torch.zeros(len(self.sorted), dtype=torch.bool)

@@ -133,9 +133,9 @@ def rule(*names):
 
 def dispatch(func, args, kwargs):
     """What an operator returns, by its rule."""
-    run().before(func, args)
+    before = run().before(func, args)
     out = ruled(func, args, kwargs)
-    run().after(func, args, out)
+    run().after(func, args, out, before)
     return out
 
 

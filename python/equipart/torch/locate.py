@@ -12,7 +12,14 @@ import torch
 from .compare import scales, sum_of
 from .field import P, FieldTensor
 from .private import current_node, next_number, number, tree_leaves
-from .running import line
+
+
+SETS = ("copy_", "zero_", "fill_", "bernoulli_")  # operators in place that do not read what they overwrite
+HASHES = {"exp", "rsqrt", "pow", "relu", "where", "clamp", "amax", "maximum", "threshold_backward", "silu", "gelu"}
+UNKNOWN = (
+    "\n  not known here: that relu(c·x) is c·relu(x), (1/√x)² is 1/x, and e^(a+b) is e^a·e^b; if the programs are equal by "
+    "one of these, write both in one way"
+)
 
 
 @dataclass
@@ -79,7 +86,13 @@ class Notes:
         self.kept.append(x)
         self.received[self.written(x)[0]] = written
 
-    def __call__(self, func, args, out):
+    def overwritten(self, func, args):
+        """What an operator in place reads of the tensor that it writes: its memory, and its elements."""
+        if func.is_view or not args or func.overloadpacket.__name__ in SETS or not func.overloadpacket.__name__.endswith("_"):
+            return {}
+        return {id(x): (*self.written(x.residues), x.residues.clone()) for x in args[:1] if isinstance(x, FieldTensor)}
+
+    def __call__(self, func, args, out, before):
         if func.is_view:
             return
         operands = [x for x in tree_leaves(args) if isinstance(x, FieldTensor)]
@@ -97,7 +110,11 @@ class Notes:
                     module,
                     place,
                     backward,
-                    [(*self.written(y.residues), y.residues.clone()) for y in operands if y is not x],
+                    [
+                        before[id(y)] if id(y) in before else (*self.written(y.residues), y.residues.clone())
+                        for y in operands
+                        if y is not x or id(y) in before
+                    ],
                     x.residues.clone(),
                     self.written(x.residues)[0],
                     self.collectives,
@@ -107,23 +124,22 @@ class Notes:
 
     def place(self):
         """The module and the line of the operator that runs; in backward those of the forward operator."""
-        node = current_node()
+        node, (place, _) = current_node(), self.run.line()
         if node is None:
-            module, place = (self.stack or [""])[-1], line()
-            self.forward[next_number() - 1] = module, place
+            module = (self.stack or [""])[-1]
+            self.forward[next_number() - 1] = module
             return module, place, False
-        module, place = self.forward.get(number(node), ("", ""))
-        own = isinstance(node, torch.autograd.function.BackwardCFunction)
-        return module, line() if own else place, True
+        return self.forward.get(number(node), ""), place, True
 
 
 class Search:
     """The search from a wrong result to the first tensor that differs."""
 
-    def __init__(self, unsplit, parts):
+    def __init__(self, unsplit, parts, is_mean):
+        self.factors = (1, pow(len(parts), P - 2, P)) if is_mean else (1,)
         self.every = sorted((note for part in parts for note in part.every), key=lambda note: note.number)
         self.groups = set().union(*(part.groups for part in parts))
-        self.ranks, self.written, self.same = len(parts), {}, {}
+        self.ranks, self.written, self.same, self.on_the_way = len(parts), {}, {}, set()
         self.received = {where: written for part in parts for where, written in part.received.items()}
         for at, note in enumerate(self.every):
             self.written.setdefault(note.memory, []).append(at)
@@ -131,19 +147,24 @@ class Search:
         self.sorted = torch.cat([unsplit.values, torch.zeros(1, dtype=torch.int64)]).unique()
 
     def right(self, x):
-        """True if the unsplit program computes all these elements."""
-        x = x.reshape(-1)
+        """True if the unsplit program computes all these elements; where the outputs' mean is right, those of a rank's own
+        loss may be as many times larger."""
+        return any(self.known(times(x, factor)) for factor in self.factors)
+
+    def known(self, x):
         at = torch.searchsorted(self.sorted, x).clamp(max=len(self.sorted) - 1)
         return bool((self.sorted[at] == x).all())
 
     def partial(self, note):
-        """True if the sum over a group of ranks is right."""
+        """"sum" or "mean" if that over a group of ranks is right."""
         every = {other.rank: other for other in self.same[note.number, note.operator, note.result.shape]}
         for group in self.groups:
             if note.rank in group and all(rank in every for rank in group):
-                if self.right(torch.tensor(sum_of([every[rank].result for rank in group]))):
-                    return True
-        return False
+                joined = torch.tensor(sum_of([every[rank].result for rank in group]))
+                for way, factor in (("sum", 1), ("mean", pow(len(group), P - 2, P))):
+                    if self.known(times(joined, factor)):
+                        return way
+        return ""
 
     def writer(self, where, before):
         """The note of what wrote these elements to a memory, perhaps on another rank, within so many operators."""
@@ -162,6 +183,7 @@ class Search:
                 continue
             seen.add(at)
             note = self.every[at]
+            self.on_the_way.add(note.operator)
             wrong, partial = [], []
             for where, before, x in note.operands:
                 by = None if self.right(x) else self.writer(where, before)
@@ -174,21 +196,27 @@ class Search:
 
     def guess(self, note, partial):
         """What the tensor is instead, where that is plain."""
-        ranks = self.ranks
         for it, of in [(f"it takes {other}, which is", other) for other in partial] or [("it is", note)]:
             every = self.same[of.number, of.operator, of.result.shape]
-            alike = all(torch.equal(other.result, of.result) for other in every)
-            for factor, times, what in scales(ranks) if alike else ():
-                if self.right(torch.tensor([x * factor % P for x in of.result.reshape(-1).tolist()])):
-                    return f"{it} {times} what the unsplit program computes: {what}"
-            if partial or self.partial(note):
-                return f"{it} a partial sum that nobody summed: the sum over ranks would be right"
-        return ""
+            for factor, size, what in scales(self.ranks):
+                if all(self.known(times(other.result, factor)) for other in every) and self.factors == (1,):
+                    return f"{it} {size} what the unsplit program computes: {what}"
+            way = self.partial(of)
+            if way:
+                summed, mean = ("summed", "") if way == "sum" else ("averaged", ", or a sum of what is divided before")
+                return f"{it} a partial sum that nobody {summed}: the {way} over ranks would be right{mean}"
+        return UNKNOWN.strip() if any(at in HASHES for at in self.on_the_way) else ""
 
 
-def located(unsplit, parts, results):
+def times(x, factor):
+    """The elements of a tensor times a factor, in one row."""
+    x = x.reshape(-1)
+    return x if factor == 1 else torch.tensor([value * factor % P for value in x.tolist()])
+
+
+def located(unsplit, parts, results, is_mean):
     """Sentences about the first tensor that differs."""
-    search = Search(unsplit, parts)
+    search = Search(unsplit, parts, is_mean)
     found = search.first(results)
     if found is None:
         return "\n  all its elements are ones that the unsplit program computes elsewhere: another rank's part, or another order"

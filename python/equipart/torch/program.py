@@ -1,5 +1,6 @@
 """Both programs: what each rank of them computes."""
 
+import contextlib
 import inspect
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ class Program:
             tensors = compared(whole, parts, self.outputs)
         except Different as error:
             unwaited = [f"\n  nobody waits for {call}" for part in parts for call in part.unwaited]
-            raise Different(f"{error}{self.located(seed)}{''.join(unwaited[:4])}") from None
+            where = self.located(seed) if error.is_of_operators else ""
+            raise Different(f"{error}{where}{''.join(unwaited[:4])}") from None
         degree = max(results.degree for results in (whole, *parts)) + run.functions.shared()
         run.bound = (run.functions.pairs() + 2 * (degree + run.apart)) / P
         return tensors, run, whole, parts
@@ -101,7 +103,7 @@ class Program:
             sources = [x for part in parts for x in part.sources[2] or part.sources[1]]
         except Different:
             sources = [x for part in parts for x in part.sources[0]]
-        return located(whole.notes, [part.notes for part in parts], sources)
+        return located(whole.notes, [part.notes for part in parts], sources, self.outputs == "mean")
 
     def drawn(self, kind, at, shape):
         """Uniform elements for a parameter, an input or a gradient, by its number; the same for each rank."""
@@ -221,7 +223,7 @@ class Program:
         for name, optimizer in self.optimizers.items() if learning else ():
             self.run.steps = True
             made = optimizer(learning)
-            with torch.no_grad():
+            with torch.no_grad(), stepping(name):
                 kept = {name: local(p).residues.clone() for name, p in names.items()}
                 made.step()
                 made.step()
@@ -230,6 +232,15 @@ class Program:
                     local(p).residues.copy_(kept[name])
             self.run.steps = False
         return out
+
+
+@contextlib.contextmanager
+def stepping(name):
+    """Says of a refusal in which optimizer's step it is."""
+    try:
+        yield
+    except Refused as error:
+        raise Refused(f"{error}, in a step of {name}") from None
 
 
 class Drawn:

@@ -9,6 +9,7 @@ import torch
 from equipart import _field
 
 from .field import SEEN
+from .private import current_node, next_number, number
 
 OURS = str(Path(__file__).parent)
 TORCH, PROCESSES = (str(Path(of.__file__).parent) for of in (torch, multiprocessing))
@@ -25,6 +26,7 @@ class Run:
         self.apart, self.stepped = 0.0, 0.0  # the largest degree of a function's argument there, and of all inverses
         self.others = {}  # what other ranks have said that they inverted
         self.choices, self.met = set(), {}  # lines that choose by order; by operator and number of rows, those taken
+        self.lines = {}  # of operators, by the numbers that autograd gives them
         self.notes = None  # of a run that is watched: takes each operator
 
     def enter(self):
@@ -58,11 +60,15 @@ class Run:
         self.functions.add_counted(counted)
 
     def before(self, func, args):
+        """Takes note of an operator that will run. Returns what it reads and will overwrite, if that is watched."""
         self.operators.add(str(func.overloadpacket))
+        if current_node() is None and torch.is_grad_enabled():
+            self.lines[next_number() - 1] = line()
+        return self.notes.overwritten(func, args) if self.notes is not None else {}
 
-    def after(self, func, args, out):
+    def after(self, func, args, out, before):
         if self.notes is not None:
-            self.notes(func, args, out)
+            self.notes(func, args, out, before)
 
     def meets(self, what, group, first):
         """Takes note of a collective, which counts once, for the first rank of its group."""
@@ -79,8 +85,16 @@ class Run:
 
     def place(self):
         """Where the program is, to end a sentence with."""
-        found = line()
-        return f", at {found}" if found else ""
+        found, is_backward = self.line()
+        return f", in the backward of {found}" if found and is_backward else f", at {found}" if found else ""
+
+    def line(self):
+        """The line that runs, and whether it runs backward: then it is the forward operator's, unless the program has a
+        backward of its own."""
+        node = current_node()
+        if node is None or isinstance(node, torch.autograd.function.BackwardCFunction):
+            return line(), False
+        return self.lines.get(number(node), ""), True
 
 
 def is_users(path):

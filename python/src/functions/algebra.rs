@@ -1,4 +1,4 @@
-//! What is known of results follows from what is known of their parts; values of the functions.
+//! Knowledge of results, which follows from that of their parts; values of the functions.
 use super::{Functions, is_upper, tag};
 use crate::buffers::{Residues, broken, is_mark, least, pairs};
 use crate::known::{Fact, KnownProduct, MaximumOf};
