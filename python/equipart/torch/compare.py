@@ -37,6 +37,7 @@ def compared(whole, parts, outputs):
     ]
     elements.all_held(places)
     check_outputs(whole, parts, outputs)
+    check_dropped(parts)
     for rank, part in enumerate(parts):
         elements.check(rank, parts, places)
         for at, (x, wanted) in enumerate(zip(part.of_inputs, whole.of_inputs)):
@@ -120,6 +121,18 @@ def check_parts(name, wanted, every):
     if not bool(held.all()):
         first = (~held).nonzero()[0].tolist()
         raise Different(f"{name} has elements that no rank has, the first at {first}")
+
+
+def check_dropped(parts):
+    """Checks that ranks that drop the same elements draw the same random numbers for them."""
+    first = {}
+    for rank, part in enumerate(parts):
+        for x, states in part.dropped.items():
+            other, theirs = first.setdefault(x, (rank, states))
+            if states != theirs:
+                raise without_operator(
+                    f"ranks {other} and {rank} drop the same elements with different random numbers, so in floats their masks differ"
+                )
 
 
 def check_buffers(whole, parts):
@@ -232,13 +245,14 @@ class Elements:
         return torch.where(known, self.order[found], -1)
 
     def check(self, rank, parts, places):
-        if list(parts[rank].stepped) != list(self.whole.stepped):
+        learns = any(x is not None for x in parts[rank].gradients.values())
+        if learns and list(parts[rank].stepped) != list(self.whole.stepped):
             raise without_operator(
                 f"the parameters of rank {rank} are stepped by {', '.join(parts[rank].stepped) or 'nothing'}, those of the "
                 f"unsplit program by {', '.join(self.whole.stepped) or 'nothing'}"
             )
         kinds = [] if OWN in self.whole.stepped else [("the gradient of", self.whole.gradients, lambda of: of.gradients)]
-        for stepped, wanted in self.whole.stepped.items():
+        for stepped, wanted in self.whole.stepped.items() if parts[rank].stepped else ():
             kinds.append((f"after two steps of {stepped},", wanted, lambda of, stepped=stepped: of.stepped[stepped]))
         for kind, wanted, of in kinds:
             wanted = self.joined(wanted)

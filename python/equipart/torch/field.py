@@ -176,13 +176,18 @@ def put(to, value):
     return to
 
 
+def nobodys(shape):
+    """Elements that are not those of any program: of memory that holds nothing yet."""
+    return torch.from_numpy(numpy.random.default_rng().integers(0, P, tuple(shape)))
+
+
 def begin(x):
     """Puts a memory of elements beside a plain tensor's; what is no number yet is nobody's."""
     if beside(x) is None:
         whole = torch.empty(0, dtype=x.dtype).set_(x.detach().untyped_storage())
         odd = ~whole.isfinite() & (whole != -torch.inf)
         residues = field(whole.masked_fill(odd, 0)).residues.contiguous()
-        residues.masked_scatter_(odd, torch.empty(int(odd.sum()), dtype=torch.int64).random_(0, P))
+        residues.masked_scatter_(odd, nobodys((int(odd.sum()),)))
         BESIDE[address(x)] = SimpleNamespace(residues=residues, degree=Degree(), dtype=x.dtype, memory=whole)
 
 

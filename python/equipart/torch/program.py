@@ -39,6 +39,7 @@ class Results:
     sources: list  # the memories and elements of outputs, of gradients and of parameters that have changed, if watched
     unwaited: list  # calls that nobody has waited for
     tally: tuple  # what the run has counted
+    dropped: dict  # by element, the random numbers with which dropout took it
     met: dict  # by operator and number of rows, which were taken by integers
     notes: object  # of all operators, if watched
 
@@ -196,7 +197,7 @@ class Program:
         unwaited = [str(call) for call in HERE.pending if call.outs]
         tally = self.run.tally()
         return Results(
-            outputs, again, plain, buffers, parameters, gradients, of_inputs, stepped, degree, sources, unwaited, tally, self.run.met, notes
+            outputs, again, plain, buffers, parameters, gradients, of_inputs, stepped, degree, sources, unwaited, tally, self.run.dropped, self.run.met, notes
         )  # fmt: skip
 
     def backward(self, results):

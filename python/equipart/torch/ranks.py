@@ -10,13 +10,12 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from .compare import Different
-from .field import Degree, FieldTensor, P, Refused, field, flat, rule, run, wrap
+from .field import Degree, FieldTensor, Refused, field, flat, nobodys, rule, run, wrap
 from .meeting import HERE
 from .plain import beside, is_of_floats
 from .private import named_groups
 
 OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN}
-NOBODYS = torch.Generator()
 
 
 def packed(x):
@@ -69,7 +68,7 @@ class Pending(dist.Work):
         self.sent = [(x, words(x).clone()) for x in apart]
         for x in outs:
             if isinstance(held(x), FieldTensor):
-                words(x).random_(0, P, generator=NOBODYS)
+                words(x).copy_(nobodys(x.shape))
             elif is_of_floats(x):
                 x.data.fill_(torch.nan)
         self.outs = outs

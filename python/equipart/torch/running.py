@@ -27,6 +27,7 @@ class Run:
         self.others = {}  # what other ranks have said that they inverted
         self.choices, self.met = set(), {}  # lines that choose by order; by operator and number of rows, those taken
         self.lines = {}  # of operators, by the numbers that autograd gives them
+        self.dropped = {}  # by element, the states of random numbers with which it met dropout
         self.notes = None  # of a run that is watched: takes each operator
 
     def enter(self):
@@ -75,6 +76,12 @@ class Run:
         self.collectives += first and SEEN.computes
         if self.notes is not None:
             self.notes.meets(what, group)
+
+    def drops(self, elements, state):
+        """Takes note of elements that dropout takes with a state of random numbers. Returns with how many others before."""
+        states = [self.dropped.setdefault(x, []) for x in elements.reshape(-1).tolist()]
+        [of.append(state) for of in states if state not in of]
+        return torch.tensor([of.index(state) for of in states]).view(elements.shape)
 
     def takes(self, name, rows, index):
         """Takes note of rows that an operator takes by integers."""

@@ -1,3 +1,3 @@
 """Rules of operators, one file for each kind."""
 
-from . import arithmetic, attention, choices, functions, moves, pairs, refused  # noqa: F401
+from . import arithmetic, attention, choices, dropout, functions, moves, pairs, refused  # noqa: F401

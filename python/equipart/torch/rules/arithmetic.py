@@ -7,24 +7,24 @@ import torch
 from ..field import Refused, add, aten, exp, field, inverse, log, matmul, mul, neg, rsqrt, rule, run, sqrt, sub, total, wrap
 
 
-def scaled(x, kwargs, name="alpha"):
-    factor = kwargs.get(name, 1)
+def scaled(x, kwargs, name="alpha", args=()):
+    factor = kwargs.get(name, args[2] if len(args) > 2 else 1)
     return x if factor == 1 else mul(x, factor)
 
 
 @rule("add")
 def _(func, args, kwargs):
-    return add(args[0], scaled(args[1], kwargs))
+    return add(args[0], scaled(args[1], kwargs, args=args))
 
 
 @rule("sub")
 def _(func, args, kwargs):
-    return sub(args[0], scaled(args[1], kwargs))
+    return sub(args[0], scaled(args[1], kwargs, args=args))
 
 
 @rule("rsub")
 def _(func, args, kwargs):
-    return sub(args[1], scaled(args[0], kwargs))
+    return sub(args[1], scaled(args[0], kwargs, args=args))
 
 
 @rule("mul")
@@ -57,6 +57,8 @@ def _(func, args, kwargs):
 @rule("pow")
 def _(func, args, kwargs):
     x, power = args
+    if not isinstance(x, torch.Tensor) and x <= 0:
+        raise Refused(f"a power of {x}{run().place()}")
     if not isinstance(x, torch.Tensor):
         return exp(mul(power, math.log(x)))
     if isinstance(power, torch.Tensor):
@@ -202,7 +204,9 @@ def _(func, args, kwargs):
     if name.startswith("addc") and len(args) > 3:
         args, kwargs = args[:3], kwargs | {"value": args[3]}
     at = lambda x, i: x[i] if isinstance(x, (list, tuple)) else x
-    rows = range(len(args[0]))
+    rows = range(max(len(x) for x in args if isinstance(x, (list, tuple))))
+    if name.startswith(("max", "min")) and isinstance(args[1], (int, float)):
+        name = name.replace("maximum", "clamp_min").replace("minimum", "clamp_max")
     named = lambda i: {key: at(x, i) for key, x in kwargs.items() if key != "dtype"}
     every = [getattr(aten, name)(*(at(x, i) for x in args), **named(i)) for i in rows]
     return None if name.endswith("_") else every

@@ -5,8 +5,8 @@ import math
 import torch
 
 from ..field import (
-    LEAST, NEG_INF, Degree, add, exp, field, flat, inverse, log, maximum, mul, named, neg, relu, rsqrt, rule, run, sigmoid, sqrt,
-    step, sub, total, wrap,
+    LEAST, NEG_INF, Degree, Refused, add, exp, field, flat, inverse, log, maximum, mul, named, neg, relu, rsqrt, rule, run,
+    sigmoid, sqrt, step, sub, total, wrap,
 )  # fmt: skip
 
 UNARY = {
@@ -61,16 +61,23 @@ def _(func, args, kwargs):
     return mul(args[0], sigmoid(neg(args[1])))
 
 
+def usual(threshold):
+    if threshold != 20:
+        raise Refused(f"softplus with a threshold of {threshold}{run().place()}")
+
+
 @rule("softplus")
 def _(func, args, kwargs):
     """ln(1 + e^(βx))/β. Above the threshold PyTorch returns x, which is as good as that."""
     x, beta = args[0], args[1] if len(args) > 1 else kwargs.get("beta", 1)
+    usual(args[2] if len(args) > 2 else kwargs.get("threshold", 20))
     return mul(softplus(mul(x, beta)), inverse(beta))
 
 
 @rule("softplus_backward")
 def _(func, args, kwargs):
-    gradient, x, beta = args[:3]
+    gradient, x, beta, threshold = args
+    usual(threshold)
     return mul(gradient, sigmoid(mul(x, beta)))
 
 

@@ -4,7 +4,7 @@ from math import prod
 
 import torch
 
-from ..field import FieldTensor, P, Refused, accumulate, add, aten, field, mul, named, put, rule, run, sub, wrap
+from ..field import FieldTensor, P, Refused, accumulate, add, aten, field, mul, nobodys, put, rule, run, sub, wrap
 from ..private import tree_leaves, tree_map
 
 def bare(x):
@@ -38,9 +38,10 @@ take_along_dim diagonal_backward""".split()
 rule(*MOVES)(moved)
 
 
-@rule("_to_copy", "to", "view_as")
+@rule("_to_copy", "to")
 def _(func, args, kwargs):
-    x, dtype = args[0], kwargs.get("dtype") or args[0].dtype
+    x, given = args[0], [of for of in (*args[1:], *kwargs.values()) if isinstance(of, torch.dtype)]
+    dtype = given[0] if given else x.dtype
     if dtype.is_floating_point or dtype == x.dtype:
         return wrap(x.residues.clone(), x.degree.raised(), dtype)
     words = torch.where(x.residues > P // 2, x.residues - P, x.residues)
@@ -53,7 +54,7 @@ def _(func, args, kwargs):
 def _(func, args, kwargs):
     x = args[0]
     shape = x.shape if func.overloadpacket is aten.empty_like else args[1]
-    out = wrap(torch.zeros(tuple(shape), dtype=torch.int64), dtype=kwargs.get("dtype") or x.dtype)
+    out = wrap(nobodys(shape), dtype=kwargs.get("dtype") or x.dtype)
     out.like = x  # the tensor that dropout draws a mask for
     return out
 
@@ -194,14 +195,3 @@ def _(func, args, kwargs):
     gradient, mask, shape = args
     taken = gradient[mask]
     return torch.cat([taken, taken.new_zeros(prod(shape) - len(taken))]).reshape(shape)
-
-
-@rule("bernoulli_")
-def _(func, args, kwargs):
-    """Dropout's mask: a keyed function of the element that is dropped or kept, so it is the same in every layout."""
-    x, keep = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-    if not hasattr(x, "like"):
-        raise Refused(f"random numbers are drawn{run().place()}")
-    run().assumes("ranks draw the same dropout masks for the same elements")
-    draws = named("dropout", x.like).residues.to(torch.float64) / P
-    return put(x, wrap((draws < keep).to(torch.int64)))
