@@ -25,8 +25,9 @@ pub(crate) struct Functions {
 }
 
 /// Knowledge of an element, as Python carries it to another process: its word, its exponential and a
-/// factor (exponent, powers), its square, its step, and what it is the maximum of.
-type Carried = (u64, [Option<(u64, Vec<(u64, i64)>)>; 2], [Option<u64>; 2], Option<Vec<u64>>);
+/// factor (exponent, powers), its square, its step, its sign, and what it is the
+/// maximum of.
+type Carried = (u64, [Option<(u64, Vec<(u64, i64)>)>; 2], [Option<u64>; 2], bool, Option<Vec<u64>>);
 
 /// The number of a name, in place of a tag of the field's own functions.
 fn tag(name: &str) -> u64 {
@@ -89,6 +90,9 @@ impl Functions {
             if self.known.factor(x).is_some() {
                 let factors = KnownProduct::default().times(&self.factored(x), -1);
                 self.known.learn_factor(inverse, factors);
+            }
+            if self.known.is_positive(x) {
+                self.known.entry(inverse).is_positive = true;
             }
             Ok(inverse)
         })
@@ -168,6 +172,7 @@ impl Functions {
             most = most.max(product.degree());
             let value = self.value(&product);
             self.known.learn_factor(value, product);
+            self.known.entry(value).is_positive = true;
             Ok(value)
         })?;
         Ok(most)
@@ -230,7 +235,8 @@ impl Functions {
     fn equal(&self, py: Python<'_>, a: Residues, b: Residues, out: Residues) -> PyResult<()> {
         let largest = |x: F61| self.known.of(x)?.below.as_ref()?.all.last().copied().map(F61::new);
         pairs(py, [&a, &b, &out], |a, b| {
-            let equal = a == b || largest(a) == Some(b) || largest(b) == Some(a);
+            let of = |a: F61, b: F61| largest(a) == Some(b) || largest(-a) == Some(-b);
+            let equal = a == b || of(a, b) || of(b, a);
             Ok(if equal { F61::ONE } else { F61::ZERO })
         })
     }
@@ -239,12 +245,18 @@ impl Functions {
         let of = |x: F61| self.known.of(x)?.below.as_ref()?.all.last().copied().map(F61::new);
         each(py, &x, &out, |x| Ok(of(x).unwrap_or(x)))
     }
-    /// Learns that these are the squares of x.
+    /// Returns true if all elements are known to be positive, or are 0.
+    fn are_positive(&self, py: Python<'_>, x: Residues) -> PyResult<bool> {
+        let is_known = |x: F61| x == F61::ZERO || self.known.is_positive(x);
+        Ok(read(py, &x)?.iter().all(|x| element(x.get()).is_ok_and(is_known)))
+    }
+    /// Learns that these are the squares of x, which are positive.
     fn learn_squares(&mut self, py: Python<'_>, x: Residues, is: Residues) -> PyResult<()> {
         let (x, is) = (read(py, &x)?, read(py, &is)?);
         same(&[x.len(), is.len()])?;
         for (x, is) in x.iter().zip(is) {
-            self.known.entry(element(x.get())?).square = Some(element(is.get())?.canonical());
+            let known = self.known.entry(element(x.get())?);
+            (known.square, known.is_positive) = (Some(element(is.get())?.canonical()), true);
         }
         Ok(())
     }
@@ -257,15 +269,15 @@ impl Functions {
         let of = |product: &Option<KnownProduct>| product.as_ref().map(|of| (of.exponent, of.powers.clone()));
         let known = read(py, &x)?.iter().filter_map(|x| {
             let x = element(x.get()).ok().filter(|x| !is_mark(*x))?;
-            let Fact { exponential, factor, square, step, below } = self.known.of(x)?;
+            let Fact { exponential, factor, square, step, is_positive, below } = self.known.of(x)?;
             let below = below.as_ref().map(|below| below.all.clone());
-            Some((x.canonical(), [of(exponential), of(factor)], [*square, *step], below))
+            Some((x.canonical(), [of(exponential), of(factor)], [*square, *step], *is_positive, below))
         });
         Ok(known.collect())
     }
     /// Learns what another process knows.
     fn learn(&mut self, facts: Vec<Carried>) {
-        for (x, products, [square, step], below) in facts {
+        for (x, products, [square, step], is_positive, below) in facts {
             let x = F61::new(x);
             let of = |(exponent, powers)| KnownProduct { exponent, powers };
             let [exponential, factor] = products.map(|product| product.map(of));
@@ -275,6 +287,7 @@ impl Functions {
             }
             let known = self.known.entry(x);
             (known.square, known.step) = (square.or(known.square), step.or(known.step));
+            known.is_positive |= is_positive;
             known.below = below.map(|all| Arc::new(MaximumOf { all })).or(known.below.take());
         }
     }

@@ -79,6 +79,8 @@ pub(crate) struct Fact {
     pub square: Option<u64>,
     /// The step that it is a product with.
     pub step: Option<u64>,
+    /// True if it is the sum, product or quotient of exponentials, roots and other such.
+    pub is_positive: bool,
     /// The elements that it is the maximum of.
     pub below: Option<Arc<MaximumOf>>,
 }
@@ -108,6 +110,10 @@ impl KnownElements {
         let (at, bit) = bit(x.canonical());
         self.filter[at] |= bit;
         self.facts.entry(x.canonical()).or_default()
+    }
+    /// Returns true for an element that is known to be positive, and for 1.
+    pub(crate) fn is_positive(&self, x: F61) -> bool {
+        x == F61::ONE || self.of(x).is_some_and(|of| of.is_positive)
     }
     /// Returns a factor of an element, of 1 the empty one.
     pub(crate) fn factor(&self, x: F61) -> Option<KnownProduct> {

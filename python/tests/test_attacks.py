@@ -28,7 +28,6 @@ REFUSED = {
     "losses: gaussian",
     "losses: multi margin",
     "others: rows of a weight norm",
-    "others: vmapped",
 }
 
 

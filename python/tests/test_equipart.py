@@ -11,7 +11,8 @@ from models import SIZES
 from torch import nn
 
 from equipart import _field
-from equipart.torch.field import RULES, Degree, aten, flat, named, rsqrt, wrap
+from equipart.torch.elements import named, rsqrt
+from equipart.torch.field import RULES, Degree, aten, flat, wrap
 from equipart.torch.program import put
 from equipart.torch.running import Run
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from equipart.torch.field import RULES, Degree, FieldTensor, Refused, add, wrap
+from equipart.torch.elements import add
+from equipart.torch.field import RULES, Degree, FieldTensor, Refused, wrap
 from equipart.torch.running import Run
 
 aten = torch.ops.aten
@@ -24,6 +25,9 @@ CASES = {
     "div.Tensor_mode": ((X, Y), dict(rounding_mode=None)),
     "div.Scalar_mode": ((X, 2), dict(rounding_mode=None)),
     "mm": ((X, numbers(4, 2)), {}),
+    "mv": ((X, X[0]), {}),
+    "dot": ((X[0], Y[0]), {}),
+    "vdot": ((X[0], Y[0]), {}),
     "bmm": ((CUBE, numbers(2, 4, 2)), {}),
     "addmm": ((numbers(3, 2), X, numbers(4, 2)), {}),
     "baddbmm": ((numbers(2, 3, 2), CUBE, numbers(2, 4, 2)), {}),
@@ -85,7 +89,8 @@ CASES = {
 }
 # operators that these arguments do not suit: refused, or without options, or with tests of their own
 MISSING = """_grouped_mm _scaled_dot_product_flash_attention_for_cpu_backward bernoulli bitwise_and bitwise_not bitwise_or bitwise_xor
-empty_like is_nonzero item log_sigmoid_backward native_dropout new_empty new_empty_strided set_data view_as_complex"""
+convolution convolution_backward empty_like is_nonzero item log_sigmoid_backward native_dropout new_empty new_empty_strided
+set_data view_as_complex"""
 OTHERS = {
     "bool": [True, False],
     "int": [0, 1, 2, 3, -1],

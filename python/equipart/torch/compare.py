@@ -45,7 +45,7 @@ def compared(whole, parts, outputs):
                 said = guess(wanted, [of.of_inputs[at] for of in parts], rank)
                 raise Different(f"the gradient of input {at} of rank {rank} differs from the unsplit one{said}")
     try:
-        check_outputs(whole, parts, outputs, "again")
+        check_outputs(whole, parts, outputs, True)
         check_buffers(whole, parts)
     except Different as error:
         raise without_operator(str(error)) from None
@@ -80,18 +80,23 @@ def unmet(met, sizes):
     return said
 
 
-def check_outputs(whole, parts, outputs, which="outputs"):
-    for rank, part in enumerate(parts):
-        if len(part.outputs) != len(whole.outputs):
-            raise Different(
-                f"rank {rank} returns {len(part.outputs)} tensors, the unsplit program {len(whole.outputs)}"
-            )
-    for rank, part in enumerate(parts):
-        if part.plain != whole.plain and not (outputs != "equal" and made_up(whole.plain, parts, outputs)):
-            raise Different(f"rank {rank} returns {part.plain}, the unsplit program {whole.plain}")
-    for at, wanted in enumerate(getattr(whole, which)):
-        every = [getattr(part, which)[at] for part in parts]
-        name = naming(at, len(whole.outputs)) + " of the second call" * (which == "again")
+def check_outputs(whole, parts, outputs, is_again=False):
+    of = lambda x: x.again if is_again else (x.outputs, x.plain)
+    second = " in the second call" * is_again
+    (wanted, plain), every = of(whole), [of(part) for part in parts]
+    for rank, (mine, _) in enumerate(every):
+        if len(mine) != len(wanted):
+            raise Different(f"rank {rank} returns {len(mine)} tensors{second}, the unsplit program {len(wanted)}")
+    for rank, (_, mine) in enumerate(every):
+        if mine != plain and not (outputs != "equal" and made_up(plain, [of for _, of in every], outputs)):
+            raise Different(f"rank {rank} returns {mine}{second}, the unsplit program {plain}")
+    check_tensors(wanted, [mine for mine, _ in every], outputs, second)
+
+
+def check_tensors(wholes, parts, outputs, second):
+    for at, wanted in enumerate(wholes):
+        every = [part[at] for part in parts]
+        name = naming(at, len(wholes)) + second
         if outputs == "equal":
             check_parts(name, wanted, every)
             continue
@@ -105,8 +110,8 @@ def check_outputs(whole, parts, outputs, which="outputs"):
 def made_up(wanted, parts, outputs):
     """True if the numbers of all ranks make up the unsplit ones, as their outputs do."""
     ranks = len(parts) if outputs == "mean" else 1
-    columns = list(zip(*(part.plain for part in parts)))
-    known = lambda x, column: all(isinstance(y, (int, float)) for y in column) and sum(column) == x * ranks
+    columns = list(zip(*parts))
+    known = lambda x, column: all(isinstance(y, (int, float)) for y in column) and sum(column) == x * ranks or set(column) == {x}
     return len(columns) == len(wanted) and all(map(known, wanted, columns))
 
 

@@ -6,7 +6,7 @@ equal for equal arguments. An operator needs a rule (`equipart/torch/rules/`); t
 too. An operator with neither is refused by name.
 """
 
-from math import prod
+import functools
 from types import SimpleNamespace
 
 import numpy
@@ -15,13 +15,13 @@ import torch
 from equipart import _field
 
 from .plain import BESIDE, address, beside, is_of_floats
-from .private import AsyncCollectiveTensor, arguments, decompositions, overload, subclass
+from .private import AsyncCollectiveTensor, arguments, decompositions, overload, subclass, tree_leaves, tree_map
 
 P = _field.P
 NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least finite number; e to each is 0
 FAR = "numbers of 2^60 and more, or of 2^-60 and less, are not taken for others (in the field 2^61 is 1)"
 aten = torch.ops.aten
-RULES = {}
+RULES, EXACT = {}, set()  # EXACT: operators that compute floats where all are numbers of the program itself
 SEEN = SimpleNamespace(run=None, computes=False)  # the run that this process is a part of
 
 
@@ -63,6 +63,12 @@ class FieldTensor(torch.Tensor):
             raise RuntimeError(f"a tensor of {self.numel()} elements is no number")
         return self.detach().reshape(())
 
+    def data_ptr(self):
+        return self.residues.data_ptr()
+
+    def __round__(self, digits=None):
+        return Shown()
+
     def tolist(self):
         return [x.tolist() for x in self] if self.dim() else self.item()
 
@@ -71,6 +77,15 @@ class FieldTensor(torch.Tensor):
         if any(issubclass(kind, AsyncCollectiveTensor) for kind in types):
             return NotImplemented  # it holds one of these, and unwraps it
         return dispatch(func, args, kwargs or {})
+
+
+class Shown(str):
+    """An element in a line of a log."""
+
+    def __format__(self, spec):
+        return "?"
+
+    __str__ = __repr__ = lambda self: "?"
 
 
 class Degree:
@@ -134,13 +149,40 @@ def rule(*names):
 def dispatch(func, args, kwargs):
     """What an operator returns, by its rule."""
     before = run().before(func, args)
-    out = ruled(func, args, kwargs)
+    out = promoted(args, kwargs, ruled(func, args, kwargs))
     run().after(func, args, out, before)
     return out
 
 
+def promoted(args, kwargs, out):
+    """What an operator returns, of the type that its operands have."""
+    given = tree_leaves(args)
+    floats = [x for x in given if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    kinds = {x.dtype for x in floats if x.dim()} or {x.dtype for x in floats}
+    named = [x for x in (*given, *kwargs.values()) if isinstance(x, torch.dtype)]
+    if not named and kinds <= {torch.float32}:
+        return out
+    kind = named[0] if named else functools.reduce(torch.promote_types, kinds)
+    of = lambda x: isinstance(x, FieldTensor) and x.dtype == torch.float32 and all(x is not y for y in given)
+    return tree_map(lambda x: FieldTensor(x.residues, kind, x.degree) if of(x) else x, out)
+
+
+def numbers(x):
+    """The floats of elements that are small whole numbers of the program itself, or None."""
+    words = torch.where(x.residues > P // 2, x.residues - P, x.residues)
+    if x.degree.total or bool((words.abs() >= 2**24).any()) or bool((x.residues < 0).any()):
+        return None
+    return words.to(x.dtype)
+
+
 def ruled(func, args, kwargs):
     packet = func.overloadpacket
+    if packet in EXACT:
+        fields = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
+        floats = {id(x): numbers(x) for x in fields}
+        if fields and all(x is not None for x in floats.values()):
+            plain = tree_map(lambda x: floats.get(id(x), x), (args, kwargs))
+            return tree_map(lambda x: field(x) if isinstance(x, torch.Tensor) and is_of_floats(x) else x, func(*plain[0], **plain[1]))
     outs = [of.name for of in arguments(func) if of.is_out]
     if outs:
         made = packet(*args, **{name: x for name, x in kwargs.items() if name not in outs})
@@ -189,6 +231,7 @@ def begin(x):
         residues = field(whole.masked_fill(odd, 0)).residues.contiguous()
         residues.masked_scatter_(odd, nobodys((int(odd.sum()),)))
         BESIDE[address(x)] = SimpleNamespace(residues=residues, degree=Degree(), dtype=x.dtype, memory=whole)
+        whole.fill_(torch.nan)  # for what reads it past PyTorch's operators
 
 
 def wrap(residues, degree=None, dtype=torch.float32):
@@ -225,6 +268,11 @@ def field(x):
     return wrap(x % P)
 
 
+def held(x):
+    """A tensor of elements, also where they stand beside a plain one; any other as it is."""
+    return field(x) if beside(x) is not None else x
+
+
 def positive(x):
     """True for a number, or a tensor of numbers, above 0."""
     return not isinstance(x, FieldTensor) and bool(x > 0 if not isinstance(x, torch.Tensor) else (x > 0).all())
@@ -241,154 +289,3 @@ def checked(function, *buffers):
         function(*buffers)
     except ArithmeticError as error:
         raise Refused(f"{error}{run().place()}") from None
-
-
-def of(function, *operands):
-    """A new tensor of words from an element-wise function of these, which are broadcast."""
-    operands = [x.contiguous() for x in torch.broadcast_tensors(*operands)]
-    out = torch.empty_like(operands[0], memory_format=torch.contiguous_format)
-    checked(function, *(flat(x) for x in operands), flat(out))
-    return out
-
-
-def add(x, y):
-    """x + y."""
-    x, y = field(x), field(y)
-    return wrap(of(run().functions.add, x.residues, y.residues), x.degree.plus(y.degree))
-
-
-def sub(x, y):
-    """x - y."""
-    x, y = field(x), field(y)
-    return wrap(of(run().functions.subtract, x.residues, y.residues), x.degree.plus(y.degree))
-
-
-def mul(x, y):
-    """x·y. The square of a root is known."""
-    keeps = positive(x) or positive(y)
-    x, y = field(x), field(y)
-    known = []
-    out = of(lambda *words: known.append(run().functions.multiply(*words, keeps)), x.residues, y.residues)
-    return wrap(out, x.degree.times(y.degree).raised(Degree(run().roots if known[0] else 0.0)))
-
-
-def neg(x):
-    """-x."""
-    return sub(0, x)
-
-
-def inverse(x):
-    """1/x."""
-    x = field(x)
-    degree, counts = x.degree.cleared(), counted(x)
-    run().stepped += degree * x.numel() if run().steps else 0.0
-    out = of(lambda x, out: run().functions.inverse(x, out, counts), x.residues)
-    return wrap(out, Degree(1.0, 1.0, degree) if degree else Degree())
-
-
-def total(x, dims=None, keep=False):
-    """Σ over these dimensions, or over all."""
-    x = field(x)
-    every = range(x.dim()) if dims is None or dims == [] or dims == () else dims
-    dims = sorted(d % max(x.dim(), 1) for d in every)
-    rest = [d for d in range(x.dim()) if d not in dims]
-    rows = x.residues.permute(rest + dims).contiguous()
-    out = torch.empty([x.shape[d] for d in rest], dtype=torch.int64)
-    checked(run().functions.sums, flat(rows), flat(out), prod(x.shape[d] for d in dims))
-    terms = x.numel() // max(out.numel(), 1)
-    if keep:
-        out = out.view([1 if d in dims else n for d, n in enumerate(x.shape)])
-    return wrap(out, x.degree.times(Degree(), terms))
-
-
-def matmul(x, y):
-    """The products of matrices [B, M, K] and [B, K, N]."""
-    x, y = field(x), field(y)
-    (batch, m, k), n = x.shape, y.shape[2]
-    out = torch.empty(batch, m, n, dtype=torch.int64)
-    checked(_field.product, flat(x.residues.contiguous()), flat(y.residues.contiguous()), flat(out), [batch, m, k, n])
-    return wrap(out, x.degree.times(y.degree, k))
-
-
-def accumulate(to, at, x):
-    """Adds elements to those of a tensor at these flat positions, which may repeat."""
-    x = field(x)
-    out = to.residues.contiguous().clone()
-    checked(_field.accumulate, flat(out), flat(at.contiguous()), flat(x.residues.contiguous()))
-    return wrap(out, to.degree.plus(x.degree.times(Degree(), x.numel())))
-
-
-def named(name, x):
-    """A function of x by its name: a keyed hash of each element."""
-    x = field(x)
-    degree = counted(x)
-    return wrap(of(lambda x, out: run().functions.named(name, x, out, degree), x.residues), Degree(1.0))
-
-
-def counted(x):
-    """The degree of a function's arguments. An optimizer's step compares each element with its own only."""
-    degree = x.degree.cleared()
-    if run().steps:
-        run().apart = max(run().apart, degree)
-    return -1.0 if run().steps else degree
-
-
-def rsqrt(x):
-    """1/√x."""
-    return named("rsqrt", x)
-
-
-def sqrt(x):
-    """√x, the inverse of 1/√x; its square is x."""
-    x = field(x)
-    out = inverse(rsqrt(x))
-    if run().steps:
-        return out
-    run().roots = max(run().roots, x.degree.cleared())
-    run().functions.learn_squares(flat(out.residues), flat(x.residues.contiguous()))
-    return out
-
-
-def exp(x, in_sigmoid=False):
-    """e^x; 0 for a mask's minus infinity."""
-    x = field(x)
-    degree, most = x.degree.cleared(), []
-    out = of(lambda x, out: most.append(run().functions.exp(x, out, degree, in_sigmoid)), x.residues)
-    inside = most[0] * run().logarithms
-    return wrap(out, Degree(1.0 + inside, most[0], inside))
-
-
-def log(x):
-    """ln x, the inverse of exp; minus infinity for 0."""
-    x = field(x)
-    degree = x.degree.cleared()
-    run().logarithms = max(run().logarithms, degree, 1.0)
-    return wrap(of(lambda x, out: run().functions.log(x, out, degree), x.residues), Degree(1.0))
-
-
-def sigmoid(x):
-    """1/(1 + e^-x). As the exponential is drawn, so is this, unless the program has that, too."""
-    below = add(1, exp(neg(x), in_sigmoid=True))
-    out = of(lambda x, out: run().functions.inverse(x, out, -1.0), below.residues)
-    return wrap(out, below.degree if below.degree.power else Degree(1.0))
-
-
-def step(x):
-    """1 for a positive element, 0 for a negative one: a keyed function, with step(-x) = 1 - step(x)."""
-    return named("step", x)
-
-
-def relu(x):
-    """x·step(x); of a result of this, itself."""
-    x = field(x)
-    by = step(x)
-    return wrap(of(run().functions.relu, x.residues, by.residues), x.degree.times(by.degree).raised(x.degree))
-
-
-def maximum(x):
-    """The largest of each row [.., n]: the logarithm of a keyed hash of the set of its elements."""
-    x = field(x)
-    run().logarithms = max(run().logarithms, 1.0)
-    out = torch.empty(x.shape[:-1], dtype=torch.int64)
-    checked(run().functions.maxima, flat(x.residues.contiguous()), flat(out), x.shape[-1])
-    return wrap(out, x.degree.raised(Degree(1.0)))

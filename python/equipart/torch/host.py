@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from .field import SEEN, FieldTensor, Refused, dispatch, field
+from .field import FieldTensor, Refused, dispatch, field, run
+from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats
 from .private import FakeTensor, TorchDispatchMode, tree_leaves, tree_map
 
@@ -27,7 +28,7 @@ class Plain(TorchDispatchMode):
             return func(*args, **kwargs) if FakeTensor in types else NotImplemented  # it holds others, and unwraps them
         if FieldTensor not in types and (func.is_view or not BESIDE or not any(map(is_beside, tree_leaves((args, kwargs))))):
             out = func(*args, **kwargs)
-            if func.overloadpacket in EMPTY and SEEN.computes and is_of_floats(out):
+            if func.overloadpacket in EMPTY and is_of_floats(out):
                 out.fill_(torch.nan)
             return out
         lifted = {}
@@ -40,19 +41,37 @@ class Plain(TorchDispatchMode):
 class Host(TorchFunctionMode):
     """Takes the host where a program says CUDA."""
 
+    has_cuda = False  # whether it does
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if name in ("cuda", "pin_memory"):
+        if name == "pin_memory":
             return args[0]
-        if name == "item" and isinstance(args[0], DTensor):
-            return args[0].to_local().item()
+        if name in ("cuda", "cpu"):
+            self.has_cuda |= name == "cuda"
+            return self.elsewhere(args[0])
+        if name == "numpy" and isinstance(args[0], FieldTensor):
+            raise Refused(f"elements become an array of numpy{run().place()}")
+        if name == "tensor" and any(isinstance(x, FieldTensor) for x in tree_leaves(args[0])):
+            return torch.stack([x if isinstance(x, FieldTensor) else torch.tensor(float(x)) for x in args[0]])
+        if name in ("item", "tolist") and (isinstance(args[0], DTensor) or is_beside(args[0])):
+            return getattr(args[0].to_local() if isinstance(args[0], DTensor) else field(args[0]), name)()
         if func == torch.Tensor.data.__set__ and isinstance(args[1], FieldTensor) and not isinstance(args[0], FieldTensor):
             return torch.utils.swap_tensors(args[0], like(args[0], args[1]))
         if is_cuda(kwargs.get("device")):
+            self.has_cuda = True
             kwargs = kwargs | {"device": HOST}
         if name == "to":
+            if any(map(is_cuda, args[1:])) or self.has_cuda and HOST in args[1:]:
+                self.has_cuda = True
+                args = (self.elsewhere(args[0]), *args[1:])
             args = (args[0], *(HOST if is_cuda(x) else x for x in args[1:]))
         return func(*args, **kwargs)
+
+
+    def elsewhere(self, x):
+        """A tensor in the memory of another device: a copy, if the program has one, and if it is no parameter."""
+        return x.clone() if self.has_cuda and not isinstance(x, torch.nn.Parameter) else x
 
 
 def like(x, y):
@@ -104,8 +123,8 @@ CUDA = {
 
 
 def tested(plain, of):
-    """A test of `math` that takes elements, too."""
-    return lambda x: bool(of(x)) if isinstance(x, torch.Tensor) else plain(x)
+    """A function of `math` that takes elements, too."""
+    return lambda x, *more: of(x) if isinstance(x, FieldTensor) else plain(x, *more)
 
 
 def replaced(function, by):
@@ -127,10 +146,21 @@ def settle():
     begin, make = dist.init_process_group, dist.new_group
     replaced(begin, lambda *args, **options: None)
     replaced(dist.destroy_process_group, lambda *args: None)
-    replaced(make, lambda *args, backend=None, device_id=None, **options: make(*args, **options))
+
+    def new_group(ranks=None, timeout=None, backend=None, *args, device_id=None, **options):
+        everybody = tuple(range(dist.get_world_size()))
+        if not options.get("use_local_synchronization"):
+            named = list(ranks) if ranks is not None else list(everybody)
+            HERE.link.gives(everybody, "", f"new_group of ranks {named}", None)()
+        return make(ranks, timeout, None, *args, **options)
+
+    replaced(make, new_group)
+    torch.backends.mkldnn.enabled = False  # whose kernels hold floats only
     Host().__enter__()
     Plain().__enter__()
     for name in ("isfinite", "isnan", "isinf"):
+        setattr(math, name, tested(getattr(math, name), lambda x, of=getattr(torch, name): bool(of(x))))
+    for name in ("exp", "log", "sqrt"):
         setattr(math, name, tested(getattr(math, name), getattr(torch, name)))
     for name, value in CUDA.items():
         setattr(torch.cuda, name, value)

@@ -21,7 +21,6 @@ import torch.distributed as dist
 
 from .compare import Different
 from .field import Refused, run
-from .host import settle
 from .running import is_users
 
 HERE = SimpleNamespace(link=None, rank=0, pending=[])  # of the rank that this process is
@@ -52,11 +51,15 @@ class Link:
         return lambda: self.waits("call", key, f"{what} among ranks {list(group)}")
 
     def sends(self, to, tag, given):
-        self.tell("sends", (HERE.rank, to, tag, self.number("to", to, tag)), dumped(given))
+        """Sends a message. Returns a function that waits until its receiver is ready, as it may have to."""
+        key = HERE.rank, to, tag, self.number("to", to, tag)
+        self.tell("sends", key, f"a message to rank {to}{run().place()}", dumped(given))
+        return lambda: self.waits("send", key, f"rank {to} to receive a message")
 
     def receives(self, source, tag):
         """Returns a function that waits for the next message of a rank."""
         key = source, HERE.rank, tag, self.number("from", source, tag)
+        self.tell("receives", key)
         return lambda: self.waits("message", key, f"a message from rank {source}")[0]
 
     def waits(self, kind, key, what):
@@ -69,6 +72,7 @@ class Meeting:
 
     def __init__(self, ranks, limit):
         self.limit, self.given, self.mail, self.taken = limit, defaultdict(dict), {}, defaultdict(int)
+        self.receivers = set()  # of messages, also of those that are still to be sent
         self.open = [[] for _ in range(ranks)]  # the calls of each rank that others have still to make, in its order
         self.waiting, self.results, self.last = {}, {}, time.monotonic()
         self.pipes, self.processes = [], []
@@ -87,6 +91,7 @@ class Meeting:
                 self.processes.append(process)
             while len(self.results) < ranks:
                 self.hear()
+            self.is_over()
             return [self.results[rank] for rank in range(ranks)]
         finally:
             [process.kill() for process in self.processes if process.is_alive()]
@@ -116,6 +121,17 @@ class Meeting:
             busy = " and ".join(str(rank) for rank in left if rank not in self.waiting)
             raise Refused(f"rank {busy} has computed for {self.limit} s without a call; `timeout` is the limit")
 
+    def is_over(self):
+        """Fails if a rank has sent or called what others did not receive or call."""
+        for key, (what, _) in self.mail.items():
+            if key not in self.receivers:
+                raise Refused(f"rank {key[0]} sends {what}, which does not receive it")
+        for (group, *_), here in self.given.items():
+            if len(here) < len(group):
+                (rank, (what, _)), *_ = here.items()
+                others = ", ".join(str(other) for other in group if other not in here)
+                raise Refused(f"rank {rank} calls {what}, which rank {others} does not")
+
     def program(self, rank):
         return "the unsplit program" if len(self.pipes) == 1 else f"rank {rank} of the split program"
 
@@ -129,7 +145,9 @@ class Meeting:
         """What a waiting rank waits for, if it is there. What all have taken is not kept."""
         kind, key, _ = self.waiting[rank]
         if kind == "message":
-            return [self.mail.pop(key)] if key in self.mail else None
+            return [self.mail.pop(key)[1]] if key in self.mail else None
+        if kind == "send":
+            return [] if key in self.receivers else None
         here, group = self.given[key], key[0]
         if len(here) < len(group):
             return None
@@ -160,8 +178,11 @@ class Meeting:
                 said = f"rank {first} calls {self.given[one][first][0]} before {here[first][0]}"
                 raise Refused(f"{said}, and rank {second} after it")
 
-    def sends(self, rank, key, given):
-        self.mail[key] = given
+    def sends(self, rank, key, what, given):
+        self.mail[key] = what, given
+
+    def receives(self, rank, key):
+        self.receivers.add(key)
 
     def waits(self, rank, kind, key, what):
         self.waiting[rank] = kind, key, what
@@ -192,7 +213,6 @@ def be_rank(pipe, rank, ranks, body):
     code = 0
     try:
         dist.init_process_group("equipart", rank=rank, world_size=ranks, store=dist.HashStore())
-        settle()
         HERE.link.tell("ends", body(rank))
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

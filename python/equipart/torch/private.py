@@ -11,6 +11,7 @@ if VERSION < OLDEST:
     raise ImportError(f"equipart.torch wants PyTorch {wanted} or newer; this is {torch.__version__}")
 
 try:
+    from torch._C import _DisableTorchDispatch as below  # the operators' own kernels, for what has no elements
     from torch._C import _current_autograd_node as current_node  # the operator whose backward runs, or None
     from torch._decomp import decomposition_table as decompositions
     from torch._subclasses import FakeTensor  # noqa: F401

@@ -1,6 +1,7 @@
 """Both programs: what each rank of them computes."""
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from equipart import _field
 
 from .compare import OWN, Different, check_outputs, compared, naming, part_like, place_of
-from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, wrap
+from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, held, wrap
+from .host import settle
 from .locate import Notes, located
 from .meeting import HERE, spawn
 from .plain import beside
@@ -28,7 +30,7 @@ class Results:
     """What one rank has computed."""
 
     outputs: list
-    again: list  # of the second call, where the program steps
+    again: tuple  # outputs of the second call, where the program steps, and its plain ones
     plain: list  # numbers and strings that the program returns
     buffers: dict
     parameters: dict  # by name, as they were drawn
@@ -147,6 +149,7 @@ class Program:
 
     def computed(self, rank, build, ranks):
         """What a rank computes."""
+        settle()
         self.run = Run(self.seed % (1 << 64))
         self.run.enter()
         module = build()
@@ -182,16 +185,17 @@ class Program:
         gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
-        again = []
+        again = [], []
         if any(HERE.link.gives(tuple(range(ranks)), "", "the end of loss", bool(changed))()):
             SEEN.computes = True
-            again = [residues(x) for x in returned(self.loss(module, *inputs))[0]]
+            second, others = returned(self.loss(module, *inputs))
+            again = [residues(x) for x in second], others
             stepped = {OWN: {name: residues(p) for name, p in names.items()}}
         else:
             stepped = self.stepped(names)
-        compared += [*names.values(), *module.buffers()]
+        compared += [*names.values(), *map(held, module.buffers())]
         degrees = [local(x).degree.cleared() for x in compared if isinstance(local(x), FieldTensor)]
-        buffers = {name: residues(x) for name, x in module.named_buffers()}
+        buffers = {name: residues(x) if is_element(x) else bits(x) for name, x in module.named_buffers()}
         degree = max(degrees, default=1.0)
         [call.check() for call in HERE.pending]
         unwaited = [str(call) for call in HERE.pending if call.outs]
@@ -252,6 +256,11 @@ class Drawn:
 
     def __call__(self, x):
         self.at += 1
+        if dataclasses.is_dataclass(x):
+            return dataclasses.replace(x, **{of.name: tree_map(self, getattr(x, of.name)) for of in dataclasses.fields(x) if of.init})
+        if hasattr(x, "__dict__") and any(isinstance(value, torch.Tensor) for value in vars(x).values()) and not callable(x):
+            if not isinstance(x, torch.Tensor):
+                raise Refused(f"an input of the class {type(x).__name__} holds tensors; wanted lists, dictionaries or a dataclass")
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x if self.at not in self.program.rows else self.spread(x)
         out = wrap(self.program.drawn("input", self.at, x.shape), Degree(1.0), x.dtype)
@@ -313,10 +322,17 @@ def put(module, make):
             torch.utils.swap_tensors(old, new)
         except RuntimeError:  # something else refers to it weakly
             [setattr(part, key, new) for part, key in holders]
-    for part in module.modules():
-        for name, buffer in part._buffers.items():
-            if buffer is not None and buffer.is_floating_point() and not isinstance(buffer, (FieldTensor, DTensor)):
-                part._buffers[name] = wrap(field(buffer).residues, dtype=buffer.dtype)
+
+
+def is_element(x):
+    return isinstance(held(local(x)), FieldTensor)
+
+
+def bits(x):
+    """What a plain tensor holds, so that NaN is equal to itself."""
+    x = torch.view_as_real(x) if x.is_complex() else x
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return x.detach().contiguous().view(whole).clone()
 
 
 def local(x):

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from .compare import Different
-from .field import Degree, FieldTensor, Refused, field, flat, nobodys, rule, run, wrap
+from .field import Degree, FieldTensor, Refused, flat, held, nobodys, rule, run, wrap
 from .meeting import HERE
-from .plain import beside, is_of_floats
+from .plain import is_of_floats
 from .private import named_groups
 
 OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN}
@@ -44,12 +44,19 @@ def unpacked(given, rank):
 
 def write(to, x):
     """Writes what a collective gives into a tensor, unseen by autograd."""
+    if to.dtype != x.dtype or to.numel() != x.numel():
+        raise Refused(f"{kind(to)} is to receive what is sent as {kind(x)}{run().place()}")
     to.data.copy_(x.reshape(to.shape))
 
 
-def held(x):
-    """A tensor of elements, also where they stand beside a plain one; any other as it is."""
-    return field(x) if beside(x) is not None else x
+def kind(x):
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+
+
+def named(operation):
+    """How a sentence calls an operation that is not the sum."""
+    name = str(getattr(operation, "op", operation)).rpartition(".")[2].lower()
+    return "" if name == "sum" else f" by {name}"
 
 
 def words(x):
@@ -141,9 +148,9 @@ class Ranks(dist.ProcessGroup):
     def exchange(self, what, tensors, outs, finish):
         """Gives tensors to all ranks of the group; `finish` takes those of all, in their order."""
         kinds = sorted({str(x.dtype).removeprefix("torch.") for x in tensors})
-        if what in ("all_reduce", "broadcast", "reduce_scatter", "reduce"):
-            kinds = [f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in tensors]
-        what += f" of {', '.join(kinds)}" if kinds and what != "scatter" else ""
+        if what.split()[0] in ("all_reduce", "broadcast", "reduce_scatter", "reduce", "all_gather_into_tensor"):
+            kinds = [kind(x) for x in tensors]
+        what += f" of {', '.join(kinds)}" if kinds and not what.startswith("scatter") else ""
         run().meets(what, self.members(), self.rank() == 0)
         every = HERE.link.gives(self.members(), self.group_name, what, [packed(x) for x in tensors])
         of = lambda: [[unpacked(x, rank) for x in given] for rank, given in zip(self.members(), every())]
@@ -157,17 +164,17 @@ class Ranks(dist.ProcessGroup):
             for at, x in enumerate(tensors):
                 write(x, joined(opts.reduceOp, [given[at] for given in every]))
 
-        return self.exchange("all_reduce", tensors, tensors, finish)
+        return self.exchange("all_reduce" + named(opts.reduceOp), tensors, tensors, finish)
 
     def reduce(self, tensors, opts):
         outs = tensors if self.rank() == opts.rootRank else []
         finish = lambda every: [write(x, joined(opts.reduceOp, [given[0] for given in every])) for x in outs]
-        return self.exchange("reduce", tensors, outs, finish)
+        return self.exchange(f"reduce to {opts.rootRank}{named(opts.reduceOp)}", tensors, outs, finish)
 
     def broadcast(self, tensors, opts):
         outs = [] if self.rank() == opts.rootRank else tensors
         finish = lambda every: [write(x, new) for x, new in zip(tensors, every[opts.rootRank])]
-        return self.exchange("broadcast", tensors, outs, finish)
+        return self.exchange(f"broadcast from {opts.rootRank}", tensors, outs, finish)
 
     def allgather(self, outs, tensors, opts=None):
         def finish(every):
@@ -179,18 +186,18 @@ class Ranks(dist.ProcessGroup):
 
     def all_gather_single(self, out, tensor, opts=None):
         finish = lambda every: write(out, torch.cat([given[0].reshape(-1) for given in every]))
-        return self.exchange("all_gather", [tensor], [out], finish)
+        return self.exchange("all_gather_into_tensor", [tensor], [out], finish)
 
     def reduce_scatter(self, outs, tensors, opts):
         finish = lambda every: write(outs[0], joined(opts.reduceOp, self.mine(every)))
-        return self.exchange("reduce_scatter", tensors[0], outs, finish)
+        return self.exchange("reduce_scatter" + named(opts.reduceOp), tensors[0], outs, finish)
 
     def reduce_scatter_single(self, out, tensor, opts):
         def finish(every):
             whole = joined(opts.reduceOp, [given[0] for given in every])
             write(out, whole.reshape(self.size(), -1)[self.rank()])
 
-        return self.exchange("reduce_scatter", [tensor], [out], finish)
+        return self.exchange("reduce_scatter" + named(opts.reduceOp), [tensor], [out], finish)
 
     def alltoall(self, outs, tensors, opts=None):
         finish = lambda every: [write(out, x) for out, x in zip(outs, self.mine(every))]
@@ -198,21 +205,32 @@ class Ranks(dist.ProcessGroup):
 
     def all_to_all_single(self, out, tensor, received, sent, opts=None):
         parts = tensor.split(list(sent) or tensor.shape[0] // self.size())
-        return self.exchange("all_to_all", parts, [out], lambda every: write(out, torch.cat(self.mine(every))))
+        sizes = list(received) or [out.shape[0] // self.size()] * self.size()
+
+        def finish(every):
+            given = self.mine(every)
+            if [len(x) for x in given] != sizes:
+                raise Refused(f"rows {sizes} are to receive what is sent as {[len(x) for x in given]}{run().place()}")
+            write(out, torch.cat(given))
+
+        return self.exchange("all_to_all", parts, [out], finish)
 
     def scatter(self, outs, tensors, opts):
         given = tensors[0] if self.rank() == opts.rootRank else []
         finish = lambda every: write(outs[0], every[opts.rootRank][self.rank()])
-        return self.exchange("scatter", given, outs, finish)
+        return self.exchange(f"scatter from {opts.rootRank}", given, outs, finish)
 
     def gather(self, outs, tensors, opts):
         outs = outs[0] if self.rank() == opts.rootRank else []
         finish = lambda every: [write(out, given[0]) for out, given in zip(outs, every)]
-        return self.exchange("gather", tensors, outs, finish)
+        return self.exchange(f"gather to {opts.rootRank}", tensors, outs, finish)
 
     def send(self, tensors, to, tag=0):
-        HERE.link.sends(self.members()[to], tag, packed(tensors[0]))
-        return Pending(f"a message to rank {self.members()[to]}", tensors, [], lambda: None, lambda _: None)
+        to = self.members()[to]
+        if to == HERE.rank:
+            raise Refused(f"rank {to} sends to itself{run().place()}")
+        sent = HERE.link.sends(to, tag, packed(tensors[0]))
+        return Pending(f"a message to rank {to}", tensors, [], sent, lambda _: None)
 
     def recv(self, tensors, source, tag=0):
         source = self.members()[source]

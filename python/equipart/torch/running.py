@@ -28,6 +28,7 @@ class Run:
         self.choices, self.met = set(), {}  # lines that choose by order; by operator and number of rows, those taken
         self.lines = {}  # of operators, by the numbers that autograd gives them
         self.dropped = {}  # by element, the states of random numbers with which it met dropout
+        self.bits = set()  # elements of masks that have become floats
         self.notes = None  # of a run that is watched: takes each operator
 
     def enter(self):

@@ -41,6 +41,10 @@ impl Functions {
             (None, Some(is)) if a == F61::ZERO => Some(is),
             _ => None,
         };
+        let [a_is, b_is] = [a, b].map(|x| x == F61::ZERO || self.known.is_positive(x));
+        if sign > 0 && a_is && b_is && sum != F61::ZERO {
+            self.known.entry(sum).is_positive = true;
+        }
         self.known.learn_exponential(sum, exponentials.unwrap_or_default());
         if let Some(is) = factor {
             self.known.learn_factor(sum, is);
@@ -52,6 +56,9 @@ impl Functions {
         let (Some(of_a), Some(_)) = (self.known.of(a), self.known.of(b)) else { return product };
         if let Some(square) = of_a.square.filter(|_| a == b) {
             return F61::new(square);
+        }
+        if self.known.is_positive(a) && self.known.is_positive(b) {
+            self.known.entry(product).is_positive = true;
         }
         if let (Some(a), Some(b)) = (self.known.factor(a), self.known.factor(b)) {
             self.known.learn_factor(product, a.times(&b, 1));

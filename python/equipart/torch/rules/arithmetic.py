@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from ..field import Refused, add, aten, exp, field, inverse, log, matmul, mul, neg, rsqrt, rule, run, sqrt, sub, total, wrap
+from ..elements import add, exp, inverse, log, matmul, mul, neg, rsqrt, sqrt, sub, total
+from ..field import Refused, aten, field, rule, run, wrap
 
 
 def scaled(x, kwargs, name="alpha", args=()):
@@ -89,6 +90,8 @@ def _(func, args, kwargs):
 def _(func, args, kwargs):
     dims, keep = reduced(args, kwargs)
     out = total(args[0], dims, keep)
+    if out.numel() and not args[0].numel():
+        raise Refused(f"a mean over no elements{run().place()}")
     return mul(out, inverse(max(1, args[0].numel() // max(1, out.numel()))))
 
 
@@ -132,6 +135,16 @@ def _(func, args, kwargs):
 @rule("mm")
 def _(func, args, kwargs):
     return first(matmul(*(batch(x) for x in args)))
+
+
+@rule("mv")
+def _(func, args, kwargs):
+    return aten.mm(args[0], args[1].unsqueeze(1)).squeeze(1)
+
+
+@rule("dot", "vdot")
+def _(func, args, kwargs):
+    return total(mul(*args))
 
 
 @rule("bmm")

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from ..field import Refused, add, matmul, mul, rule, run, sub, total, wrap
+from ..elements import add, matmul, mul, sub, total
+from ..field import Refused, rule, run, wrap
 from .functions import softmax
 
 

@@ -7,7 +7,8 @@ import math
 
 import torch
 
-from ..field import NEG_INF, FieldTensor, P, Refused, add, aten, field, mul, neg, of, rule, run, step, sub, total, wrap
+from ..elements import add, is_above, mul, neg, of, step, steps, sub, total
+from ..field import NEG_INF, P, FieldTensor, Refused, aten, field, rule, run, wrap
 from .arithmetic import reduced
 from ..running import line
 from .functions import largest
@@ -50,14 +51,15 @@ def mask(x):
     return wrap(x.residues, x.degree, torch.bool)
 
 
-@rule("gt", "ge")
+@rule("gt", "ge", "lt", "le")
 def _(func, args, kwargs):
-    return above(args[0], args[1])
-
-
-@rule("lt", "le")
-def _(func, args, kwargs):
-    return above(args[1], args[0])
+    (x, y), name = args, func.overloadpacket.__name__
+    if is_above(x, y):
+        return torch.full(x.shape, name.startswith("g"))
+    known = steps(x) if isinstance(y, (int, float)) and y == 0 else None
+    if known is not None:  # a result of relu is never below 0
+        return {"gt": mask(known), "le": mask(sub(1, known))}.get(name, torch.full(x.shape, name == "ge"))
+    return above(x, y) if name.startswith("g") else above(y, x)
 
 
 def above(x, y):
@@ -74,15 +76,21 @@ def _(func, args, kwargs):
     if any(isinstance(x, FieldTensor) and x.dtype == torch.bool for x in args[:2]):
         unequal = xor(*args[:2])
         return unequal if func.overloadpacket.__name__ == "ne" else mask(sub(1, unequal))
-    for x, y in (args[:2], args[1::-1]):
-        if not isinstance(y, torch.Tensor) and y == 0 and isinstance(x, FieldTensor):
-            step = of(run().functions.steps, x.residues)
-            if bool((step != NEG_INF).all()):  # a result of relu
-                return mask(wrap(step) if func.overloadpacket.__name__ == "ne" else sub(1, wrap(step)))
+    if all(map(are_bits, args[:2])):
+        unequal = xor(*args[:2])
+        return unequal if func.overloadpacket.__name__ == "ne" else mask(sub(1, unequal))
+    known = steps(args[0]) if isinstance(args[1], (int, float)) and args[1] == 0 else None
+    if known is not None:
+        return mask(known if func.overloadpacket.__name__ == "ne" else sub(1, known))
     run().assumes(UNEQUAL)
     args = [field(x).residues if not infinite(x) else torch.tensor(NEG_INF if x < 0 else INFINITE) for x in args[:2]]
     same = of(run().functions.equal, *args) != 0
     return ~same if func.overloadpacket.__name__ == "ne" else same
+
+
+def are_bits(x):
+    """True for numbers 0 and 1, and for masks that have become floats."""
+    return all(of in (0, 1) or of in run().bits for of in field(x).residues.reshape(-1).tolist())
 
 
 def infinite(x):
@@ -105,12 +113,18 @@ def _(func, args, kwargs):
 
 @rule("logical_and", "bitwise_and")
 def _(func, args, kwargs):
-    return mask(mul(*args[:2]))
+    return mask(both(*args[:2]))
+
+
+def both(x, y):
+    """x·y, as bits; of the same bit itself."""
+    x, y = field(x), field(y)
+    return wrap(torch.where(x.residues == y.residues, x.residues, mul(x, y).residues), x.degree.times(y.degree))
 
 
 @rule("logical_or", "bitwise_or")
 def _(func, args, kwargs):
-    return mask(sub(add(*args[:2]), mul(*args[:2])))
+    return mask(sub(add(*args[:2]), both(*args[:2])))
 
 
 @rule("logical_xor", "bitwise_xor")
@@ -119,7 +133,7 @@ def _(func, args, kwargs):
 
 
 def xor(x, y):
-    return mask(sub(add(x, y), mul(2, mul(x, y))))
+    return mask(sub(add(x, y), mul(2, both(x, y))))
 
 
 @rule("all", "any", "count_nonzero")

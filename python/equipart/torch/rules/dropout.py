@@ -2,7 +2,8 @@
 
 import torch
 
-from ..field import P, Refused, named, put, rule, run, wrap
+from ..elements import named, total
+from ..field import P, Refused, put, rule, run, wrap
 
 
 @rule("bernoulli_")
@@ -12,12 +13,15 @@ def _(func, args, kwargs):
     x, keep = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
     if not hasattr(x, "like"):
         raise Refused(f"random numbers are drawn{run().place()}")
+    like = x.like
+    if like.shape != x.shape:  # a mask of whole samples
+        like = total(like, [d for d in range(like.dim()) if d >= x.dim() or x.shape[d] == 1]).reshape(x.shape)
     run().assumes("dropout masks of the split program are those of the unsplit one where elements are the same")
     generator = kwargs.get("generator") or torch.default_generator
-    before = run().drops(x.like.residues, hash(generator.get_state().numpy().tobytes()))
+    before = run().drops(like.residues, hash(generator.get_state().numpy().tobytes()))
     torch.empty(x.shape).bernoulli_(keep, generator=generator)
     out = torch.zeros(x.shape, dtype=torch.int64)
     for count in before.unique().tolist():
-        draws = named(f"dropout {count}", x.like).residues.to(torch.float64) / P
+        draws = named(f"dropout {count}", like).residues.to(torch.float64) / P
         out = torch.where(before == count, (draws < keep).to(torch.int64), out)
     return put(x, wrap(out))

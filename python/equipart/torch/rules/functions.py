@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from ..field import (
-    LEAST, NEG_INF, Degree, Refused, add, exp, field, flat, inverse, log, maximum, mul, named, neg, relu, rsqrt, rule, run,
-    sigmoid, sqrt, step, sub, total, wrap,
+from ..elements import (
+    add, exp, inverse, is_above, log, maximum, mul, named, neg, relu, rsqrt, sigmoid, sqrt, step, steps, sub, total,
 )  # fmt: skip
+from ..field import LEAST, NEG_INF, Degree, Refused, field, flat, rule, run, wrap
 
 UNARY = {
     "exp": exp,
@@ -29,12 +29,15 @@ UNARY = {
     "cos": lambda x: named("cos", x),
     "sign": lambda x: sign(x),
     "sgn": lambda x: sign(x),
-    "abs": lambda x: mul(x, sign(x)),
+    "abs": lambda x: x.clone() if steps(x) is not None else mul(x, sign(x)),
 }
 
 
 def sign(x):
-    """1 for a positive element, -1 for a negative one."""
+    """1 for a positive element, -1 for a negative one; of a result of relu the step."""
+    known = steps(x)
+    if known is not None:
+        return known
     return sub(mul(step(x), 2), 1)
 
 
@@ -110,7 +113,9 @@ def bounds(func, args, kwargs):
 
 def at_least(x, least):
     """The larger of x and a bound, which is as good as none where it is infinite."""
-    return x if isinstance(least, float) and least < -1e30 else add(least, relu(sub(x, least)))
+    if isinstance(least, float) and least < -1e30 or is_above(x, least):
+        return x
+    return add(least, relu(sub(x, least)))
 
 
 @rule("threshold_backward")
@@ -141,17 +146,17 @@ def _(func, args, kwargs):
     gradient, x = args
     if kwargs.get("approximate", "none") == "none":
         return mul(gradient, add(named("normal_cdf", x), mul(x, named("normal_pdf", x))))
-    gate, (a, b) = sigmoid(inner(x)), GELU
+    gate, a, b = sigmoid(inner(x)), mul(ROOT, 2), CUBE
     slope = mul(add(mul(mul(mul(x, x), 3), b), 1), a)
     return mul(gradient, add(gate, mul(mul(x, slope), mul(gate, sub(1, gate)))))
 
 
-GELU = 1.5957691216057307, 0.044715  # 2·√(2/π), and the cube's factor
+ROOT, CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
 def inner(x):
     """The sigmoid's argument in GELU's tanh form."""
-    return mul(add(x, mul(mul(mul(x, x), x), GELU[1])), GELU[0])
+    return mul(mul(add(x, mul(mul(mul(x, x), x), CUBE)), ROOT), 2)
 
 
 def largest(x, dims, keep):

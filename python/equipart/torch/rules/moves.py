@@ -4,8 +4,9 @@ from math import prod
 
 import torch
 
-from ..field import FieldTensor, P, Refused, accumulate, add, aten, field, mul, nobodys, put, rule, run, sub, wrap
-from ..private import tree_leaves, tree_map
+from ..elements import accumulate, add, mul, sub
+from ..field import P, FieldTensor, Refused, aten, field, nobodys, put, rule, run, wrap
+from ..private import below, tree_leaves, tree_map
 
 def bare(x):
     """The residues of a tensor of floats; anything else as it is."""
@@ -15,7 +16,8 @@ def bare(x):
 
 def moved(func, args, kwargs):
     """What an operator returns that moves elements and computes nothing: the same on residues."""
-    if any(isinstance(x, FieldTensor) and x.dtype == torch.bool for x in tree_leaves((args[1:], kwargs))):
+    chosen = tree_leaves((args[1:], kwargs)) if func.overloadpacket.__name__ in TAKES else ()
+    if any(isinstance(x, FieldTensor) for x in chosen):
         raise Refused(f"values of the program decide which others are taken{run().place()}")
     every = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
     kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "pin_memory", "device")}
@@ -30,6 +32,17 @@ def moved(func, args, kwargs):
     return tree_map(lambda x: wrap(x, degree, dtype) if words(x) else x, out)
 
 
+@rule("squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_")
+def _(func, args, kwargs):
+    """Another shape of a tensor, in place."""
+    x, name = args[0], func.overloadpacket.__name__.removesuffix("_")
+    x.residues = getattr(aten, name)(x.residues, *args[1:], **kwargs)
+    with below():
+        func(*args, **kwargs)
+    return x
+
+
+TAKES = "embedding", "gather", "index", "index_select", "masked_select", "take_along_dim"
 MOVES = """_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
 expand flatten flip gather index index_select lift_fresh masked_select movedim narrow permute pixel_shuffle
 repeat repeat_interleave reshape roll select select_backward slice slice_backward split split_with_sizes squeeze stack
@@ -42,7 +55,9 @@ rule(*MOVES)(moved)
 def _(func, args, kwargs):
     x, given = args[0], [of for of in (*args[1:], *kwargs.values()) if isinstance(of, torch.dtype)]
     dtype = given[0] if given else x.dtype
-    if dtype.is_floating_point or dtype == x.dtype:
+    if x.dtype == torch.bool:
+        run().bits.update(x.residues.reshape(-1).tolist())
+    if dtype.is_floating_point or dtype == x.dtype or x.dtype == torch.bool:
         return wrap(x.residues.clone(), x.degree.raised(), dtype)
     words = torch.where(x.residues > P // 2, x.residues - P, x.residues)
     if x.degree.total or dtype != torch.bool and bool((words.abs() >= 2**30).any()):
@@ -135,7 +150,8 @@ def _(func, args, kwargs):
     if kwargs.get("reduce", args[4] if len(args) > 4 else "add") != "add":
         raise Refused(f"scatter reduces by {kwargs.get('reduce')}{run().place()}")
     adds = "add" in func.overloadpacket.__name__ or "reduce" in kwargs
-    at = torch.take_along_dim(places(x), index, dim) if x.dim() else index
+    rows = [slice(None) if d == dim % x.dim() else slice(n) for d, n in enumerate(index.shape)]
+    at = places(x)[tuple(rows)].gather(dim, index) if x.dim() else index
     if isinstance(values, torch.Tensor) and values.dim():
         values = values[tuple(slice(n) for n in index.shape)]
     return written(func, x, at, values, adds)

@@ -2,7 +2,8 @@
 
 import torch
 
-from ..field import Refused, add, field, mul, named, rule, run, sub
+from ..elements import add, mul, named, sub
+from ..field import Refused, field, rule, run
 from ..private import subclass, tree_leaves, tree_map
 from .moves import MOVES
 
