@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from .field import FieldTensor, Refused, dispatch, field, run
 from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats
-from .private import FakeTensor, TorchDispatchMode, tree_leaves, tree_map
+from .private import FakeTensor, TorchDispatchMode, run_backward, tree_leaves, tree_map
 
 EMPTY = {getattr(torch.ops.aten, name) for name in ("empty", "empty_strided", "empty_like", "new_empty")}
 HOST = torch.device("cpu")
@@ -156,7 +156,14 @@ def settle():
 
     replaced(make, new_group)
     torch.backends.mkldnn.enabled = False  # whose kernels hold floats only
-    Host().__enter__()
+    host, engine = Host(), run_backward
+
+    def backward(*args, **options):
+        with host:  # which a call of `backward` has left
+            return engine(*args, **options)
+
+    replaced(engine, backward)
+    host.__enter__()
     Plain().__enter__()
     for name in ("isfinite", "isnan", "isinf"):
         setattr(math, name, tested(getattr(math, name), lambda x, of=getattr(torch, name): bool(of(x))))

@@ -15,6 +15,7 @@ try:
     from torch._C import _current_autograd_node as current_node  # the operator whose backward runs, or None
     from torch._decomp import decomposition_table as decompositions
     from torch._subclasses import FakeTensor  # noqa: F401
+    from torch.autograd.graph import _engine_run_backward as run_backward  # noqa: F401
     from torch.autograd import _get_sequence_nr as next_number  # of the next operator that autograd sees
     from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: F401
     from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
