@@ -75,7 +75,7 @@ def test_each_element_is_on_some_rank(ranks, parts):
         prove(Mlp, whole, ranks, inputs=torch.empty(8, 8), loss=loss)
 
 
-@pytest.mark.parametrize("rows, ranks", [(5, 2), (4, 2), (2, 2), (7, 3)])
+@pytest.mark.parametrize("rows, ranks", [(5, 2), (4, 2), (2, 2), (7, 3), (1, 2)])
 def test_parts_of_any_length(rows, ranks):
     """Data parallelism by rows, of which ranks have uneven numbers: outputs, drawn gradients, and their sum."""
 

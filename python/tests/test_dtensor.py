@@ -7,9 +7,11 @@ from models import IDS, TARGETS, Llama, Mlp, cross_entropy, sequence_parallel, t
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import loss_parallel
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
 from checks import prove
+
+from equipart.torch import Different
 
 
 @pytest.mark.parametrize("plan", [tensor_parallel, sequence_parallel])
@@ -67,3 +69,27 @@ def test_a_plan_on_a_part_of_a_mesh():
         return out
 
     prove(Llama, split, 4, inputs=(IDS, TARGETS), loss=loss, outputs="mean")
+
+
+@pytest.mark.parametrize("foreach", [None, True, False])
+def test_gradients_are_clipped(foreach):
+    """Norms of parts are roots of partial sums, whose squares are summed."""
+
+    def split(module):
+        mesh = init_device_mesh("cpu", (2,))
+        return parallelize_module(module, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+    def train(factor):
+        def loss(model, x):
+            loss = model(x).square().sum()
+            loss.backward()
+            most = 1.0 if dist.get_world_size() == 1 else factor
+            torch.nn.utils.clip_grad_norm_(model.parameters(), most, foreach=foreach)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            return loss.detach()
+
+        return loss
+
+    prove(Mlp, split, inputs=torch.empty(4, 8), loss=train(1.0))
+    with pytest.raises(Different, match="after two steps of its own optimizer"):
+        prove(Mlp, split, inputs=torch.empty(4, 8), loss=train(2.0))

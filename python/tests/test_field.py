@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 import torch
 
+from equipart import _field
 from equipart.torch import Refused
 from equipart.torch.field import LEAST, NEG_INF, P, Degree, FieldTensor, field, wrap
 from equipart.torch.program import Program
@@ -263,3 +264,21 @@ def test_an_embedding_scaled_by_frequency_is_refused():
     rows = torch.nn.functional.embedding(torch.tensor([1, 0, 1]), drawn(4, 3).requires_grad_(), scale_grad_by_freq=True)
     with pytest.raises(Refused, match="scaled by the frequency of its rows"):
         rows.backward(drawn(3, 3, seed=1))
+
+
+def test_buffers_that_do_not_fit():
+    """The library's functions say so, and do not panic."""
+    words, functions = (lambda n: torch.ones(n, dtype=torch.int64).numpy()), _field.Functions(1)
+    for call in (
+        lambda: functions.sums(words(5), words(2), 2),
+        lambda: functions.maxima(words(5), words(2), 2),
+        lambda: functions.inverse(words(5), words(2), 1.0),
+        lambda: functions.learn_squares(words(5), words(2)),
+        lambda: _field.product(words(4), words(5), words(4), [1, 2, 2, 2]),
+        lambda: _field.accumulate(words(4), words(5), words(4)),
+        lambda: _field.constants(torch.ones(3).double().numpy(), words(4), True),
+        lambda: _field.rotary(1, 0, 10000.0, words(4), words(4)),
+        lambda: functions.add(words(4), torch.full((4,), -7).numpy(), words(4)),
+    ):
+        with pytest.raises((ValueError, ArithmeticError)):
+            call()

@@ -105,7 +105,7 @@ EQUAL = {
     "silu": (F.silu, lambda x: x * x.sigmoid()),
     "gelu by tanh": (
         lambda x: F.gelu(x, approximate="tanh"),
-        lambda x: 0.5 * x * (1 + torch.tanh(1.5957691216057307 / 2 * (x + 0.044715 * x**3))),
+        lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     ),
     "gelu by erf": (F.gelu, lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))),
     "relu by a comparison": (F.relu, lambda x: x * (x > 0)),
@@ -118,6 +118,7 @@ EQUAL = {
     "clamps on both sides": (lambda x: x.clamp(-1, 2), lambda x: -((-(x.clamp(min=-1))).clamp(min=-2))),
     "not less": (lambda x: (x < 1) * x, lambda x: ~(x >= 1) * x),
     "roots": (lambda x: x.sqrt() ** 2, lambda x: x),
+    "roots times a root": (lambda x: (x.sqrt() / 2**0.5) ** 2, lambda x: x / 2),
     "rsqrt": (torch.rsqrt, lambda x: 1 / x.sqrt()),
     "a half power": (lambda x: x**-0.5, torch.rsqrt),
     "a maximum of maxima": (lambda x: x.amax(-1), lambda x: torch.maximum(x[:, :2].amax(-1), x[:, 2:].amax(-1))),

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from models import Mlp
 from torch import nn
+from torch.distributed._composable import replicate
 
 from equipart.torch import Different, Refused, prove, rule
 
@@ -103,6 +104,7 @@ def test_other_shapes_are_named():
 
 def test_buckets_in_cpp_are_refused():
     assert "DistributedDataParallel sums gradients" in refused(lambda y: y, nn.parallel.DistributedDataParallel)
+    assert "DistributedDataParallel sums gradients" in refused(lambda y: y, replicate)
 
 
 def test_a_split_that_raises_says_so():

@@ -156,6 +156,8 @@ def dispatch(func, args, kwargs):
 
 def promoted(args, kwargs, out):
     """What an operator returns, of the type that its operands have."""
+    if all(isinstance(x, int) or getattr(x, "dtype", None) == torch.float32 for x in args) and not kwargs:
+        return out
     given = tree_leaves(args)
     floats = [x for x in given if isinstance(x, torch.Tensor) and x.is_floating_point()]
     kinds = {x.dtype for x in floats if x.dim()} or {x.dtype for x in floats}

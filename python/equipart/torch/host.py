@@ -31,6 +31,8 @@ class Plain(TorchDispatchMode):
             if func.overloadpacket in EMPTY and is_of_floats(out):
                 out.fill_(torch.nan)
             return out
+        if not BESIDE:
+            return dispatch(func, args, kwargs)
         lifted = {}
         lift = lambda x: lifted.setdefault(id(x), (field(x), x))[0] if is_beside(x) else x
         out = dispatch(func, tree_map(lift, args), tree_map(lift, kwargs))
@@ -127,11 +129,13 @@ def tested(plain, of):
     return lambda x, *more: of(x) if isinstance(x, FieldTensor) else plain(x, *more)
 
 
-def replaced(function, by):
-    """Puts a function in place of another, wherever a module holds it."""
+def replace(functions):
+    """Puts functions in place of others, wherever a module holds them."""
+    known = {id(function): (function, by) for function, by in functions}
     for module in list(sys.modules.values()):
-        for name in [name for name, held in list(vars(module).items()) if held is function]:
-            setattr(module, name, by)
+        for name, held in list(vars(module).items()):
+            if id(held) in known:
+                setattr(module, name, known[id(held)][1])
 
 
 def no_buckets(*args, **options):
@@ -143,9 +147,8 @@ def no_buckets(*args, **options):
 
 def settle():
     """Makes this process one that computes in the field: for good, as it is a rank."""
-    begin, make = dist.init_process_group, dist.new_group
-    replaced(begin, lambda *args, **options: None)
-    replaced(dist.destroy_process_group, lambda *args: None)
+    make, host, engine = dist.new_group, Host(), run_backward
+    nothing = lambda *args, **options: None
 
     def new_group(ranks=None, timeout=None, backend=None, *args, device_id=None, **options):
         everybody = tuple(range(dist.get_world_size()))
@@ -154,15 +157,13 @@ def settle():
             HERE.link.gives(everybody, "", f"new_group of ranks {named}", None)()
         return make(ranks, timeout, None, *args, **options)
 
-    replaced(make, new_group)
-    torch.backends.mkldnn.enabled = False  # whose kernels hold floats only
-    host, engine = Host(), run_backward
-
     def backward(*args, **options):
         with host:  # which a call of `backward` has left
             return engine(*args, **options)
 
-    replaced(engine, backward)
+    ends = [(dist.init_process_group, nothing), (dist.destroy_process_group, nothing)]
+    replace([*ends, (make, new_group), (engine, backward)])
+    torch.backends.mkldnn.enabled = False  # whose kernels hold floats only
     host.__enter__()
     Plain().__enter__()
     for name in ("isfinite", "isnan", "isinf"):

@@ -53,9 +53,19 @@ impl Functions {
     /// a·b, and what is known of it.
     pub(super) fn product(&mut self, a: F61, b: F61) -> F61 {
         let product = a * b;
-        let (Some(of_a), Some(_)) = (self.known.of(a), self.known.of(b)) else { return product };
-        if let Some(square) = of_a.square.filter(|_| a == b) {
-            return F61::new(square);
+        let [of_a, of_b] = [a, b].map(|x| self.known.of(x));
+        let squares = [of_a, of_b].map(|of| of.and_then(|of| of.square).map(F61::new));
+        let both_known = of_a.is_some() && of_b.is_some();
+        match squares {
+            [Some(square), _] if a == b => return square,
+            [None, None] => {}
+            [of_a, of_b] => {
+                let square = of_a.unwrap_or(a * a) * of_b.unwrap_or(b * b);
+                self.known.entry(product).square = Some(square.canonical());
+            }
+        }
+        if !both_known {
+            return product;
         }
         if self.known.is_positive(a) && self.known.is_positive(b) {
             self.known.entry(product).is_positive = true;
