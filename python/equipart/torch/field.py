@@ -6,6 +6,7 @@ equal for equal arguments. An operator needs a rule (`equipart/torch/rules/`); t
 too. An operator with neither is refused by name.
 """
 
+import copy
 import functools
 from types import SimpleNamespace
 
@@ -65,6 +66,15 @@ class FieldTensor(torch.Tensor):
 
     def data_ptr(self):
         return self.residues.data_ptr()
+
+    def __deepcopy__(self, memo):
+        if not self.is_leaf:
+            raise RuntimeError("only leaves of the graph are copied deeply")
+        out = FieldTensor(self.residues.clone(), self.dtype, self.degree.raised())
+        memo[id(self)] = out
+        for name in vars(self).keys() - vars(out).keys():
+            setattr(out, name, copy.deepcopy(getattr(self, name), memo))
+        return out.requires_grad_(self.requires_grad)
 
     def __round__(self, digits=None):
         return Shown()

@@ -150,8 +150,7 @@ def _(func, args, kwargs):
     if kwargs.get("reduce", args[4] if len(args) > 4 else "add") != "add":
         raise Refused(f"scatter reduces by {kwargs.get('reduce')}{run().place()}")
     adds = "add" in func.overloadpacket.__name__ or "reduce" in kwargs
-    rows = [slice(None) if d == dim % x.dim() else slice(n) for d, n in enumerate(index.shape)]
-    at = places(x)[tuple(rows)].gather(dim, index) if x.dim() else index
+    at = places(x).gather(dim, index) if x.dim() else index
     if isinstance(values, torch.Tensor) and values.dim():
         values = values[tuple(slice(n) for n in index.shape)]
     return written(func, x, at, values, adds)
