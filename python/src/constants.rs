@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use tensor::{F61, Key, Scalar, mix};
 
 /// Below this a number of a mask is as good as minus infinity.
-const MASKED: f64 = -1e30;
+const MASKED: f64 = -1e8;
 
 /// Below this, whole numbers have a place in single precision.
 const SINGLE_WHOLES: f64 = 16_777_216.0;

@@ -143,6 +143,7 @@ def test_another_device_has_memory_of_its_own(device):
     wrong(loss, "1/2 of|differs")
     kept = lambda y, is_split: (lambda z, old: (z.mul_(2), old)[1])(y.to(device), y.to(device).cpu())
     right(kept)
+    right(lambda y, is_split: (lambda z, old: (z.mul_(2), old)[1])(y.to(device), y.to(device).detach().to("cpu")))
 
 
 @pytest.mark.parametrize("other", [lambda loss, at: (loss, at), lambda loss, at: [loss] * at, lambda loss, at: [loss] * (3 - at)])

@@ -20,6 +20,7 @@ from .private import AsyncCollectiveTensor, arguments, decompositions, overload,
 
 P = _field.P
 NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least finite number; e to each is 0
+MASKED = 1e8  # a number of a mask that is as far below 0 is as good as minus infinity
 FAR = "numbers of 2^60 and more, or of 2^-60 and less, are not taken for others (in the field 2^61 is 1)"
 aten = torch.ops.aten
 RULES, EXACT = {}, set()  # EXACT: operators that compute floats where all are numbers of the program itself
@@ -268,7 +269,7 @@ def field(x):
         x = x.detach().to(torch.float64).contiguous()
         out = torch.empty(x.shape, dtype=torch.int64)
         far = (x.abs() >= 2**60) | (x.abs() <= 2**-60) & (x != 0)
-        if bool((far & (x > -1e30)).any()):
+        if bool((far & (x > -MASKED)).any()):
             run().assumes(FAR)
         checked(_field.constants, x.reshape(-1).numpy(), flat(out), single)
         return wrap(out)

@@ -64,7 +64,8 @@ class Host(TorchFunctionMode):
             self.has_cuda = True
             kwargs = kwargs | {"device": HOST}
         if name == "to":
-            if any(map(is_cuda, args[1:])) or self.has_cuda and HOST in args[1:]:
+            is_host = lambda x: isinstance(x, (str, torch.device)) and torch.device(x) == HOST
+            if any(map(is_cuda, args[1:])) or self.has_cuda and any(map(is_host, args[1:])):
                 self.has_cuda = True
                 args = (self.elsewhere(args[0]), *args[1:])
             args = (args[0], *(HOST if is_cuda(x) else x for x in args[1:]))

@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..elements import add, is_above, mul, neg, of, step, steps, sub, total
-from ..field import NEG_INF, P, FieldTensor, Refused, aten, field, rule, run, wrap
+from ..field import MASKED, NEG_INF, P, FieldTensor, Refused, aten, field, rule, run, wrap
 from .arithmetic import reduced
 from ..running import line
 from .functions import largest
@@ -65,7 +65,7 @@ def _(func, args, kwargs):
 def above(x, y):
     """A mask where x is above y, which each of a program's own values is if that is the least number."""
     for least, sign, other in ((y, 1, x), (x, -1, y)):
-        if not isinstance(least, torch.Tensor) and abs(least) > 1e30:
+        if not isinstance(least, torch.Tensor) and abs(least) > MASKED:
             return torch.full(other.shape, least * sign < 0) & (other.residues >= 0 if least < 0 else True)
     return mask(step(sub(x, y)))
 

@@ -7,7 +7,7 @@ import torch
 from ..elements import (
     add, exp, inverse, is_above, log, maximum, mul, named, neg, relu, rsqrt, sigmoid, sqrt, step, steps, sub, total,
 )  # fmt: skip
-from ..field import LEAST, NEG_INF, Degree, Refused, field, flat, rule, run, wrap
+from ..field import LEAST, MASKED, NEG_INF, Degree, Refused, field, flat, rule, run, wrap
 
 UNARY = {
     "exp": exp,
@@ -113,7 +113,7 @@ def bounds(func, args, kwargs):
 
 def at_least(x, least):
     """The larger of x and a bound, which is as good as none where it is infinite."""
-    if isinstance(least, float) and least < -1e30 or is_above(x, least):
+    if isinstance(least, (int, float)) and least < -MASKED or is_above(x, least):
         return x
     return add(least, relu(sub(x, least)))
 
