@@ -21,7 +21,7 @@ try:
     from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
     from torch.utils._pytree import tree_leaves, tree_map  # noqa: F401
 
-    dist.distributed_c10d._world.pg_names, torch.Tensor._make_wrapper_subclass, torch.autograd.graph.Node._sequence_nr
+    dist.distributed_c10d._world.pg_names, torch.Tensor._make_wrapper_subclass
 except (ImportError, AttributeError) as error:
     tried = " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
     raise ImportError(f"equipart.torch was tried with PyTorch {tried}; in {torch.__version__}, {error}") from None
