@@ -152,20 +152,27 @@ def place_of(whole, x, rank, name):
     of the rank's number where no values fit."""
     if whole.shape == x.shape:
         return ...
-    dims = [d for d in range(whole.dim()) if x.dim() == whole.dim() and whole.shape[d] != x.shape[d]]
-    if len(dims) != 1 or whole.shape[dims[0]] < x.shape[dims[0]]:
+    dim, count, usual = cut(whole, x.shape, rank)
+    if dim is None or whole.shape[dim] < count:
         raise Different(
             f"{name} has shape {list(x.shape)} on rank {rank}, and {list(whole.shape)} unsplit; wanted the same, or a part "
             "along one dimension"
         )
-    dim, count = dims[0], x.shape[dims[0]]
-    usual = rank % max(whole.shape[dim] // max(count, 1), 1) * count
     for first in (usual, *range(whole.shape[dim] - count + 1)):
         if torch.equal(whole.narrow(dim, first, count), x):
             break
     else:
         first = usual
     return (slice(None),) * dim + (slice(first, first + count),)
+
+
+def cut(whole, shape, rank):
+    """The one dimension along which a shape is a part of a tensor's, or None; its rows; and the first of a rank's by number."""
+    dims = [d for d in range(whole.dim()) if len(shape) == whole.dim() and whole.shape[d] != shape[d]]
+    if len(dims) != 1:
+        return None, 0, 0
+    count = shape[dims[0]]
+    return dims[0], count, rank % max(whole.shape[dims[0]] // max(count, 1), 1) * count
 
 
 def naming(at, count):
@@ -208,15 +215,13 @@ def part_like(whole, shape, rank, what):
     """A rank's part of a tensor, of this shape: the whole, or one of equal parts along one dimension."""
     if whole.shape == shape:
         return whole
-    dims = [d for d in range(whole.dim()) if len(shape) == whole.dim() and whole.shape[d] != shape[d]]
-    count = shape[dims[0]] if len(dims) == 1 else 0
-    if len(dims) != 1 or count and whole.shape[dims[0]] % count:
+    dim, count, first = cut(whole, shape, rank)
+    if dim is None or count and whole.shape[dim] % count:
         raise Different(
             f"{what} has shape {list(shape)} on rank {rank}, and {list(whole.shape)} unsplit; wanted the same, or an equal "
             "part along one dimension"
         )
-    parts = max(whole.shape[dims[0]] // max(count, 1), 1)
-    return whole.narrow(dims[0], rank % parts * count, count)
+    return whole.narrow(dim, first, count)
 
 
 class Elements:

@@ -71,7 +71,6 @@ class Host(TorchFunctionMode):
             args = (args[0], *(HOST if is_cuda(x) else x for x in args[1:]))
         return func(*args, **kwargs)
 
-
     def elsewhere(self, x):
         """A tensor in the memory of another device: a copy, if the program has one, and if it is no parameter."""
         return x.clone() if self.has_cuda and not isinstance(x, torch.nn.Parameter) else x

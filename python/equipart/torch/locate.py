@@ -11,7 +11,7 @@ import torch
 
 from .compare import scales, sum_of
 from .field import P, FieldTensor
-from .private import current_node, next_number, number, tree_leaves
+from .private import current_node, is_mutable, next_number, number, tree_leaves
 
 
 SETS = ("copy_", "zero_", "fill_", "bernoulli_")  # operators in place that do not read what they overwrite
@@ -97,7 +97,7 @@ class Notes:
             return
         operands = [x for x in tree_leaves(args) if isinstance(x, FieldTensor)]
         results = [x for x in tree_leaves(out) if isinstance(x, FieldTensor)]
-        if not func._schema.is_mutable:
+        if not is_mutable(func):
             results = [x for x in results if all(x is not operand for operand in operands)]
         module, place, backward = self.place()
         for x in results:

@@ -42,6 +42,11 @@ def arguments(func):
     return func._schema.arguments
 
 
+def is_mutable(func):
+    """True for an operator that writes into an operand."""
+    return func._schema.is_mutable
+
+
 def overload(func):
     """The name of an operator's overload."""
     return func._overloadname

@@ -61,16 +61,19 @@ class Program:
         self.wholes = {} if wholes is None else wholes  # what the unsplit program has computed, by seed
         self.rows = {}  # by the number of an input of integers, those that it takes in turn
 
+    def on(self, ranks, build):
+        """What so many ranks compute with a module that each builds."""
+        return spawn(ranks, lambda rank: self.computed(rank, build, ranks), self.timeout)
+
     def ran(self, seed, watched=False):
         """Runs both. Returns the run, and what the unsplit program and each rank of the split one have computed."""
         self.seed, self.watched, self.whole = seed, watched, None
-        on = lambda ranks, build: spawn(ranks, lambda rank: self.computed(rank, build, ranks), self.timeout)
         whole = None if watched else self.wholes.get(seed)
         if whole is None:
-            (whole,) = on(1, self.built)
+            (whole,) = self.on(1, self.built)
             self.wholes[seed] = self.wholes.get(seed, whole)
         self.whole = whole.outputs
-        parts, run = on(self.ranks, self.divided), Run(seed % (1 << 64))
+        parts, run = self.on(self.ranks, self.divided), Run(seed % (1 << 64))
         [run.adds(*of.tally) for of in (whole, *parts)]
         return run, whole, parts
 
@@ -90,7 +93,7 @@ class Program:
     def spreads(self, seed, parts):
         """Lets integers that choose rows take the first and the last of each part, after a run that tells which they are."""
         self.seed, self.watched, self.whole = seed, False, None
-        (whole,) = spawn(1, lambda rank: self.computed(rank, self.built, 1), self.timeout)
+        (whole,) = self.on(1, self.built)
         for at, x in enumerate(tree_leaves(self.inputs), 1):
             given = set(x.reshape(-1).tolist()) if isinstance(x, torch.Tensor) and x.dtype in (torch.int64, torch.int32) else ()
             sizes = [size for (_, size), met in whole.met.items() if met <= given]

@@ -6,6 +6,7 @@ import torch
 
 from ..elements import add, exp, inverse, log, matmul, mul, neg, rsqrt, sqrt, sub, total
 from ..field import Refused, aten, field, rule, run, wrap
+from ..private import arguments
 
 
 def scaled(x, kwargs, name="alpha", args=()):
@@ -104,7 +105,7 @@ def reduced(args, kwargs):
 
 @rule("var_mean", "var")
 def _(func, args, kwargs):
-    named = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
+    named = {argument.name: value for argument, value in zip(arguments(func), args)} | kwargs
     dims, correction = named.get("dim"), named.get("correction", int(named.get("unbiased", True)))
     mean = total(args[0], dims, True)
     count = args[0].numel() // mean.numel()
