@@ -15,6 +15,9 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 use tensor::{F61, Key, Scalar, mix};
 
+/// Whole numbers below this are their own steps: no drawn element is likely to be one.
+const SMALL: u64 = 1 << 24;
+
 /// The keyed functions of one run.
 #[pyclass]
 pub(crate) struct Functions {
@@ -134,6 +137,8 @@ impl Functions {
         each(py, &x, &out, |x| match name {
             _ if is_mark(x) && name == "step" => Ok(F61::ZERO),
             _ if is_mark(x) => Err(broken("a function of a mask's minus infinity")),
+            "step" if self.parity && (-x).canonical() < SMALL => Ok(F61::ZERO),
+            "step" if self.parity && x.canonical() < SMALL => Ok(F61::ONE),
             "normal_cdf" | "step" if self.parity && is_upper(x) => Ok(F61::ONE - of(-x)),
             "normal_pdf" | "cos" if self.parity && is_upper(x) => Ok(of(-x)),
             "sin" if self.parity && is_upper(x) => Ok(-of(-x)),

@@ -19,9 +19,8 @@ FAMILIES = {
 
 prove = functools.partial(with_one_key, seed=1)  # whose draws are the same in each run
 
-# programs that are refused: operators without a rule, and values that decide what is done
+# programs that are refused: operators without a rule, and sets of tensors
 REFUSED = {
-    "choices: branch: a branch on values",
     "linears: columns and rows, softshrink",
     "loopholes: a set",
     "loopholes: a set, wrongly",

@@ -140,7 +140,8 @@ def sigmoid(x):
 
 
 def step(x):
-    """1 for a positive element, 0 for a negative one: a keyed function, with step(-x) = 1 - step(x)."""
+    """1 for a positive element, 0 for others: of small whole numbers as it is, else a keyed function, with step(-x) = 1 -
+    step(x)."""
     return named("step", x)
 
 

@@ -16,7 +16,7 @@ import torch
 from equipart import _field
 
 from .plain import BESIDE, address, beside, is_of_floats
-from .private import AsyncCollectiveTensor, arguments, decompositions, overload, subclass, tree_leaves, tree_map
+from .private import AsyncCollectiveTensor, arguments, decompositions, overload, returns, subclass, tree_leaves, tree_map
 
 P = _field.P
 NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least finite number; e to each is 0
@@ -64,6 +64,11 @@ class FieldTensor(torch.Tensor):
         if self.numel() != 1:
             raise RuntimeError(f"a tensor of {self.numel()} elements is no number")
         return self.detach().reshape(())
+
+    def __bool__(self):
+        """What a branch takes. A number that is no mask is 0 only where it is computed as 0."""
+        x = self.item() if self.dtype == torch.bool else self.item() != 0
+        return aten._local_scalar_dense(x) if isinstance(x, FieldTensor) else bool(x)
 
     def data_ptr(self):
         return self.residues.data_ptr()
@@ -180,12 +185,16 @@ def promoted(args, kwargs, out):
     return tree_map(lambda x: FieldTensor(x.residues, kind, x.degree) if of(x) else x, out)
 
 
+def whole(x):
+    """The whole numbers that elements are, or None: ones so small that no drawn element is likely to be one."""
+    words = torch.where(x.residues > P // 2, x.residues - P, x.residues)
+    return None if bool((words.abs() >= 2**24).any()) or bool((x.residues < 0).any()) else words
+
+
 def numbers(x):
     """The floats of elements that are small whole numbers of the program itself, or None."""
-    words = torch.where(x.residues > P // 2, x.residues - P, x.residues)
-    if x.degree.total or bool((words.abs() >= 2**24).any()) or bool((x.residues < 0).any()):
-        return None
-    return words.to(x.dtype)
+    words = None if x.degree.total else whole(x)
+    return None if words is None else words.to(x.dtype)
 
 
 def ruled(func, args, kwargs):
@@ -197,11 +206,10 @@ def ruled(func, args, kwargs):
             plain = tree_map(lambda x: floats.get(id(x), x), (args, kwargs))
             return tree_map(lambda x: field(x) if isinstance(x, torch.Tensor) and is_of_floats(x) else x, func(*plain[0], **plain[1]))
     outs = [of.name for of in arguments(func) if of.is_out]
-    if outs:
+    if outs and func.namespace == "aten":
         made = packet(*args, **{name: x for name, x in kwargs.items() if name not in outs})
-        every = made if isinstance(made, tuple) else (made,)
-        [put(kwargs[name], x) for name, x in zip(outs, every, strict=True)]
-        return tuple(kwargs[name] for name in outs) if len(outs) > 1 else kwargs[outs[0]]
+        [put(*both) for both in zip(tree_leaves([kwargs[name] for name in outs]), tree_leaves(made), strict=True)]
+        return None if not returns(func) else kwargs[outs[0]] if len(outs) == 1 else tuple(kwargs[name] for name in outs)
     if packet in RULES:
         return RULES[packet](func, args, kwargs)
     if func.namespace == "aten" and packet.__name__.endswith("_"):
@@ -240,9 +248,7 @@ def begin(x):
     """Puts a memory of elements beside a plain tensor's; what is no number yet is nobody's."""
     if beside(x) is None:
         whole = torch.empty(0, dtype=x.dtype).set_(x.detach().untyped_storage())
-        odd = ~whole.isfinite() & (whole != -torch.inf)
-        residues = field(whole.masked_fill(odd, 0)).residues.contiguous()
-        residues.masked_scatter_(odd, nobodys((int(odd.sum()),)))
+        residues = field(whole.masked_fill(whole == torch.inf, torch.nan)).residues.contiguous()
         BESIDE[address(x)] = SimpleNamespace(residues=residues, degree=Degree(), dtype=x.dtype, memory=whole)
         whole.fill_(torch.nan)  # for what reads it past PyTorch's operators
 
@@ -256,23 +262,24 @@ def wrap(residues, degree=None, dtype=torch.float32):
 
 def field(x):
     """A number or a tensor of the program as a tensor of the field. A float is the decimal, fraction or root that it was
-    written as, if that is short, else a fraction over a power of two."""
+    written as, if that is short, else a fraction over a power of two. Memory that holds nothing yet has nobody's elements."""
     if isinstance(x, FieldTensor):
         return x
     if isinstance(x, torch.Tensor) and (own := beside(x)) is not None:
         words = own.residues.as_strided(x.shape, x.stride(), x.storage_offset())
         return FieldTensor(words, x.dtype, own.degree)
-    single = isinstance(x, torch.Tensor) and x.dtype != torch.float64 or isinstance(x, numpy.float32)
-    if not isinstance(x, torch.Tensor):
+    is_tensor = isinstance(x, torch.Tensor)
+    single = is_tensor and x.dtype != torch.float64 or isinstance(x, numpy.float32)
+    if not is_tensor:
         x = torch.tensor(x, dtype=torch.int64 if isinstance(x, (bool, int)) else torch.float64)
     if x.is_floating_point():
         x = x.detach().to(torch.float64).contiguous()
-        out = torch.empty(x.shape, dtype=torch.int64)
+        unset, out = x.isnan() & is_tensor, torch.empty(x.shape, dtype=torch.int64)
         far = (x.abs() >= 2**60) | (x.abs() <= 2**-60) & (x != 0)
         if bool((far & (x > -MASKED)).any()):
             run().assumes(FAR)
-        checked(_field.constants, x.reshape(-1).numpy(), flat(out), single)
-        return wrap(out)
+        checked(_field.constants, x.masked_fill(unset, 0).reshape(-1).numpy(), flat(out), single)
+        return wrap(out.masked_scatter_(unset, nobodys((int(unset.sum()),))))
     if x.is_complex():
         raise Refused(f"complex numbers are not proven{run().place()}")
     x = x.to(torch.int64)

@@ -10,10 +10,11 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from .field import FieldTensor, Refused, dispatch, field, run
+from .field import FieldTensor, Refused, dispatch, field, nobodys, run
 from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats
-from .private import FakeTensor, TorchDispatchMode, run_backward, tree_leaves, tree_map
+from .reducer import STANDS
+from .private import FakeTensor, TorchDispatchMode, capturable_devices, run_backward, tree_leaves, tree_map
 
 EMPTY = {getattr(torch.ops.aten, name) for name in ("empty", "empty_strided", "empty_like", "new_empty")}
 HOST = torch.device("cpu")
@@ -57,9 +58,12 @@ class Host(TorchFunctionMode):
         if name == "tensor" and any(isinstance(x, FieldTensor) for x in tree_leaves(args[0])):
             return torch.stack([x if isinstance(x, FieldTensor) else torch.tensor(float(x)) for x in args[0]])
         if name in ("item", "tolist") and (isinstance(args[0], DTensor) or is_beside(args[0])):
-            return getattr(args[0].to_local() if isinstance(args[0], DTensor) else field(args[0]), name)()
+            return getattr(args[0].full_tensor() if isinstance(args[0], DTensor) else field(args[0]), name)()
         if func == torch.Tensor.data.__set__ and isinstance(args[1], FieldTensor) and not isinstance(args[0], FieldTensor):
             return torch.utils.swap_tensors(args[0], like(args[0], args[1]))
+        for scale in {"alpha", "value"} & kwargs.keys():
+            if isinstance(kwargs[scale], FieldTensor) and len(args) > 1:  # else it would become a number
+                args, kwargs = (args[0], args[1] * kwargs[scale], *args[2:]), kwargs | {scale: 1}
         if is_cuda(kwargs.get("device")):
             self.has_cuda = True
             kwargs = kwargs | {"device": HOST}
@@ -119,6 +123,7 @@ CUDA = {
     "device_count": lambda: dist.get_world_size(),
     "set_device": lambda device: None,
     "synchronize": lambda device=None: None,
+    "is_bf16_supported": lambda *args, **options: True,
     "get_rng_state": lambda device=None: torch.get_rng_state(),
     "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
 }
@@ -138,11 +143,17 @@ def replace(functions):
                 setattr(module, name, known[id(held)][1])
 
 
-def no_buckets(*args, **options):
-    raise Refused(
-        "DistributedDataParallel sums gradients in buckets of its own, in C++, which hold floats only; sum them by "
-        "all_reduce in loss to prove the rest"
-    )
+def as_on_cuda(forward):
+    """A module's forward that runs on devices other than the host only."""
+
+    def called(*args):
+        name, torch._C._get_privateuse1_backend_name = torch._C._get_privateuse1_backend_name, lambda: "cpu"
+        try:
+            return forward(*args)
+        finally:
+            torch._C._get_privateuse1_backend_name = name
+
+    return called
 
 
 def settle():
@@ -162,7 +173,7 @@ def settle():
             return engine(*args, **options)
 
     ends = [(dist.init_process_group, nothing), (dist.destroy_process_group, nothing)]
-    replace([*ends, (make, new_group), (engine, backward)])
+    replace([*ends, (make, new_group), (engine, backward), (capturable_devices, lambda supports_xla=True: ["cpu"])])
     torch.backends.mkldnn.enabled = False  # whose kernels hold floats only
     host.__enter__()
     Plain().__enter__()
@@ -172,12 +183,28 @@ def settle():
         setattr(math, name, tested(getattr(math, name), getattr(torch, name)))
     for name, value in CUDA.items():
         setattr(torch.cuda, name, value)
+    torch.nn.SyncBatchNorm.forward = as_on_cuda(torch.nn.SyncBatchNorm.forward)
+    torch.nn.parallel.DistributedDataParallel._passing_sync_batchnorm_handle = nothing
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage, size):
+        own = BESIDE.get(storage.data_ptr())
+        if own is None:
+            return resize(storage, size)
+        if size > storage.nbytes():
+            raise Refused(f"a memory of elements is made larger{run().place()}")
+        if size == 0:  # it keeps its place, and holds nobody's
+            own.residues.copy_(nobodys(own.residues.shape))
+
+    torch.UntypedStorage.resize_ = resized
     mesh = dist.DeviceMesh.__init__
 
     def on_host(self, device_type, *args, **options):
         mesh(self, "cpu", *args, **options)
 
     dist.DeviceMesh.__init__ = on_host
-    torch.nn.parallel.DistributedDataParallel.__init__ = no_buckets
+    for name, stands in STANDS.items():
+        setattr(dist, name, stands)
     torch.Tensor.record_stream = lambda self, stream: None
     torch.compiler.set_stance("force_eager")

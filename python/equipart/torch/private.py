@@ -18,6 +18,10 @@ try:
     from torch.autograd.graph import _engine_run_backward as run_backward  # noqa: F401
     from torch.autograd import _get_sequence_nr as next_number  # of the next operator that autograd sees
     from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: F401
+    from torch.optim.adagrad import _single_tensor_adagrad as single_adagrad  # noqa: F401
+    from torch.optim.adam import _single_tensor_adam as single_adam  # noqa: F401
+    from torch.optim.optimizer import _get_capturable_supported_devices as capturable_devices  # noqa: F401
+    from torch.optim.sgd import _single_tensor_sgd as single_sgd  # noqa: F401
     from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
     from torch.utils._pytree import tree_leaves, tree_map  # noqa: F401
 
@@ -37,9 +41,36 @@ def named_groups():
     return dist.distributed_c10d._world.pg_names
 
 
+def premultiplier(operation):
+    """What a sum's terms are multiplied by."""
+    return operation.__getstate__()[1]
+
+
 def arguments(func):
     """The arguments of an operator, as its schema has them."""
     return func._schema.arguments
+
+
+def returns(func):
+    """What an operator returns, as its schema has it."""
+    return func._schema.returns
+
+
+def on_host(func, *args, **kwargs):
+    """What an operator's kernel for the host returns, which has to be one in Python."""
+    return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
+
+
+def accumulators(outputs):
+    """The parameters, by `id`, whose gradients a backward from these tensors would reach."""
+    todo, seen, found = [x.grad_fn for x in outputs if x.grad_fn is not None], set(), set()
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            found |= {id(node.variable)} if hasattr(node, "variable") else set()
+            todo += [before for before, _ in node.next_functions if before is not None]
+    return found
 
 
 def is_mutable(func):

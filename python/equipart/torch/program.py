@@ -196,7 +196,7 @@ class Program:
             stepped = {OWN: {name: residues(p) for name, p in names.items()}}
         else:
             stepped = self.stepped(names)
-        compared += [*names.values(), *map(held, module.buffers())]
+        compared += [*names.values(), *module.buffers()]
         degrees = [local(x).degree.cleared() for x in compared if isinstance(local(x), FieldTensor)]
         buffers = {name: residues(x) if is_element(x) else bits(x) for name, x in module.named_buffers()}
         degree = max(degrees, default=1.0)
@@ -328,7 +328,7 @@ def put(module, make):
 
 
 def is_element(x):
-    return isinstance(held(local(x)), FieldTensor)
+    return isinstance(local(x), FieldTensor)
 
 
 def bits(x):
@@ -339,8 +339,8 @@ def bits(x):
 
 
 def local(x):
-    """A rank's own part of a tensor."""
-    return x.to_local() if isinstance(x, DTensor) else x
+    """A rank's own part of a tensor: its elements, if it has any."""
+    return held(x.to_local() if isinstance(x, DTensor) else x)
 
 
 def residues(x):

@@ -109,7 +109,10 @@ def proof_of(program, seed, keys, log2_error, ids):
             tensors, run, whole, parts = program.proven(seed + count)
             error, count = error + math.log2(run.bound), count + 1
             if run.bound > 2**-4:
-                raise Refused("the program is too large for a bound on the probability of error; make it smaller")
+                raise Refused(
+                    "the program is too large for a bound on the probability of error; make it smaller, and let `optimizers` "
+                    "step it if it steps itself"
+                )
             choices |= run.choices
             for at, rows in whole.met.items():
                 met.setdefault(at, set()).update(rows)

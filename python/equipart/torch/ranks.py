@@ -13,7 +13,7 @@ from .compare import Different
 from .field import Degree, FieldTensor, Refused, flat, held, nobodys, rule, run, wrap
 from .meeting import HERE
 from .plain import is_of_floats
-from .private import named_groups
+from .private import named_groups, premultiplier
 
 OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN}
 
@@ -117,8 +117,10 @@ class Pending(dist.Work):
 
 def joined(operation, parts):
     """The sum of tensors, or what else an operation makes of them."""
-    every = torch.stack(parts)
+    every, given = torch.stack(parts), operation
     operation = getattr(operation, "op", operation)
+    if operation == ReduceOp.PREMUL_SUM:
+        return every.sum(0, dtype=parts[0].dtype) * premultiplier(given)
     if operation in (ReduceOp.SUM, ReduceOp.AVG):
         out = every.sum(0, dtype=parts[0].dtype)
         return out / len(parts) if operation == ReduceOp.AVG else out

@@ -102,24 +102,25 @@ def boolean_index(model, x, mistake):
 
 
 def branch(model, x, mistake):
-    """A branch on a value, which is to be refused; it is counted as right where nothing is said."""
+    """A branch on a sum, over all ranks or over this one."""
     y = model(shard(x))
-    if (y < 0).any():
-        return y
-    return y * size()
+    decides = y.sum() if mistake == "a local sum decides" else summed(y.sum())
+    return y if decides > 0 else -y
 
 
-def make(f, ranks=2, mistake="", build=Layer):
+def make(f, ranks=2, mistake="", build=Layer, **more):
     def loss(model, x):
         with torch.no_grad():
             return f(model, x, "" if alone() else mistake)
 
-    return dict(unsplit=build, split=whole, ranks=ranks, inputs=X, loss=loss)
+    return dict(unsplit=build, split=whole, ranks=ranks, inputs=X, loss=loss, **more)
 
 
 RIGHT = {f"{f.__name__}, {ranks} ranks": lazily(make, f, ranks) for ranks in (2, 4) for f in (
     averaged, integers, returned_integers, accuracy, clipped_by_quantile, picked,
-)} | {"boolean index": lazily(make, boolean_index)}  # fmt: skip
+)} | {
+    "boolean index": lazily(make, boolean_index), "branch": lazily(make, branch, keys=4),
+}  # fmt: skip
 WRONG = {
     f"{f.__name__}: {mistake}": lazily(make, f, mistake=mistake)
     for f, mistake in [
@@ -133,6 +134,5 @@ WRONG = {
         (clipped_by_quantile, "a local threshold"),
         (picked, "the other order"),
         (boolean_index, "another threshold"),
-        (branch, "a branch on values"),
     ]
-}
+} | {"branch: a local sum decides": lazily(make, branch, mistake="a local sum decides", keys=8)}

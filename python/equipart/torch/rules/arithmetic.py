@@ -5,7 +5,7 @@ import math
 import torch
 
 from ..elements import add, exp, inverse, log, matmul, mul, neg, rsqrt, sqrt, sub, total
-from ..field import Refused, aten, field, rule, run, wrap
+from ..field import Refused, aten, field, put, rule, run, wrap
 from ..private import arguments
 
 
@@ -222,8 +222,10 @@ def _(func, args, kwargs):
     if name.startswith(("max", "min")) and isinstance(args[1], (int, float)):
         name = name.replace("maximum", "clamp_min").replace("minimum", "clamp_max")
     named = lambda i: {key: at(x, i) for key, x in kwargs.items() if key != "dtype"}
-    every = [getattr(aten, name)(*(at(x, i) for x in args), **named(i)) for i in rows]
-    return None if name.endswith("_") else every
+    every = [getattr(aten, name.removesuffix("_"))(*(at(x, i) for x in args), **named(i)) for i in rows]
+    if not name.endswith("_"):
+        return every
+    [put(*both) for both in zip(args[0], every)]
 
 
 @rule("lerp")

@@ -59,7 +59,9 @@ def _(func, args, kwargs):
     known = steps(x) if isinstance(y, (int, float)) and y == 0 else None
     if known is not None:  # a result of relu is never below 0
         return {"gt": mask(known), "le": mask(sub(1, known))}.get(name, torch.full(x.shape, name == "ge"))
-    return above(x, y) if name.startswith("g") else above(y, x)
+    below = name in ("lt", "ge")
+    out = above(y, x) if below else above(x, y)
+    return ~out if name.endswith("e") else out
 
 
 def above(x, y):
@@ -169,6 +171,16 @@ def _(func, args, kwargs):
     dim = kwargs.get("dim", args[2] if func.overloadpacket is aten.topk and len(args) > 2 else -1)
     dim = args[1] if func.overloadpacket is aten.sort and len(args) > 1 else dim
     return wrap(args[0].residues.gather(dim, at), args[0].degree.raised()), at
+
+
+@rule("_local_scalar_dense")
+def _(func, args, kwargs):
+    """A branch is a choice: of a mask, true for half of all values."""
+    (x,) = args
+    if x.dtype != torch.bool:
+        raise Refused(f"a value of the program becomes a number of Python (int(..), float(..)){run().place()}")
+    run().choices.add(line() or "an unknown line")
+    return bool((x.residues == 1) | (x.residues != 0) & (x.residues < P // 2))
 
 
 @rule("isnan", "isposinf")

@@ -38,7 +38,8 @@ def sign(x):
     known = steps(x)
     if known is not None:
         return known
-    return sub(mul(step(x), 2), 1)
+    sides = sub(mul(step(x), 2), 1)
+    return wrap(sides.residues.masked_fill(x.residues == 0, 0), sides.degree)
 
 
 def softplus(x):

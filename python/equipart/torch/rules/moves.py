@@ -5,7 +5,7 @@ from math import prod
 import torch
 
 from ..elements import accumulate, add, mul, sub
-from ..field import P, FieldTensor, Refused, aten, field, nobodys, put, rule, run, wrap
+from ..field import FieldTensor, Refused, aten, field, nobodys, put, rule, run, whole, wrap
 from ..private import below, tree_leaves, tree_map
 
 def bare(x):
@@ -14,11 +14,18 @@ def bare(x):
     return field(x).residues if floats else x
 
 
+def known(x):
+    """What rows are taken by: a mask of elements has to be one of numbers."""
+    words = whole(x) if isinstance(x, FieldTensor) else None
+    if isinstance(x, FieldTensor) and (words is None or x.dtype != torch.bool):
+        raise Refused(f"values of the program decide which others are taken{run().place()}")
+    return x if words is None else words.bool()
+
+
 def moved(func, args, kwargs):
     """What an operator returns that moves elements and computes nothing: the same on residues."""
-    chosen = tree_leaves((args[1:], kwargs)) if func.overloadpacket.__name__ in TAKES else ()
-    if any(isinstance(x, FieldTensor) for x in chosen):
-        raise Refused(f"values of the program decide which others are taken{run().place()}")
+    if func.overloadpacket.__name__ in TAKES:
+        args, kwargs = (args[0], *tree_map(known, args[1:])), tree_map(known, kwargs)
     every = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
     kwargs = {k: v for k, v in kwargs.items() if k not in ("dtype", "layout", "pin_memory", "device")}
     dtype, name = every[0].dtype, func.overloadpacket.__name__
@@ -59,10 +66,12 @@ def _(func, args, kwargs):
         run().bits.update(x.residues.reshape(-1).tolist())
     if dtype.is_floating_point or dtype == x.dtype or x.dtype == torch.bool:
         return wrap(x.residues.clone(), x.degree.raised(), dtype)
-    words = torch.where(x.residues > P // 2, x.residues - P, x.residues)
-    if x.degree.total or dtype != torch.bool and bool((words.abs() >= 2**30).any()):
+    if dtype == torch.bool:
+        return x != 0
+    words = whole(x)
+    if words is None:
         raise Refused(f"floats become {dtype}{run().place()}")
-    return words.to(dtype)  # of numbers that the program has itself
+    return words.to(dtype)
 
 
 @rule("new_empty", "empty_like", "new_empty_strided")
