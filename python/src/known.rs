@@ -2,7 +2,7 @@
 //! exponential of a sum with logarithms is, and whose maximum an element is.
 use std::collections::HashMap;
 use std::sync::Arc;
-use tensor::{F61, Scalar, mix};
+use tensor::{F61, Scalar};
 
 /// The most powers of a product that are kept; of a longer one nothing is known.
 const MOST_POWERS: usize = 12;
@@ -94,8 +94,8 @@ pub(crate) struct KnownElements {
 
 /// The place of a word in the filter.
 fn bit(word: u64) -> (usize, u64) {
-    let hash = mix(word) as usize;
-    (hash % FILTER, 1 << (hash >> 58))
+    let hash = word.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((hash >> 49) as usize, 1 << (hash >> 43 & 63))
 }
 
 impl KnownElements {

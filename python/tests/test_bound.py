@@ -32,7 +32,7 @@ def powered(times):
 def test_steps_of_ones_own_are_counted():
     """g to the power of the field's size is g, so by high powers one can write a wrong step that is right in the field."""
     prove(Mlp, lambda whole: whole, inputs=X, loss=powered(1), keys=1)
-    with pytest.raises(Refused, match="too large for a bound"):
+    with pytest.raises(Refused, match="too deep for a bound"):
         prove(Mlp, lambda whole: whole, inputs=X, loss=powered(60), keys=1)
 
 
@@ -94,3 +94,8 @@ def test_choices_are_said():
     assert "fell as 4 keys drew them: what is wrong for a part p of all choices passes with (1 - p)^4" in str(proof)
     assert prove(Router, lambda whole: whole, inputs=X, keys=1).keys == 1
     assert "choices" not in str(prove(Mlp, lambda whole: whole, inputs=X, keys=1))
+
+
+def test_what_is_too_deep_is_compared_without_a_bound():
+    proof = prove(Mlp, lambda whole: whole, inputs=X, loss=powered(60), keys=1, log2_error=None)
+    assert "equal: on 2 ranks" in str(proof) and "too deep for a bound" in str(proof)

@@ -234,6 +234,7 @@ class Elements:
         values = torch.cat([x.reshape(-1) for x in whole.parameters.values()] or [torch.empty(0, dtype=torch.int64)])
         self.sorted, self.order = values.sort()
         self.ends = torch.tensor([x.numel() for x in whole.parameters.values()]).cumsum(0)
+        self.gradients, self.stepped = self.joined(whole.gradients), {of: self.joined(x) for of, x in whole.stepped.items()}
 
     def joined(self, tensors):
         """The elements of tensors by parameter, in one row; 0 for none."""
@@ -245,6 +246,12 @@ class Elements:
 
     def at(self, name, rank, x):
         """Where the elements of a rank's parameter stand in the row; -1 for padding, which is 0."""
+        whole = self.whole.parameters.get(name, x)
+        dim, count, first = cut(whole, x.shape, rank)
+        slices = (slice(None),) * (dim or 0) + (slice(first, first + count),) if dim is not None else ...
+        if whole is not x and x.numel() and torch.equal(whole[slices], x):  # found soonest where most are
+            end = self.ends[self.names.index(name)]
+            return torch.arange(end - whole.numel(), end).view(whole.shape)[slices].reshape(-1)
         found = torch.searchsorted(self.sorted, x.reshape(-1)).clamp(max=max(len(self.sorted) - 1, 0))
         known = self.sorted[found] == x.reshape(-1) if len(self.sorted) else torch.zeros(x.numel(), dtype=torch.bool)
         if not bool((known | (x.reshape(-1) == 0)).all()):
@@ -261,11 +268,10 @@ class Elements:
                 f"the parameters of rank {rank} are stepped by {', '.join(parts[rank].stepped) or 'nothing'}, those of the "
                 f"unsplit program by {', '.join(self.whole.stepped) or 'nothing'}"
             )
-        kinds = [] if OWN in self.whole.stepped else [("the gradient of", self.whole.gradients, lambda of: of.gradients)]
-        for stepped, wanted in self.whole.stepped.items() if parts[rank].stepped else ():
+        kinds = [] if OWN in self.whole.stepped else [("the gradient of", self.gradients, lambda of: of.gradients)]
+        for stepped, wanted in self.stepped.items() if parts[rank].stepped else ():
             kinds.append((f"after two steps of {stepped},", wanted, lambda of, stepped=stepped: of.stepped[stepped]))
         for kind, wanted, of in kinds:
-            wanted = self.joined(wanted)
             for name, at in places[rank].items():
                 kept, x = at >= 0, of(parts[rank])[name]
                 raises = without_operator if kind != "the gradient of" and OWN not in kind else Different

@@ -279,7 +279,7 @@ def field(x):
         if bool((far & (x > -MASKED)).any()):
             run().assumes(FAR)
         checked(_field.constants, x.masked_fill(unset, 0).reshape(-1).numpy(), flat(out), single)
-        return wrap(out.masked_scatter_(unset, nobodys((int(unset.sum()),))))
+        return wrap(out.masked_scatter_(unset, nobodys((int(unset.sum()),))) if bool(unset.any()) else out)
     if x.is_complex():
         raise Refused(f"complex numbers are not proven{run().place()}")
     x = x.to(torch.int64)

@@ -164,7 +164,7 @@ class Program:
                 f"parameters without a partner: {', '.join(plain[:4])}{more} of the split on rank {rank} "
                 "have values of their own; take them from the module that split is given"
             )
-        parameters = {name: residues(p) for name, p in names.items()}
+        parameters = {name: part(p, p) for name, p in names.items()}
         inputs = tree_map(Drawn(self), self.inputs)
         notes = Notes(self.run, rank, ranks, module) if self.watched else None
         SEEN.computes, went_back = True, []
@@ -177,7 +177,7 @@ class Program:
         leaves = [x for x in tree_leaves(inputs) if isinstance(x, FieldTensor) and x.requires_grad]
         gradients = {name: p.grad for name, p in names.items()}
         compared = [*results, *gradients.values(), *(x.grad for x in leaves)]
-        now = {name: residues(p) for name, p in names.items()}
+        now = {name: part(p, p) for name, p in names.items()}
         changed = [p for name, p in names.items() if not torch.equal(now[name], parameters[name])]
         sources = []
         if notes is not None:
@@ -185,7 +185,7 @@ class Program:
             fields = lambda every: [local(x) for x in every if isinstance(local(x), FieldTensor)]
             written = lambda every: [(*notes.written(x.residues), x.residues.clone()) for x in fields(every)]
             sources = [written(every) for every in (results, gradients.values(), changed)]
-        gradients = {name: None if x is None else residues(x) for name, x in gradients.items()}
+        gradients = {name: None if x is None else part(x, names[name]) for name, x in gradients.items()}
         outputs = [residues(x) for x in results]
         of_inputs = [residues(0 if x.grad is None else x.grad) for x in leaves]
         again = [], []
@@ -193,7 +193,7 @@ class Program:
             SEEN.computes = True
             second, others = returned(self.loss(module, *inputs))
             again = [residues(x) for x in second], others
-            stepped = {OWN: {name: residues(p) for name, p in names.items()}}
+            stepped = {OWN: {name: part(p, p) for name, p in names.items()}}
         else:
             stepped = self.stepped(names)
         compared += [*names.values(), *module.buffers()]
@@ -235,7 +235,7 @@ class Program:
                 kept = {name: local(p).residues.clone() for name, p in names.items()}
                 made.step()
                 made.step()
-                out[name] = {name: residues(p) for name, p in names.items()}
+                out[name] = {name: part(p, p) for name, p in names.items()}
                 for name, p in names.items():
                     local(p).residues.copy_(kept[name])
             self.run.steps = False
@@ -341,6 +341,12 @@ def bits(x):
 def local(x):
     """A rank's own part of a tensor: its elements, if it has any."""
     return held(x.to_local() if isinstance(x, DTensor) else x)
+
+
+def part(x, of):
+    """The elements of a rank's part of a parameter, or of what is cut as it should be."""
+    with torch.no_grad():
+        return residues(x.redistribute(of.device_mesh, of.placements).to_local() if isinstance(x, DTensor) else x)
 
 
 def residues(x):

@@ -28,7 +28,7 @@ class Proof:
     operators: set
     collectives: int
     keys: int
-    log2_error: float  # of the probability that a wrong program passes
+    log2_error: float  # of the probability that a wrong program passes; 0 where there is no bound
     assumptions: set
     unseen: list  # what was not compared
     unmet: list  # rows that no number of an input has met
@@ -38,10 +38,12 @@ class Proof:
         compared = ", ".join(f"{count} {kind}" for kind, count in self.tensors.items())
         numbers = {"operator": len(self.operators), "collective": self.collectives, "key": self.keys}
         counts = [f"{count} {what}{'s' * (count != 1)}" for what, count in numbers.items()]
+        passes = "a wrong program passes with a probability of at most"
         lines = [
-            f"proven: on {self.ranks} ranks the split program computes what the unsplit one computes",
+            f"{'proven' if self.log2_error else 'equal'}: on {self.ranks} ranks the split program computes what the unsplit one computes",
             f"  compared bit for bit: {compared}",
-            f"  {counts[0]}, {counts[1]}; {counts[2]}: a wrong program passes with a probability of at most 2^{self.log2_error:.0f}",
+            f"  {counts[0]}, {counts[1]}; {counts[2]}: "
+            + (f"{passes} 2^{self.log2_error:.0f}" if self.log2_error else "it is too deep for a bound on the probability of error"),
         ]
         lines += [f"  not compared: {what}" for what in self.unseen]
         lines += [f"  not met: {what}; `ids=\"all\"` draws them" for what in self.unmet]
@@ -69,16 +71,18 @@ def prove(
     `outputs` says how those of all ranks make up the unsplit ones: "equal" (or a part along one dimension), "mean" or
     "sum" over ranks. `optimizers` are made by a function of the parameters; each makes two steps, unless `loss` does, which
     is then called twice. Runs are repeated under so many `keys`, or until a wrong program passes with a probability of at
-    most 2^`log2_error`. A rank may compute for `timeout` seconds without a call.
+    most 2^`log2_error`; by None, a program that is too deep for a bound is only compared. A rank may compute for `timeout`
+    seconds without a call.
 
     Returns a `Proof`, or a list. Raises `Different` with the first tensor that differs, and `Refused` for what cannot be
     proven.
     """
     __tracebackhide__ = True  # of pytest
-    if log2_error >= 0:
-        raise ValueError(f"log2_error is {log2_error}; wanted a number below 0")
+    if log2_error is not None and log2_error >= 0:
+        raise ValueError(f"log2_error is {log2_error}; wanted a number below 0, or None")
     if keys is not None and (not isinstance(keys, int) or keys < 1):
         raise ValueError(f"keys is {keys!r}; wanted a number of 1 or more")
+    keys = keys or CHOICES if log2_error is None else keys
     seed = random.getrandbits(63) if seed is None else seed
     several = [x for x in (split, ranks) if isinstance(x, (list, tuple))]
     count = len(several[0]) if several else 1
@@ -107,11 +111,11 @@ def proof_of(program, seed, keys, log2_error, ids):
         while count < (keys or CHOICES * bool(choices)) or keys is None and error > log2_error:
             progress(f"key {count + 1}, {program.ranks} ranks")
             tensors, run, whole, parts = program.proven(seed + count)
-            error, count = error + math.log2(run.bound), count + 1
-            if run.bound > 2**-4:
+            error, count = error + math.log2(min(run.bound, 1.0)), count + 1
+            if run.bound > 2**-4 and log2_error is not None:
                 raise Refused(
-                    "the program is too large for a bound on the probability of error; make it smaller, and let `optimizers` "
-                    "step it if it steps itself"
+                    "the program is too deep for a bound on the probability of error; give it fewer layers, let `optimizers` step "
+                    "it if it steps itself, or compare it without a bound by `log2_error=None`"
                 )
             choices |= run.choices
             for at, rows in whole.met.items():

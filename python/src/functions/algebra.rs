@@ -54,6 +54,9 @@ impl Functions {
     pub(super) fn product(&mut self, a: F61, b: F61) -> F61 {
         let product = a * b;
         let [of_a, of_b] = [a, b].map(|x| self.known.of(x));
+        if of_a.is_none() && of_b.is_none() {
+            return product;
+        }
         let squares = [of_a, of_b].map(|of| of.and_then(|of| of.square).map(F61::new));
         let both_known = of_a.is_some() && of_b.is_some();
         match squares {
