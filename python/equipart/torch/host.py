@@ -14,7 +14,9 @@ from .field import FieldTensor, Refused, dispatch, field, nobodys, run
 from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats
 from .reducer import STANDS
-from .private import FakeTensor, TorchDispatchMode, capturable_devices, run_backward, tree_leaves, tree_map
+from .private import (
+    FakeTensor, TorchDispatchMode, capturable_devices, on_flex_device, run_backward, tree_leaves, tree_map,
+)  # fmt: skip
 
 EMPTY = {getattr(torch.ops.aten, name) for name in ("empty", "empty_strided", "empty_like", "new_empty")}
 HOST = torch.device("cpu")
@@ -173,7 +175,8 @@ def settle():
             return engine(*args, **options)
 
     ends = [(dist.init_process_group, nothing), (dist.destroy_process_group, nothing)]
-    replace([*ends, (make, new_group), (engine, backward), (capturable_devices, lambda supports_xla=True: ["cpu"])])
+    stands = [(capturable_devices, lambda supports_xla=True: ["cpu"]), (on_flex_device, nothing)]
+    replace([*ends, *stands, (make, new_group), (engine, backward)])
     torch.backends.mkldnn.enabled = False  # whose kernels hold floats only
     host.__enter__()
     Plain().__enter__()

@@ -13,11 +13,15 @@ if VERSION < OLDEST:
 try:
     from torch._C import _DisableTorchDispatch as below  # the operators' own kernels, for what has no elements
     from torch._C import _current_autograd_node as current_node  # the operator whose backward runs, or None
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex as ScalarIndices  # noqa: F401
     from torch._decomp import decomposition_table as decompositions
+    from torch._higher_order_ops.flex_attention import FlexAttentionHOP as FlexAttention  # noqa: F401
     from torch._subclasses import FakeTensor  # noqa: F401
     from torch.autograd.graph import _engine_run_backward as run_backward  # noqa: F401
     from torch.autograd import _get_sequence_nr as next_number  # of the next operator that autograd sees
     from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: F401
+    from torch.nn.attention.flex_attention import _validate_device as on_flex_device  # noqa: F401
+    from torch.nn.attention.flex_attention import _vmap_for_bhqkv as over_scores  # noqa: F401
     from torch.optim.adagrad import _single_tensor_adagrad as single_adagrad  # noqa: F401
     from torch.optim.adam import _single_tensor_adam as single_adam  # noqa: F401
     from torch.optim.optimizer import _get_capturable_supported_devices as capturable_devices  # noqa: F401
