@@ -332,7 +332,8 @@ def is_element(x):
 
 
 def bits(x):
-    """What a plain tensor holds, so that NaN is equal to itself."""
+    """What a plain tensor holds, so that NaN is equal to itself; of a distributed one, what the whole holds."""
+    x = x.full_tensor() if isinstance(x, DTensor) else x
     x = torch.view_as_real(x) if x.is_complex() else x
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     return x.detach().contiguous().view(whole).clone()
