@@ -16,7 +16,10 @@ import torch
 from equipart import _field
 
 from .plain import BESIDE, address, beside, is_of_floats
-from .private import AsyncCollectiveTensor, arguments, decompositions, overload, returns, subclass, tree_leaves, tree_map
+from .private import (
+    AsyncCollectiveTensor, arguments, decompositions, overload, returns, subclass, tree_leaves, tree_map,
+    written_in_python,
+)  # fmt: skip
 
 P = _field.P
 NEG_INF, LEAST = -1, -2  # no elements: a mask's minus infinity, and its least finite number; e to each is 0
@@ -216,6 +219,8 @@ def ruled(func, args, kwargs):
         functional = getattr(aten, packet.__name__[:-1], None)
         if functional in RULES:
             return put(args[0], RULES[functional](getattr(functional, overload(func), func), args, kwargs))
+    if function := written_in_python(func):
+        return function(*args, **kwargs)
     if func in decompositions:
         return decompositions[func](*args, **kwargs)
     out = func.decompose(*args, **kwargs)

@@ -16,6 +16,7 @@ try:
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex as ScalarIndices  # noqa: F401
     from torch._decomp import decomposition_table as decompositions
     from torch._higher_order_ops.flex_attention import FlexAttentionHOP as FlexAttention  # noqa: F401
+    from torch._library.custom_ops import OPDEFS as libraries  # operators that Python libraries define, by name
     from torch._subclasses import FakeTensor  # noqa: F401
     from torch.autograd.graph import _engine_run_backward as run_backward  # noqa: F401
     from torch.autograd import _get_sequence_nr as next_number  # of the next operator that autograd sees
@@ -75,6 +76,12 @@ def accumulators(outputs):
             found |= {id(node.variable)} if hasattr(node, "variable") else set()
             todo += [before for before, _ in node.next_functions if before is not None]
     return found
+
+
+def written_in_python(func):
+    """The function for the host that a library's operator was defined by, or None."""
+    kernels = getattr(libraries.get(func._schema.name), "_backend_fns", {})
+    return kernels.get("cpu") or kernels.get(None)
 
 
 def is_mutable(func):

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..field import Refused, aten, field, rule, run
+from ..field import Refused, run
 from ..private import FlexAttention, ScalarIndices, over_scores
 
 
@@ -46,13 +46,6 @@ def dense(counts, indices, columns):
         return None
     listed = torch.where(torch.arange(indices.shape[-1]) < counts.unsqueeze(-1), indices.long(), columns)
     return torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool).scatter(-1, listed, True)[..., :columns]
-
-
-@rule("flex_lib.zeros_and_scatter")
-def _(func, args, kwargs):
-    """The gradient of what such a function has taken elements of."""
-    shape, indices, gradient = args
-    return aten.index_put(field(torch.zeros(shape)), indices, gradient, True) if indices else gradient.sum()
 
 
 FlexAttention.__call__ = attend
