@@ -87,8 +87,10 @@ def _(func, args, kwargs):
 def _(func, args, kwargs):
     name = func.overloadpacket.__name__
     value = 1.0 if "one" in name else 0.0 if "zero" in name else kwargs.get("fill_value", args[-1])
-    shape = args[1] if "new" in name else args[0].shape
-    return wrap(field(value).residues.expand(shape).clone(), dtype=kwargs.get("dtype") or args[0].dtype)
+    shape, dtype = args[1] if "new" in name else args[0].shape, kwargs.get("dtype") or args[0].dtype
+    if not dtype.is_floating_point and dtype != args[0].dtype:
+        return torch.full(shape, value, dtype=dtype)  # of the program's own integers or bits
+    return wrap(field(value).residues.expand(shape).clone(), dtype=dtype)
 
 
 @rule("constant_pad_nd")
