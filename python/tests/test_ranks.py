@@ -255,3 +255,15 @@ def test_a_ring_of_attention(merges, ranks):
 def test_a_ring_that_forgets_to_merge():
     with torch.no_grad(), pytest.raises(Different, match="the output of rank 0 differs"):
         prove(Attention, type("Ring", (Ring,), {"merges": "none"}), inputs=torch.empty(2, 8, 6))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_functional_collective_ends_when_it_is_waited_for(waits):
+    def summed(y):
+        y = torch.ops._c10d_functional.all_reduce(shares(y), "sum", dist.group.WORLD.group_name)
+        return torch.ops._c10d_functional.wait_tensor(y) if waits else y.clone()
+
+    if waits:
+        return proven(summed)
+    with pytest.raises(Different, match="nobody waits for all_reduce"):
+        proven(summed)

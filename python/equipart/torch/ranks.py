@@ -261,18 +261,31 @@ class Ranks(dist.ProcessGroup):
 dist.Backend.register_backend("equipart", lambda store, rank, size, timeout: Ranks(rank, size), devices=["cpu"])
 
 
+STARTED = {}  # functional collectives that nobody has waited for, by the memory that they will write
+
+
 def functional(name):
-    """Makes a function the rule of a functional collective, whose last argument is a group's name."""
+    """Makes a function the rule of a functional collective, whose last argument is a group's name: it returns what will be
+    written, and the call, which `wait_tensor` ends."""
 
     def put(function):
         def called(func, args, kwargs):
             groups = named_groups().items()
-            return function(next(group for group, known in groups if known == args[-1]), *args[:-1])
+            out, call = function(next(group for group, known in groups if known == args[-1]), *args[:-1])
+            STARTED[words(out).untyped_storage().data_ptr()] = call
+            return out
 
         rule(name)(called)
         return function
 
     return put
+
+
+@rule("_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd")
+def _(func, args, kwargs):
+    if call := STARTED.pop(words(args[0]).untyped_storage().data_ptr(), None):
+        call.wait()
+    return args[0]
 
 
 def empty(x, rows):
@@ -287,29 +300,25 @@ def _(group, x, operation):
 
 @functional("_c10d_functional.all_reduce_")
 def reduced(group, x, operation):
-    group.allreduce([x], SimpleNamespace(reduceOp=OPERATIONS[operation.lower()])).wait()
-    return x
+    return x, group.allreduce([x], SimpleNamespace(reduceOp=OPERATIONS[operation.lower()]))
 
 
 @functional("_c10d_functional.all_gather_into_tensor")
 def _(group, x, size):
     out = empty(x, x.shape[0] * size)
-    group.all_gather_single(out, x).wait()
-    return out
+    return out, group.all_gather_single(out, x)
 
 
 @functional("_c10d_functional.reduce_scatter_tensor")
 def _(group, x, operation, size):
     out = empty(x, x.shape[0] // size)
-    group.reduce_scatter_single(out, x, SimpleNamespace(reduceOp=OPERATIONS[operation.lower()])).wait()
-    return out
+    return out, group.reduce_scatter_single(out, x, SimpleNamespace(reduceOp=OPERATIONS[operation.lower()]))
 
 
 @functional("_c10d_functional.all_to_all_single")
 def _(group, x, received, sent):
     out = empty(x, sum(received))
-    group.all_to_all_single(out, x, received, sent).wait()
-    return out
+    return out, group.all_to_all_single(out, x, received, sent)
 
 
 @functional("_c10d_functional.broadcast")
@@ -319,17 +328,12 @@ def _(group, x, root):
 
 @functional("_c10d_functional.broadcast_")
 def sent(group, x, root):
-    group.broadcast([x], SimpleNamespace(rootRank=root)).wait()
-    return x
+    return x, group.broadcast([x], SimpleNamespace(rootRank=root))
 
 
-@rule("_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd")
+@rule("_dtensor.shard_dim_alltoall")
 def _(func, args, kwargs):
-    return args[0]
-
-
-@functional("_dtensor.shard_dim_alltoall")
-def _(group, x, gathered, split):
-    every = []
+    x, gathered, split, name = args
+    group, every = next(group for group, known in named_groups().items() if known == name), []
     group.exchange("all_to_all", [x], [], every.extend).wait()
     return torch.cat([given[0] for given in every], gathered).chunk(group.size(), split)[group.rank()].contiguous()
