@@ -1,7 +1,7 @@
 """What the bound on the probability of error counts, and what the answer says that it does not: rows that no number has
 met, and choices by order."""
 
-import megatron
+import by_hand
 import pytest
 import torch
 import torch.distributed as dist
@@ -50,13 +50,13 @@ class Cut(nn.Module):
 
     def __init__(self, whole, misses):
         super().__init__()
-        self.rows, self.misses = nn.Parameter(megatron.mine(whole.embedding.weight)), misses
+        self.rows, self.misses = nn.Parameter(by_hand.mine(whole.embedding.weight)), misses
 
     def forward(self, ids):
         first, count = dist.get_rank() * len(self.rows), len(self.rows)
         known = (ids > first if self.misses else ids >= first) & (ids < first + count)
         rows = F.embedding(torch.where(known, ids - first, 0), self.rows)
-        return megatron.Reduce.apply(rows * known[:, None])
+        return by_hand.Reduce.apply(rows * known[:, None])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

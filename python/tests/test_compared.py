@@ -3,7 +3,7 @@ holds twice, what it writes into `data`, and the state of optimizers."""
 
 from dataclasses import dataclass
 
-import megatron
+import by_hand
 import pytest
 import torch
 import torch.distributed as dist
@@ -225,10 +225,10 @@ def test_the_state_of_an_optimizer(loses):
         return sgd
 
     if not loses:
-        prove(Mlp, megatron.ParallelMlp, inputs=X, optimizers={"mine": optimizer})
+        prove(Mlp, by_hand.ParallelMlp, inputs=X, optimizers={"mine": optimizer})
         return
     with pytest.raises(Different, match="after two steps of mine, up of rank 0 differs"):
-        prove(Mlp, megatron.ParallelMlp, inputs=X, optimizers={"mine": optimizer})
+        prove(Mlp, by_hand.ParallelMlp, inputs=X, optimizers={"mine": optimizer})
 
 
 @pytest.mark.parametrize("loses", [False, True])

@@ -1,6 +1,6 @@
 """Convolutions: what they compute of whole numbers is what floats do, and a vision transformer is proven."""
 
-import megatron
+import by_hand
 import pytest
 import torch
 import torch.nn.functional as F
@@ -67,13 +67,13 @@ def test_a_vision_transformer(summed):
         def __init__(self, whole):
             super().__init__()
             self.patches, self.place, self.norm, self.first = whole.patches, whole.place, whole.norm, whole.first
-            self.up_part, self.up_bias = (nn.Parameter(megatron.mine(x)) for x in (whole.up.weight, whole.up.bias))
-            self.down_part, self.bias = nn.Parameter(megatron.mine(whole.down.weight, 1)), nn.Parameter(whole.down.bias)
+            self.up_part, self.up_bias = (nn.Parameter(by_hand.mine(x)) for x in (whole.up.weight, whole.up.bias))
+            self.down_part, self.bias = nn.Parameter(by_hand.mine(whole.down.weight, 1)), nn.Parameter(whole.down.bias)
             del self.up, self.down
 
         def mlp(self, x):
-            x = megatron.Copy.apply(x) if summed else x
-            return megatron.Reduce.apply(F.linear(F.gelu(F.linear(x, self.up_part, self.up_bias)), self.down_part)) + self.bias
+            x = by_hand.Copy.apply(x) if summed else x
+            return by_hand.Reduce.apply(F.linear(F.gelu(F.linear(x, self.up_part, self.up_bias)), self.down_part)) + self.bias
 
     images = torch.empty(2, 3, 8, 8)
     if summed:

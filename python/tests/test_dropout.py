@@ -1,6 +1,6 @@
 """Dropout: masks are the same in every layout, others where a program draws other random numbers."""
 
-import megatron
+import by_hand
 import pytest
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ def program(unsplit, split):
         def forward(self, x):
             return unsplit(super().forward(x))
 
-    class Split(megatron.ParallelMlp):
+    class Split(by_hand.ParallelMlp):
         def forward(self, x):
             return split(super().forward(x))
 

@@ -3,7 +3,7 @@ is proven where the layer is split rightly, and different where its result is do
 
 import math
 
-import megatron
+import by_hand
 import pytest
 import torch
 import torch.distributed as dist
@@ -139,7 +139,7 @@ def program(compute):
         def forward(self, x):
             return compute(super().forward(x))
 
-    class Part(megatron.ParallelMlp):
+    class Part(by_hand.ParallelMlp):
         def forward(self, x):
             return compute(super().forward(x) * self.factor)
 
@@ -180,8 +180,8 @@ class Halves(nn.Module):
         by(self, {name: state[name] for name in again})
 
     def forward(self, x):
-        y = F.linear(F.silu(self.up(megatron.Copy.apply(x))), self.down.weight)
-        return megatron.Reduce.apply(y) + self.down.bias
+        y = F.linear(F.silu(self.up(by_hand.Copy.apply(x))), self.down.weight)
+        return by_hand.Reduce.apply(y) + self.down.bias
 
 
 def copied(module, state):

@@ -1,6 +1,6 @@
 """Layers and schemes written by hand: each is proven."""
 
-import megatron
+import by_hand
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ X = torch.empty(4, 8)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("sequence", [False, True])
 def test_columns_and_rows(ranks, sequence):
-    proof = with_all_keys(Mlp, lambda whole: megatron.ParallelMlp(whole, sequence), ranks, inputs=X)
+    proof = with_all_keys(Mlp, lambda whole: by_hand.ParallelMlp(whole, sequence), ranks, inputs=X)
     assert proof.tensors["gradients"] == 4
     assert proof.log2_error <= -60
     assert proof.collectives > 0
@@ -30,8 +30,8 @@ def test_a_module_that_builds_itself_is_filled_by_name():
             self.up, self.down = nn.Linear(8, 16 // dist.get_world_size()), nn.Linear(16 // dist.get_world_size(), 8)
 
         def forward(self, x):
-            y = torch.nn.functional.silu(self.up(megatron.Copy.apply(x)))
-            return megatron.Reduce.apply(y @ self.down.weight.T) + self.down.bias
+            y = torch.nn.functional.silu(self.up(by_hand.Copy.apply(x)))
+            return by_hand.Reduce.apply(y @ self.down.weight.T) + self.down.bias
 
     prove(Mlp, lambda: Half(), inputs=X)
 
@@ -39,23 +39,23 @@ def test_a_module_that_builds_itself_is_filled_by_name():
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_split_vocabulary(ranks):
     ids = torch.tensor([0, 5, 11, 6, 5]), torch.tensor([11, 4, 0, 7, 6])
-    prove(megatron.Vocabulary, megatron.ParallelVocabulary, ranks, inputs=ids)
+    prove(by_hand.Vocabulary, by_hand.ParallelVocabulary, ranks, inputs=ids)
 
-    class NoMaximum(megatron.ParallelVocabulary):
+    class NoMaximum(by_hand.ParallelVocabulary):
         shares_maxima = False
 
-    with pytest.raises(Different, match=r"(?s)the first tensor that differs, .*megatron.py"):
-        prove(megatron.Vocabulary, NoMaximum, ranks, inputs=ids)
+    with pytest.raises(Different, match=r"(?s)the first tensor that differs, .*by_hand.py"):
+        prove(by_hand.Vocabulary, NoMaximum, ranks, inputs=ids)
 
 
 def test_gradients_of_inputs():
-    proof = prove(Mlp, megatron.ParallelMlp, inputs=X.clone().requires_grad_())
+    proof = prove(Mlp, by_hand.ParallelMlp, inputs=X.clone().requires_grad_())
     assert proof.tensors["gradients"] == 5
 
-    class NoSum(megatron.ParallelMlp):
+    class NoSum(by_hand.ParallelMlp):
         def forward(self, x):
             y = nn.functional.silu(nn.functional.linear(x, self.up, self.up_bias))
-            return megatron.Reduce.apply(nn.functional.linear(y, self.down)) + self.down_bias
+            return by_hand.Reduce.apply(nn.functional.linear(y, self.down)) + self.down_bias
 
     prove(Mlp, NoSum, inputs=X)
     with pytest.raises(Different, match="the gradient of input 0 of rank 0 differs .*: it is a partial sum"):
@@ -137,7 +137,7 @@ def test_dropout_is_the_same_in_every_layout():
         def forward(self, x):
             return nn.functional.dropout(super().forward(x), 0.5)
 
-    class Parallel(megatron.ParallelMlp):
+    class Parallel(by_hand.ParallelMlp):
         def forward(self, x):
             return nn.functional.dropout(super().forward(x), 0.5)
 
@@ -165,4 +165,4 @@ def test_a_program_that_is(change):
 
     dtype = torch.bfloat16 if change == "bf16" else torch.float32
     build = lambda: Mlp().to(dtype)
-    prove(build, megatron.ParallelMlp, inputs=torch.empty(4, 8, dtype=dtype), loss=called)
+    prove(build, by_hand.ParallelMlp, inputs=torch.empty(4, 8, dtype=dtype), loss=called)

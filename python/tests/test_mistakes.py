@@ -3,7 +3,7 @@
 import os
 import random
 
-import megatron
+import by_hand
 import pytest
 import torch
 import torch.distributed as dist
@@ -45,8 +45,8 @@ class Part(nn.Module):
     def __init__(self, whole, mistake=""):
         super().__init__()
         self.norm, self.activation, self.mistake = whole.norm, whole.activation, mistake
-        self.up, self.up_bias = nn.Parameter(megatron.mine(whole.up.weight)), nn.Parameter(megatron.mine(whole.up.bias))
-        self.down, self.down_bias = nn.Parameter(megatron.mine(whole.down.weight, 1)), nn.Parameter(whole.down.bias)
+        self.up, self.up_bias = nn.Parameter(by_hand.mine(whole.up.weight)), nn.Parameter(by_hand.mine(whole.up.bias))
+        self.down, self.down_bias = nn.Parameter(by_hand.mine(whole.down.weight, 1)), nn.Parameter(whole.down.bias)
         if mistake == "another rank's columns":
             self.up_bias = nn.Parameter(whole.up.bias.chunk(dist.get_world_size())[-1 - dist.get_rank()])
         if mistake == "another rank's rows":
@@ -55,7 +55,7 @@ class Part(nn.Module):
     def forward(self, x):
         ranks, mistake = dist.get_world_size(), self.mistake
         y = self.norm(x)
-        y = y if mistake == "no sum backward" else megatron.Copy.apply(y)
+        y = y if mistake == "no sum backward" else by_hand.Copy.apply(y)
         y = Scaled.apply(y, ranks) if mistake == "mean backward" else y
         y = self.activation(F.linear(y, self.up, self.up_bias))
         if mistake == "other scale on one rank" and dist.get_rank() == ranks - 1:
@@ -63,8 +63,8 @@ class Part(nn.Module):
         y = F.linear(y, self.down)
         y = y + self.down_bias if mistake == "bias before the sum" else y
         y = torch.sigmoid(y) if mistake == "function before the sum" else y
-        y = y if mistake == "no sum forward" else megatron.Reduce.apply(y)
-        y = megatron.Reduce.apply(y) if mistake == "summed twice" else y
+        y = y if mistake == "no sum forward" else by_hand.Reduce.apply(y)
+        y = by_hand.Reduce.apply(y) if mistake == "summed twice" else y
         y = y / ranks if mistake == "mean forward" else y
         return x + (y if mistake == "bias before the sum" else y + self.down_bias)
 
@@ -107,7 +107,7 @@ def test_a_mistake_is_located(mistake):
         with pytest.raises(Different) as error:
             prove(build, split, ranks, inputs=x, seed=seed)
         sentence = str(error.value)
-        assert "test_mistakes.py:" in sentence or "megatron.py:" in sentence, sentence
+        assert "test_mistakes.py:" in sentence or "by_hand.py:" in sentence, sentence
         wrong_later = mistake in ("no sum backward", "mean backward")
         assert wrong_later or f" {at}" in sentence.split("on rank")[1], sentence
         if MISTAKES[mistake] == "sum":

@@ -105,7 +105,7 @@ def test_mixtral():
 
 def test_gpt2():
     """Rows and columns of GPT-2's transposed layers, by hand."""
-    import megatron
+    import by_hand
     from torch import nn
 
     class Mlp(nn.Module):
@@ -113,17 +113,17 @@ def test_gpt2():
             super().__init__()
             self.act = whole.act
             self.up, self.up_bias = (
-                nn.Parameter(megatron.mine(whole.c_fc.weight, 1)),
-                nn.Parameter(megatron.mine(whole.c_fc.bias)),
+                nn.Parameter(by_hand.mine(whole.c_fc.weight, 1)),
+                nn.Parameter(by_hand.mine(whole.c_fc.bias)),
             )
             self.down, self.down_bias = (
-                nn.Parameter(megatron.mine(whole.c_proj.weight)),
+                nn.Parameter(by_hand.mine(whole.c_proj.weight)),
                 nn.Parameter(whole.c_proj.bias),
             )
 
         def forward(self, x):
-            y = self.act(megatron.Copy.apply(x) @ self.up + self.up_bias)
-            return nn.functional.dropout(megatron.Reduce.apply(y @ self.down) + self.down_bias, 0.1)
+            y = self.act(by_hand.Copy.apply(x) @ self.up + self.up_bias)
+            return nn.functional.dropout(by_hand.Reduce.apply(y @ self.down) + self.down_bias, 0.1)
 
     def split(model):
         for block in model.transformer.h:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import traceback
 
-import megatron
+import by_hand
 import pytest
 import torch
 from models import Mlp
@@ -19,15 +19,15 @@ X = torch.empty(4, 8)
 PROGRAM = """
 import torch
 from models import Mlp
-from megatron import ParallelMlp
+from by_hand import ParallelMlp
 unsplit, split, inputs = Mlp, {split}, torch.empty(4, 8)
 """
 
 
 def test_keys_are_counted():
-    assert [prove(Mlp, megatron.ParallelMlp, inputs=X, keys=keys).keys for keys in (1, 3)] == [1, 3]
-    one = prove(Mlp, megatron.ParallelMlp, inputs=X, keys=1, seed=2)
-    assert prove(Mlp, megatron.ParallelMlp, inputs=X, keys=2, seed=2).log2_error < 1.9 * one.log2_error
+    assert [prove(Mlp, by_hand.ParallelMlp, inputs=X, keys=keys).keys for keys in (1, 3)] == [1, 3]
+    one = prove(Mlp, by_hand.ParallelMlp, inputs=X, keys=1, seed=2)
+    assert prove(Mlp, by_hand.ParallelMlp, inputs=X, keys=2, seed=2).log2_error < 1.9 * one.log2_error
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_keys_are_counted():
         (dict(keys="2"), "keys is '2'; wanted a number of 1 or more"),
         (dict(log2_error=0), "log2_error is 0; wanted a number below 0"),
         (dict(ranks="2"), "ranks is '2'; wanted a number of 1 or more"),
-        (dict(split=[megatron.ParallelMlp], ranks=[1, 2]), "there are 1 splits and 2 numbers of ranks; wanted as many"),
+        (dict(split=[by_hand.ParallelMlp], ranks=[1, 2]), "there are 1 splits and 2 numbers of ranks; wanted as many"),
     ],
 )
 def test_options_that_make_no_sense(options, said):
     with pytest.raises(ValueError, match=said):
-        prove(**{"unsplit": Mlp, "split": megatron.ParallelMlp, "inputs": X, **options})
+        prove(**{"unsplit": Mlp, "split": by_hand.ParallelMlp, "inputs": X, **options})
 
 
 def test_several_splits_beside_one_unsplit_run(tmp_path):
@@ -53,13 +53,13 @@ def test_several_splits_beside_one_unsplit_run(tmp_path):
             file.write(f"{torch.distributed.get_world_size()} ")
         return Mlp()
 
-    proofs = prove(unsplit, megatron.ParallelMlp, [1, 2, 4], inputs=X, keys=2)
+    proofs = prove(unsplit, by_hand.ParallelMlp, [1, 2, 4], inputs=X, keys=2)
     assert [proof.ranks for proof in proofs] == [1, 2, 4]
     assert sorted(runs.read_text().split()) == sorted("1 1  1 1  2 2 2 2  4 4 4 4 4 4 4 4".split())
-    sequences = lambda whole: megatron.ParallelMlp(whole, sequence=True)
-    assert len(prove(Mlp, [megatron.ParallelMlp, sequences], inputs=X, keys=1)) == 2
+    sequences = lambda whole: by_hand.ParallelMlp(whole, sequence=True)
+    assert len(prove(Mlp, [by_hand.ParallelMlp, sequences], inputs=X, keys=1)) == 2
     with pytest.raises(Different):
-        prove(Mlp, [megatron.ParallelMlp, lambda whole: doubled(whole)], inputs=X, keys=1)
+        prove(Mlp, [by_hand.ParallelMlp, lambda whole: doubled(whole)], inputs=X, keys=1)
 
 
 def doubled(module):

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from megatron import Gather, GatherSequence, Scatter, ScatterSequence
+from by_hand import Gather, GatherSequence, Scatter, ScatterSequence
 from torch import nn
 
 from .common import Copy, Reduce, joined, lazily, part, rank, shard, size
