@@ -155,13 +155,18 @@ def _(func, args, kwargs):
 
 @rule("addmm")
 def _(func, args, kwargs):
-    product = first(matmul(batch(args[1]), batch(args[2])))
-    return add(scaled(args[0], kwargs, "beta"), scaled(product, kwargs))
+    return with_product(args[0], first(matmul(batch(args[1]), batch(args[2]))), kwargs)
 
 
 @rule("baddbmm")
 def _(func, args, kwargs):
-    return add(scaled(args[0], kwargs, "beta"), scaled(matmul(*args[1:]), kwargs))
+    return with_product(args[0], matmul(*args[1:]), kwargs)
+
+
+def with_product(x, product, kwargs):
+    """beta·x + alpha·product; with beta = 0, x is not read, whatever it holds."""
+    product = scaled(product, kwargs)
+    return product if kwargs.get("beta", 1) == 0 else add(scaled(x, kwargs, "beta"), product)
 
 
 @rule("_grouped_mm")
