@@ -128,6 +128,10 @@ CUDA = {
     "is_bf16_supported": lambda *args, **options: True,
     "get_rng_state": lambda device=None: torch.get_rng_state(),
     "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
+    "manual_seed": lambda seed: torch.default_generator.manual_seed(seed),
+    "manual_seed_all": lambda seed: torch.default_generator.manual_seed(seed),
+    "default_generators": (torch.default_generator,),
+    "_lazy_call": lambda call, **options: call(),
 }
 
 
@@ -184,8 +188,7 @@ def settle():
         setattr(math, name, tested(getattr(math, name), lambda x, of=getattr(torch, name): bool(of(x))))
     for name in ("exp", "log", "sqrt"):
         setattr(math, name, tested(getattr(math, name), getattr(torch, name)))
-    for name, value in CUDA.items():
-        setattr(torch.cuda, name, value)
+    replace([(getattr(torch.cuda, name), value) for name, value in CUDA.items()])
     torch.nn.SyncBatchNorm.forward = as_on_cuda(torch.nn.SyncBatchNorm.forward)
     torch.nn.parallel.DistributedDataParallel._passing_sync_batchnorm_handle = nothing
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
