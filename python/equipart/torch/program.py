@@ -132,7 +132,6 @@ class Program:
         module = self.split(self.built()) if takes else self.filled(self.split())
         if not isinstance(module, nn.Module):
             raise Refused(f"split returned {type(module).__name__}; wanted a torch.nn.Module")
-        put(module, lambda at, name, old: None if beside(old) is None else field(old).residues)
         return module
 
     def filled(self, module):
@@ -157,7 +156,7 @@ class Program:
         self.run.enter()
         module = build()
         names = dict(module.named_parameters())
-        plain = [name for name, p in names.items() if not isinstance(local(p), FieldTensor)]
+        plain = [name for name, p in names.items() if not is_element(p)]
         if plain:
             more = f" and {len(plain) - 4} more" if len(plain) > 4 else ""
             raise Refused(
@@ -232,12 +231,12 @@ class Program:
             self.run.steps = True
             made = optimizer(learning)
             with torch.no_grad(), stepping(name):
-                kept = {name: local(p).residues.clone() for name, p in names.items()}
+                kept = {name: field(local(p)).residues.clone() for name, p in names.items()}
                 made.step()
                 made.step()
                 out[name] = {name: part(p, p) for name, p in names.items()}
                 for name, p in names.items():
-                    local(p).residues.copy_(kept[name])
+                    field(local(p)).residues.copy_(kept[name])
             self.run.steps = False
         return out
 
