@@ -50,15 +50,16 @@ class Link:
         self.tell("gives", key, f"{what}{run().place()}", dumped(given))
         return lambda: self.waits("call", key, f"{what} among ranks {list(group)}")
 
-    def sends(self, to, tag, given):
-        """Sends a message. Returns a function that waits until its receiver is ready, as it may have to."""
-        key = HERE.rank, to, tag, self.number("to", to, tag)
+    def sends(self, to, way, given):
+        """Sends a message on its way, a group and a tag, where messages keep their order. Returns a function that waits until
+        its receiver is ready, as it may have to."""
+        key = HERE.rank, to, way, self.number("to", to, way)
         self.tell("sends", key, f"a message to rank {to}{run().place()}", dumped(given))
         return lambda: self.waits("send", key, f"rank {to} to receive a message")
 
-    def receives(self, source, tag):
-        """Returns a function that waits for the next message of a rank."""
-        key = source, HERE.rank, tag, self.number("from", source, tag)
+    def receives(self, source, way):
+        """Returns a function that waits for the next message of a rank on this way."""
+        key = source, HERE.rank, way, self.number("from", source, way)
         self.tell("receives", key)
         return lambda: self.waits("message", key, f"a message from rank {source}")[0]
 

@@ -231,12 +231,12 @@ class Ranks(dist.ProcessGroup):
         to = self.members()[to]
         if to == HERE.rank:
             raise Refused(f"rank {to} sends to itself{run().place()}")
-        sent = HERE.link.sends(to, tag, packed(tensors[0]))
+        sent = HERE.link.sends(to, (self.group_name, tag), packed(tensors[0]))
         return Pending(f"a message to rank {to}", tensors, [], sent, lambda _: None)
 
     def recv(self, tensors, source, tag=0):
         source = self.members()[source]
-        message = HERE.link.receives(source, tag)
+        message = HERE.link.receives(source, (self.group_name, tag))
         finish = lambda x: write(tensors[0], x)
         return Pending(f"a message from rank {source}", [], tensors, lambda: unpacked(message(), source), finish)
 
