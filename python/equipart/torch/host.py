@@ -58,7 +58,9 @@ class Host(TorchFunctionMode):
         if name == "numpy" and isinstance(args[0], FieldTensor):
             raise Refused(f"elements become an array of numpy{run().place()}")
         if name == "tensor" and any(isinstance(x, FieldTensor) for x in tree_leaves(args[0])):
-            return torch.stack([x if isinstance(x, FieldTensor) else torch.tensor(float(x)) for x in args[0]])
+            return stacked(args[0])
+        if name == "type" and args[1:] == () and self.has_cuda:
+            return func(*args).replace("torch.", "torch.cuda.", 1)
         if name in ("item", "tolist") and (isinstance(args[0], DTensor) or is_beside(args[0])):
             return getattr(args[0].full_tensor() if isinstance(args[0], DTensor) else field(args[0]), name)()
         if func == torch.Tensor.data.__set__ and isinstance(args[1], FieldTensor) and not isinstance(args[0], FieldTensor):
@@ -80,6 +82,13 @@ class Host(TorchFunctionMode):
     def elsewhere(self, x):
         """A tensor in the memory of another device: a copy, if the program has one, and if it is no parameter."""
         return x.clone() if self.has_cuda and not isinstance(x, torch.nn.Parameter) else x
+
+
+def stacked(x):
+    """A tensor of numbers and elements in lists."""
+    if isinstance(x, (list, tuple)):
+        return torch.stack([stacked(of) for of in x])
+    return x if isinstance(x, torch.Tensor) else torch.tensor(float(x))
 
 
 def like(x, y):
