@@ -68,6 +68,8 @@ class Host(TorchFunctionMode):
         for scale in {"alpha", "value"} & kwargs.keys():
             if isinstance(kwargs[scale], FieldTensor) and len(args) > 1:  # else it would become a number
                 args, kwargs = (args[0], args[1] * kwargs[scale], *args[2:]), kwargs | {scale: 1}
+        if kwargs.get("pin_memory"):
+            kwargs = kwargs | {"pin_memory": False}
         if is_cuda(kwargs.get("device")):
             self.has_cuda = True
             kwargs = kwargs | {"device": HOST}
