@@ -15,8 +15,9 @@ from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats
 from .reducer import STANDS
 from .private import (
-    FakeTensor, TorchDispatchMode, capturable_devices, on_flex_device, run_backward, tree_leaves, tree_map,
+    FakeTensor, FlexAttention, TorchDispatchMode, capturable_devices, on_flex_device, run_backward, tree_leaves, tree_map,
 )  # fmt: skip
+from .rules.flex import attend
 
 EMPTY = {getattr(torch.ops.aten, name) for name in ("empty", "empty_strided", "empty_like", "new_empty")}
 HOST = torch.device("cpu")
@@ -192,6 +193,7 @@ def settle():
     ends = [(dist.init_process_group, nothing), (dist.destroy_process_group, nothing)]
     stands = [(capturable_devices, lambda supports_xla=True: ["cpu"]), (on_flex_device, nothing)]
     replace([*ends, *stands, (make, new_group), (engine, backward)])
+    FlexAttention.__call__ = attend
     torch.backends.mkldnn.enabled = False  # whose kernels hold floats only
     host.__enter__()
     Plain().__enter__()

@@ -231,12 +231,12 @@ class Program:
             self.run.steps = True
             made = optimizer(learning)
             with torch.no_grad(), stepping(name):
-                kept = {name: field(local(p)).residues.clone() for name, p in names.items()}
+                kept = {name: local(p).residues.clone() for name, p in names.items()}
                 made.step()
                 made.step()
                 out[name] = {name: part(p, p) for name, p in names.items()}
                 for name, p in names.items():
-                    field(local(p)).residues.copy_(kept[name])
+                    local(p).residues.copy_(kept[name])
             self.run.steps = False
         return out
 

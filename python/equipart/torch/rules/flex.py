@@ -5,7 +5,7 @@ import math
 import torch
 
 from ..field import Refused, run
-from ..private import FlexAttention, ScalarIndices, over_scores
+from ..private import ScalarIndices, over_scores
 
 
 def attend(self, q, k, v, score_mod, block_mask, scale, options, score_buffers=(), mask_buffers=()):
@@ -46,6 +46,3 @@ def dense(counts, indices, columns):
         return None
     listed = torch.where(torch.arange(indices.shape[-1]) < counts.unsqueeze(-1), indices.long(), columns)
     return torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool).scatter(-1, listed, True)[..., :columns]
-
-
-FlexAttention.__call__ = attend
