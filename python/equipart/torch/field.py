@@ -76,6 +76,15 @@ class FieldTensor(torch.Tensor):
     def data_ptr(self):
         return self.residues.data_ptr()
 
+    def untyped_storage(self):
+        """The memory of its elements."""
+        storage = self.residues.untyped_storage()
+        storage.is_of_elements = True
+        return storage
+
+    def _typed_storage(self):
+        return torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=torch.int64, _internal=True)
+
     def __deepcopy__(self, memo):
         if not self.is_leaf:
             raise RuntimeError("only leaves of the graph are copied deeply")
@@ -246,7 +255,9 @@ def put(to, value):
 
 def nobodys(shape):
     """Elements that are not those of any program: of memory that holds nothing yet."""
-    return torch.from_numpy(numpy.random.default_rng().integers(0, P, tuple(shape)))
+    source = torch.Generator()
+    source.seed()
+    return torch.randint(P, tuple(shape), generator=source)
 
 
 def begin(x):

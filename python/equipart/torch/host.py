@@ -7,6 +7,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed import fsdp
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
@@ -15,7 +16,7 @@ from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats
 from .reducer import STANDS
 from .private import (
-    FakeTensor, FlexAttention, TorchDispatchMode, capturable_devices, on_flex_device, run_backward, tree_leaves, tree_map,
+    FakeTensor, FlexAttention, TorchDispatchMode, capturable_devices, fsdp_wants_cuda, is_context_parallel, on_flex_device, run_backward, tree_leaves, tree_map,
 )  # fmt: skip
 from .rules.flex import attend
 
@@ -66,6 +67,8 @@ class Host(TorchFunctionMode):
             return getattr(args[0].full_tensor() if isinstance(args[0], DTensor) else field(args[0]), name)()
         if func == torch.Tensor.data.__set__ and isinstance(args[1], FieldTensor) and not isinstance(args[0], FieldTensor):
             return torch.utils.swap_tensors(args[0], like(args[0], args[1]))
+        if name == "scaled_dot_product_attention" and is_context_parallel(args[0]):
+            return by_ring(*args, **kwargs)
         for scale in {"alpha", "value"} & kwargs.keys():
             if isinstance(kwargs[scale], FieldTensor) and len(args) > 1:  # else it would become a number
                 args, kwargs = (args[0], args[1] * kwargs[scale], *args[2:]), kwargs | {scale: 1}
@@ -92,6 +95,13 @@ def stacked(x):
     if isinstance(x, (list, tuple)):
         return torch.stack([stacked(of) for of in x])
     return x if isinstance(x, torch.Tensor) else torch.tensor(float(x))
+
+
+def by_ring(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """Attention as on CUDA, where `context_parallel` puts a ring in place of a kernel."""
+    if attn_mask is not None or enable_gqa:
+        raise Refused(f"attention with a mask, or with shared heads, among parts of the context{run().place()}")
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
 
 
 def like(x, y):
@@ -205,18 +215,31 @@ def settle():
     torch.nn.SyncBatchNorm.forward = as_on_cuda(torch.nn.SyncBatchNorm.forward)
     torch.nn.parallel.DistributedDataParallel._passing_sync_batchnorm_handle = nothing
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    sharded = fsdp.FullyShardedDataParallel.__init__
+    fsdp.FullyShardedDataParallel.__init__ = lambda *args, **more: sharded(*args, **more | {"device_id": HOST})
+    replace([(fsdp_wants_cuda, nothing)])
     resize = torch.UntypedStorage.resize_
 
     def resized(storage, size):
-        own = BESIDE.get(storage.data_ptr())
+        """What is given back holds nobody's elements, also when it is taken again. The memory of elements itself stays."""
+        if hasattr(storage, "is_of_elements"):
+            storage.copy_(nobodys((storage.nbytes() // 8,)).untyped_storage())
+            return storage
+        own = BESIDE.pop(storage.data_ptr(), None) or getattr(storage, "own", None)
+        was, storage.own, made = storage.nbytes(), own, resize(storage, size)
         if own is None:
-            return resize(storage, size)
-        if size > storage.nbytes():
-            raise Refused(f"a memory of elements is made larger{run().place()}")
-        if size == 0:  # it keeps its place, and holds nobody's
-            own.residues.copy_(nobodys(own.residues.shape))
+            return made if was else made.fill_(255)  # which is no number
+        if size not in (0, own.memory.numel() * own.memory.element_size()):
+            raise Refused(f"a memory of elements gets another size{run().place()}")
+        own.residues.copy_(nobodys(own.residues.shape))
+        if size:
+            own.memory.fill_(torch.nan)
+            BESIDE[storage.data_ptr()] = own
+        return made
 
     torch.UntypedStorage.resize_ = resized
+    for name in ("Stream", "stream", "current_stream"):
+        setattr(torch.cpu, name, CUDA[name])
     mesh = dist.DeviceMesh.__init__
 
     def on_host(self, device_type, *args, **options):

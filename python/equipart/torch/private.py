@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 OLDEST, NEWEST = (2, 10), (2, 15)  # the versions tried
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -21,6 +22,7 @@ try:
     from torch.autograd.graph import _engine_run_backward as run_backward  # noqa: F401
     from torch.autograd import _get_sequence_nr as next_number  # of the next operator that autograd sees
     from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: F401
+    from torch.distributed.fsdp._init_utils import _check_module_states_for_sync_module_states as fsdp_wants_cuda  # noqa: F401
     from torch.nn.attention.flex_attention import _validate_device as on_flex_device  # noqa: F401
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv as over_scores  # noqa: F401
     from torch.optim.adagrad import _single_tensor_adagrad as single_adagrad  # noqa: F401
@@ -44,6 +46,13 @@ def number(node):
 def named_groups():
     """The names of all process groups."""
     return dist.distributed_c10d._world.pg_names
+
+
+def is_context_parallel(x):
+    """True for a distributed tensor where attention is by a ring of `context_parallel`."""
+    if not isinstance(x, DTensor):
+        return False
+    return torch.ops.aten._scaled_dot_product_flash_attention.default in DTensor._op_dispatcher._custom_op_handlers
 
 
 def premultiplier(operation):
@@ -80,7 +89,7 @@ def accumulators(outputs):
 
 def written_in_python(func):
     """The function for the host that a library's operator was defined by, or None."""
-    kernels = getattr(libraries.get(func._schema.name), "_backend_fns", {})
+    kernels = getattr(libraries.get(func._schema.name), "_backend_fns", {}) if func.namespace != "prims" else {}
     return kernels.get("cpu") or kernels.get(None)
 
 

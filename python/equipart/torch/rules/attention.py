@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..elements import add, matmul, mul, sub, total
+from ..elements import add, exp, matmul, mul, sub, total
 from ..field import Refused, rule, run, wrap
 from .functions import softmax
 
@@ -17,7 +17,7 @@ def _(func, args, kwargs):
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def _(func, args, kwargs):
     attention = Attention(*args[:3], *args[3:], **kwargs)
-    out = times(attention.weights, attention.v)
+    out = times(attention.weights(), attention.v)
     return out, wrap(torch.zeros(out.shape[:3], dtype=torch.int64))  # backward computes the weights anew
 
 
@@ -25,11 +25,24 @@ def _(func, args, kwargs):
 def _(func, args, kwargs):
     gradient, q, k, v = args[:4]
     attention = Attention(q, k, v, *args[6:], **kwargs)
-    weights = attention.weights
-    d_weights = mul(times(gradient, turned(attention.v)), weights)
-    d_scores = mul(sub(d_weights, mul(weights, total(d_weights, [-1], True))), attention.scale)
-    d_k, d_v = times(turned(d_scores), q), times(turned(weights), gradient)
-    return times(d_scores, attention.k), attention.summed(d_k), attention.summed(d_v)
+    weights = attention.weights()
+    return attention.backward(gradient, weights, total(mul(times(gradient, turned(attention.v)), weights), [-1], True))
+
+
+@rule("_scaled_dot_product_flash_attention")
+def _(func, args, kwargs):
+    """The kernel for CUDA, which rings of PyTorch's `context_parallel` merge by its log-sum-exp."""
+    attention = Attention(*args[:5], **kwargs)
+    out, none = times(attention.weights(), attention.v), torch.tensor(0)
+    return out, attention.scores.logsumexp(-1), none, none, args[0].shape[2], args[1].shape[2], none, none, none
+
+
+@rule("_scaled_dot_product_flash_attention_backward")
+def _(func, args, kwargs):
+    gradient, q, k, v, out, log_sums = args[:6]
+    attention = Attention(q, k, v, *args[10:12], **kwargs)
+    weights = exp(sub(attention.scores, log_sums.unsqueeze(-1)))
+    return attention.backward(gradient, weights, total(mul(gradient, out), [-1], True))
 
 
 class Attention:
@@ -48,7 +61,16 @@ class Attention:
             if attn_mask.dtype == torch.bool:
                 attn_mask = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -math.inf)
             scores = add(scores, attn_mask)
-        self.weights = softmax(scores, -1, safe=True)
+        self.q, self.scores = q, scores
+
+    def weights(self):
+        return softmax(self.scores, -1, safe=True)
+
+    def backward(self, gradient, weights, along):
+        """The gradients of queries, keys and values; `along` is that of the output times it, summed over features."""
+        d_scores = mul(mul(weights, sub(times(gradient, turned(self.v)), along)), self.scale)
+        d_k, d_v = times(turned(d_scores), self.q), times(turned(weights), gradient)
+        return times(d_scores, self.k), self.summed(d_k), self.summed(d_v)
 
     def summed(self, gradient):
         """The gradient of keys or values: the sum over the heads that share them."""

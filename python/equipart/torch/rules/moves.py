@@ -49,6 +49,15 @@ def _(func, args, kwargs):
     return x
 
 
+@rule("resize_")
+def _(func, args, kwargs):
+    """The elements that a memory begins with, in another shape; those of more are nobody's."""
+    x, count, words = args[0], prod(args[1]), args[0].residues.reshape(-1)
+    words = torch.cat([words[:count], nobodys((max(count - len(words), 0),))])
+    x.data = FieldTensor(words.view(args[1]), x.dtype, x.degree)
+    return x
+
+
 TAKES = "embedding", "gather", "index", "index_select", "masked_select", "take_along_dim"
 MOVES = """_reshape_alias _unsafe_view alias as_strided cat chunk clone contiguous detach diag_embed diagonal embedding
 expand flatten flip gather index index_select lift_fresh masked_select movedim narrow permute pixel_shuffle
@@ -136,7 +145,15 @@ def _(func, args, kwargs):
     return put(args[0], 0)
 
 
-@rule("set_", "set_data")
+@rule("set_")
+def _(func, args, kwargs):
+    if len(args) != 2 or not isinstance(args[1], torch.Tensor):
+        raise Refused(f"a tensor takes a part of another's memory{run().place()}")
+    args[0].data = args[1]
+    return args[0]
+
+
+@rule("set_data")
 def _(func, args, kwargs):
     args[0].residues, args[0].degree = args[1].residues, args[1].degree
     return args[0]

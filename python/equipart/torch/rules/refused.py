@@ -6,7 +6,6 @@ REASONS = {
     "a value of the program decides what it does": "equal is_nonzero item",
     "values are rounded": "floor ceil round trunc frac remainder fmod floor_divide",
     "random numbers are drawn": "bernoulli rand_like randn_like randint_like uniform_ normal_ multinomial native_dropout",
-    "a tensor's shape is changed in place": "resize_",
     "a number's bits are read": "frexp nextafter",
 }
 

@@ -1,0 +1,68 @@
+"""FSDP1: `FullyShardedDataParallel`, whose flat parameters are freed and taken again."""
+
+import contextlib
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp._flat_param import FlatParamHandle
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from .common import alone, lazily, rank, size
+from .sharded import Block, cross, loss, mesh, program
+
+WRAP = dict(auto_wrap_policy=ModuleWrapPolicy({Block}))
+
+
+def flat(**options):
+    return lambda model: FullyShardedDataParallel(model, device_id=torch.cuda.current_device(), **WRAP, **options)
+
+
+def replicas(model):
+    return flat(sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh(2, 2))(model)
+
+
+def clipped(model, x, y, mistake=""):
+    if not hasattr(model, "optimizer"):
+        model.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    out = loss(model, x, y)
+    model.optimizer.zero_grad()
+    out.backward()
+    if alone() or mistake == "clipped by a local norm":
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    else:
+        norm = model.clip_grad_norm_(1.0)
+    model.optimizer.step()
+    return norm
+
+
+def accumulated(model, x, y, mistake=""):
+    x, y = (x, y) if alone() else (x.chunk(size())[rank()], y.chunk(size())[rank()])
+    for at in range(2):
+        with model.no_sync() if at == 0 and not alone() else contextlib.nullcontext():
+            (cross(model, x.chunk(2)[at], y.chunk(2)[at]) / (1 if mistake and not alone() else 2)).backward()
+
+
+def stale(model):
+    """Weights are never gathered, so memory is read that nothing was written into."""
+    FlatParamHandle._all_gather_flat_param = lambda self, padded: padded
+    return flat()(model)
+
+
+RIGHT = {
+    "one flat parameter": lazily(program, lambda m: FullyShardedDataParallel(m)),
+    "blocks": lazily(program, flat()),
+    "blocks with their own parameters": lazily(program, flat(use_orig_params=True)),
+    "gradients and states": lazily(program, flat(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)),
+    "narrow": lazily(program, flat(mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))),
+    "offloaded": lazily(program, lambda m: FullyShardedDataParallel(m, cpu_offload=CPUOffload(True), **WRAP)),
+    "replicas of shards": lazily(program, replicas, ranks=4),
+    "clipping": lazily(program, flat(), clipped),
+    "accumulation": lazily(program, flat(), accumulated),
+}
+WRONG = {
+    "weights are not gathered": lazily(program, stale),
+    "clipped by a local norm": lazily(program, flat(), lazily(clipped, mistake="clipped by a local norm")),
+    "parts are not averaged": lazily(program, flat(), lazily(accumulated, mistake="parts are not averaged")),
+    "other rows": lazily(program, flat(), lambda m, x, y: loss(m, x, y, at=0)),
+}
