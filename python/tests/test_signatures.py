@@ -88,7 +88,8 @@ CASES = {
     "_log_softmax": ((X, 1, False), {}),
 }
 # operators that these arguments do not suit: refused, or without options, or with tests of their own
-MISSING = """_grouped_mm _scaled_dot_product_flash_attention_for_cpu_backward batch_norm_backward_elemt batch_norm_backward_reduce
+MISSING = """_grouped_mm _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
+_scaled_dot_product_flash_attention_for_cpu_backward batch_norm_backward_elemt batch_norm_backward_reduce
 batch_norm_elemt batch_norm_gather_stats_with_counts batch_norm_stats bernoulli bitwise_and bitwise_not bitwise_or bitwise_xor
 convolution convolution_backward empty_like is_nonzero item log_sigmoid_backward native_dropout new_empty new_empty_strided
 set_data view_as_complex"""

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 from checks import prove
@@ -132,3 +133,17 @@ def test_gpt2():
 
     proof = prove(gpt2, split, inputs=IDS, loss=loss)
     assert proof.tensors["gradients"] == 28
+
+
+def fully_sharded(model):
+    for layer in model.model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def of_mine(model, ids):
+    return loss(model, ids.chunk(dist.get_world_size())[dist.get_rank()])
+
+
+def test_llama_fully_sharded():
+    prove(llama, fully_sharded, inputs=IDS, loss=of_mine, outputs="mean")
