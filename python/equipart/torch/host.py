@@ -222,6 +222,8 @@ def settle():
 
     def resized(storage, size):
         """What is given back holds nobody's elements, also when it is taken again. The memory of elements itself stays."""
+        if storage.device != HOST:  # of what PyTorch traces
+            return resize(storage, size)
         if hasattr(storage, "is_of_elements"):
             storage.copy_(nobodys((storage.nbytes() // 8,)).untyped_storage())
             return storage
