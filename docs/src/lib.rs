@@ -54,6 +54,10 @@ mod what_a_hang_is {}
 mod pytorch {}
 
 #[cfg(doctest)]
+#[doc = include_str!("pytorch-packages.md")]
+mod pytorch_packages {}
+
+#[cfg(doctest)]
 #[doc = include_str!("profile.md")]
 mod profile {}
 

@@ -1,12 +1,15 @@
 """Programs of packages, as they are: the right ones are proven, and in each a mistake of one line is seen."""
 
 import importlib.util
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from equipart.torch import Different, Refused, prove
 
+PAGE = Path(__file__).parents[2] / "docs/src/pytorch-packages.md"
+MARK = "<!-- made by python/tests/test_packages.py -->\n"
 FILES = sorted((Path(__file__).parent / "packages").glob("*.py"))
 
 
@@ -50,3 +53,29 @@ def test_is_seen(package, mistake):
     with pytest.raises((Different, Refused)) as error:
         prove(**options, split=(lambda whole: wrong(whole)) if takes_whole else (lambda: wrong()), keys=1, seed=1)
     assert words in str(error.value), str(error.value)
+
+
+def section(module):
+    """What the page says of a package: its version, what is proven, what is not, and the mistakes that are seen."""
+    (name, *_) = metadata.packages_distributions()[module.NEEDS.split(".")[0]]
+    lines = [f"## {name} {metadata.version(name)}", "", module.__doc__.strip(), ""]
+    lines += [f"Proven, {len(module.RIGHT)} programs: {'; '.join(module.RIGHT)}.", ""]
+    lines += [f"- {what}: {why}" for what, why in getattr(module, "NOT", {}).items()]
+    lines += ["", "| mistake | in | the answer names |", "|---|---|---|"] if module.WRONG else []
+    lines += [f"| {what} | {of} | `{words}` |" for what, (of, _, words) in module.WRONG.items()]
+    return "\n".join(lines).strip() + "\n"
+
+
+@pytest.mark.parametrize("package", [name for name, of in PACKAGES.items() if of])
+def test_the_page_says_so(package):
+    section_here = section(PACKAGES[package])
+    title = section_here.split("\n")[0]
+    page = PAGE.read_text()
+    if f"{title}\n" not in page:
+        pytest.skip(f"the page is of another version than {title.removeprefix('## ')}")
+    assert section_here in page, f"python {__file__} writes the page anew"
+
+
+if __name__ == "__main__":
+    sections = "\n".join(section(module) for module in PACKAGES.values() if module)
+    PAGE.write_text(PAGE.read_text().split(MARK)[0] + MARK + "\n" + sections)
