@@ -43,10 +43,20 @@ def accumulated(model, x, y, mistake=""):
             (cross(model, x.chunk(2)[at], y.chunk(2)[at]) / (1 if mistake and not alone() else 2)).backward()
 
 
-def stale(model):
-    """Weights are never gathered, so memory is read that nothing was written into."""
-    FlatParamHandle._all_gather_flat_param = lambda self, padded: padded
-    return flat()(model)
+def gathered(times):
+    """A split whose weights are gathered so many times only, though their memory is given back after each."""
+
+    def split(model):
+        gather, counts = FlatParamHandle._all_gather_flat_param, {}
+
+        def some(self, padded):
+            counts[self] = counts.get(self, 0) + 1
+            return gather(self, padded) if counts[self] <= times else padded
+
+        FlatParamHandle._all_gather_flat_param = some
+        return flat()(model)
+
+    return split
 
 
 RIGHT = {
@@ -61,7 +71,8 @@ RIGHT = {
     "accumulation": lazily(program, flat(), accumulated),
 }
 WRONG = {
-    "weights are not gathered": lazily(program, stale),
+    "weights are not gathered": lazily(program, gathered(0)),
+    "weights are not gathered again": lazily(program, gathered(1)),
     "clipped by a local norm": lazily(program, flat(), lazily(clipped, mistake="clipped by a local norm")),
     "parts are not averaged": lazily(program, flat(), lazily(accumulated, mistake="parts are not averaged")),
     "other rows": lazily(program, flat(), lambda m, x, y: loss(m, x, y, at=0)),

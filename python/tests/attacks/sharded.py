@@ -150,6 +150,7 @@ RIGHT = {
     "columns": lazily(program, uneven),
     "narrow weights": lazily(program, narrow),
     "offloaded": lazily(program, offloaded),
+    "gradients are divided by a factor": lazily(program, lambda m: divided(m, 2.0)),
     "prefetched": lazily(program, prefetched),
     "from meta": lazily(program, from_meta),
     "a trainer": lazily(program, loss=trained),
