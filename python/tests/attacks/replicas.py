@@ -29,7 +29,11 @@ class Some(Net):
 
 
 class Twice(Net):
-    """Uses its head twice, for the second time in what a checkpoint computes again."""
+    """Uses its head twice, and a layer never."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(8, 8)
 
     def forward(self, x):
         y = super().forward(x)
@@ -45,6 +49,11 @@ class Normed(nn.Module):
     def forward(self, x):
         y = self.norm(self.embedding(x).transpose(1, 2))
         return self.head(y.transpose(1, 2))
+
+
+def repeated(model, x, y):
+    """Two backwards, of which the second knows from the first which parameters to wait for."""
+    [loss(model, x, y).backward() for _ in range(2)]
 
 
 def replica(**options):
@@ -154,7 +163,7 @@ OPTIMIZERS = {
 RIGHT = {
     "buckets": lazily(program, replica(bucket_cap_mb=PIECES), ranks=4),
     "views of buckets": lazily(program, replica(gradient_as_bucket_view=True)),
-    "a static graph": lazily(by, Twice, replica(static_graph=True)),
+    "a static graph": lazily(by, Twice, replica(static_graph=True), repeated),
     "unused parameters": lazily(by, Some, replica(find_unused_parameters=True)),
     "a hook": lazily(program, hooked(default_hooks.allreduce_hook)),
     "a narrow hook": lazily(program, hooked(default_hooks.bf16_compress_hook)),
