@@ -1,6 +1,7 @@
 """A run of a program in the field: its key, and what is counted and noted on the way."""
 
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 
@@ -11,8 +12,7 @@ from equipart import _field
 from .field import SEEN
 from .private import current_node, next_number, number
 
-OURS = str(Path(__file__).parent)
-TORCH, PROCESSES = (str(Path(of.__file__).parent) for of in (torch, multiprocessing))
+OURS, TORCH, PROCESSES = (f"{Path(of).parent}{os.sep}" for of in (__file__, torch.__file__, multiprocessing.__file__))
 
 
 class Run:
