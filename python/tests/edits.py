@@ -22,7 +22,7 @@ def edit(owner, name, old, new):
         edited = vars(module)[name]
         vars(module).pop(name), vars(module).update(before)
         setattr(owner, name, edited)
-        for other in [of for of in sys.modules.values() if inspect.ismodule(owner) and getattr(of, name, None) is held]:
+        for other in [of for of in list(sys.modules.values()) if inspect.ismodule(owner) and vars(of).get(name) is held]:
             setattr(other, name, edited)
 
     return patch
