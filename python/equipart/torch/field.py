@@ -15,7 +15,7 @@ import torch
 
 from equipart import _field
 
-from .plain import BESIDE, address, beside, is_of_floats
+from .plain import BESIDE, address, beside, is_of_floats, taken
 from .private import (
     AsyncCollectiveTensor, arguments, decompositions, overload, returns, subclass, tree_leaves, tree_map,
     written_in_python,
@@ -186,7 +186,7 @@ def promoted(args, kwargs, out):
     """What an operator returns, of the type that its operands have."""
     if all(isinstance(x, int) or getattr(x, "dtype", None) == torch.float32 for x in args) and not kwargs:
         return out
-    given = tree_leaves(args)
+    given = list(taken(args))
     floats = [x for x in given if isinstance(x, torch.Tensor) and x.is_floating_point()]
     kinds = {x.dtype for x in floats if x.dim()} or {x.dtype for x in floats}
     named = [x for x in (*given, *kwargs.values()) if isinstance(x, torch.dtype)]
@@ -212,7 +212,7 @@ def numbers(x):
 def ruled(func, args, kwargs):
     packet = func.overloadpacket
     if packet in EXACT:
-        fields = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FieldTensor)]
+        fields = [x for x in taken(args, kwargs) if isinstance(x, FieldTensor)]
         floats = {id(x): numbers(x) for x in fields}
         if fields and all(x is not None for x in floats.values()):
             plain = tree_map(lambda x: floats.get(id(x), x), (args, kwargs))

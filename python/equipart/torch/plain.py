@@ -26,3 +26,12 @@ def beside(x):
 
 def is_beside(x):
     return isinstance(x, torch.Tensor) and beside(x) is not None
+
+
+def taken(args, kwargs={}):
+    """What an operator takes, with what its lists hold."""
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, (list, tuple)):
+            yield from x
+        else:
+            yield x
