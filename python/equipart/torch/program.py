@@ -197,7 +197,7 @@ class Program:
             stepped = self.stepped(names)
         compared += [*names.values(), *module.buffers()]
         degrees = [local(x).degree.cleared() for x in compared if isinstance(local(x), FieldTensor)]
-        buffers = {name: residues(x) if is_element(x) else bits(x) for name, x in module.named_buffers()}
+        buffers = {bare(name): residues(x) if is_element(x) else bits(x) for name, x in module.named_buffers()}
         degree = max(degrees, default=1.0)
         [call.check() for call in HERE.pending]
         unwaited = [str(call) for call in HERE.pending if call.outs]
@@ -324,6 +324,13 @@ def put(module, make):
             torch.utils.swap_tensors(old, new)
         except RuntimeError:  # something else refers to it weakly
             [setattr(part, key, new) for part, key in holders]
+
+
+def bare(name):
+    """A buffer's name without what wraps its module."""
+    for wrapper in ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module."):
+        name = name.replace(wrapper, "")
+    return name.removeprefix("module.")
 
 
 def is_element(x):
