@@ -27,7 +27,9 @@ def loaded(file):
 
 
 PACKAGES = {file.stem: loaded(file) for file in FILES}
-MISSING = [pytest.param(name, "", marks=pytest.mark.skip("not installed")) for name, of in PACKAGES.items() if of is None]
+MISSING = [
+    pytest.param(name, "", marks=pytest.mark.skip("not installed")) for name, of in PACKAGES.items() if of is None
+]
 
 
 def every(kind):

@@ -1,240 +1,17 @@
-"""Megatron-core's GPTModel, split by its own layers, schedules, gradient buffers and distributed optimizer.
-
-The unsplit program is the same model on one rank, whose loss, gradients and steps are those of plain PyTorch. Transformer
-Engine and Apex are not there, so norms, attention and Adam are the plain ones of Megatron and of PyTorch; where Megatron has
-no plain one, it stands here.
-"""
-
-import copy
-
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
+"""Megatron-core's GPTModel, as it is, split by its layers, by the sequence and into stages."""
 
 NEEDS = "megatron.core"
 
-from megatron.core import parallel_state as groups
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.optimizer import OptimizerConfig, clip_grads, get_megatron_optimizer
-from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
-from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-from megatron.core.transformer.dot_product_attention import DotProductAttention
-from megatron.core.transformer.moe import moe_utils
-from megatron.core.transformer.torch_norm import WrappedTorchNorm
-from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.utils import get_batch_on_this_cp_rank
+from edits import edit
+from gpt import ALSO, LLAMA, finalizing, layers, training
+from megatron.core.models.common.embeddings import rope_utils
+from megatron.core.pipeline_parallel import p2p_communication, schedules
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import cross_entropy
+from megatron.core.tensor_parallel import layers as linears
+from megatron.core.transformer import transformer_layer
+from megatron.core.transformer.transformer_block import TransformerBlock
 
-IDS = torch.tensor([[0, 5, 11, 31], [16, 15, 8, 23], [7, 24, 1, 30], [17, 9, 22, 12]])
-MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
-LLAMA = dict(position="rope", num_query_groups=4, gated_linear_unit=True, activation_func=F.silu, normalization="RMSNorm", add_bias_linear=False)
-EXPERTS = dict(num_moe_experts=4, moe_router_topk=2, add_bias_linear=False, moe_aux_loss_coeff=0.5, width=16, num_layers=1)
-SMALL = dict(width=8, heads=4, vocabulary=8, num_layers=1)  # as two steps of Adam are of a high degree
-MODEL = """position tied width heads vocabulary num_layers qk_layernorm calculate_per_token_loss num_query_groups gated_linear_unit
-activation_func normalization add_bias_linear num_moe_experts moe_router_topk moe_aux_loss_coeff moe_shared_expert_intermediate_size
-moe_router_load_balancing_type""".split()  # options that say what is computed; all others say how it is split
-
-
-def norm(cls, config, hidden_size, eps=1e-5, **options):
-    """PyTorch's norm in place of the kernels of Apex, whose parameters say where their gradients are sums over the sequence."""
-    out = (nn.RMSNorm if config.normalization == "RMSNorm" else nn.LayerNorm)(hidden_size, eps)
-    [setattr(of, "sequence_parallel", config.sequence_parallel) for of in out.parameters()]
-    return out
-
-
-class ContextAttention(DotProductAttention):
-    """Attention among parts of the sequence in place of Transformer Engine's: keys and values are gathered."""
-
-    def __init__(self, config, *args, **options):
-        alone = copy.copy(config)
-        alone.context_parallel_size = 1
-        super().__init__(alone, *args, **options)
-
-    def forward(self, query, key, value, attention_mask, **options):
-        group = groups.get_context_parallel_group()
-        at = torch.arange(len(query) * group.size())[None]
-        mine, others = [
-            torch.cat([get_batch_on_this_cp_rank({"at": at}, Group(rank, group.size()))["at"][0] for rank in ranks])
-            for ranks in ([group.rank()], range(group.size()))
-        ]
-        key, value = (gather_from_sequence_parallel_region(x, group=group) for x in (key, value))
-        return super().forward(query, key, value, mine[:, None] < others, **options)
-
-
-class Group:
-    """What is asked of a group: a rank, and how many there are."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size = lambda: rank, lambda: size
-
-
-WrappedTorchNorm.__new__ = norm
-moe_utils.te_general_gemm = None  # where Transformer Engine is missing, this name is, too
-clip_grads.l2_norm_impl = lambda size, buffer, lists, each: (torch.stack([x.norm() for x in lists[0]]).norm()[None], None)
-
-
-def gpt(tp=1, pp=1, cp=1, ep=1, etp=None, vpp=None, position="learned_absolute", tied=False, width=32, heads=8, vocabulary=32, num_layers=2, **more):
-    """The stages that a rank has of a model, on so many ranks of each kind."""
-    groups.destroy_model_parallel()
-    groups.initialize_model_parallel(
-        tp, pp, vpp, context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp
-    )
-    model_parallel_cuda_manual_seed(1, force_reset_rng=True)
-    config = TransformerConfig(
-        num_layers=num_layers, hidden_size=width, ffn_hidden_size=width, num_attention_heads=heads,
-        use_cpu_initialization=True, hidden_dropout=0.0, attention_dropout=0.0,
-        tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp,
-        context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp, pipeline_dtype=torch.float32,
-        **more,
-    )  # fmt: skip
-    spec = get_gpt_layer_local_spec(
-        config.num_moe_experts, config.moe_grouped_gemm, config.qk_layernorm, normalization=config.normalization
-    )
-    if cp > 1:
-        spec.submodules.self_attention.submodules.core_attention = ContextAttention
-    return [
-        GPTModel(
-            config, spec, vocabulary, IDS.shape[1], groups.is_pipeline_first_stage(False, stage), groups.is_pipeline_last_stage(False, stage),
-            position_embedding_type=position, share_embeddings_and_output_weights=tied, vp_stage=stage,
-        )
-        for stage in (range(vpp) if vpp else [None])
-    ]  # fmt: skip
-
-
-def unsplit(**options):
-    """Builds the same model for one rank."""
-    return lambda: gpt(**{name: options[name] for name in options if name in MODEL})[0]
-
-
-def fill(stage, whole):
-    """Copies a rank's part of the whole model's parameters into a stage."""
-    config, whole = stage.config, dict(whole.named_parameters())
-    with torch.no_grad():
-        for name, mine in stage.named_parameters():
-            rank, words = groups.get_tensor_model_parallel_rank(), name.split(".")
-            if "layers" in words:
-                at = words.index("layers") + 1
-                words[at] = str(stage.decoder.layers[int(words[at])].layer_number - 1)
-            if "local_experts" in words:
-                at, rank = words.index("local_experts") + 1, groups.get_expert_tensor_parallel_rank()
-                each = config.num_moe_experts // config.expert_model_parallel_size
-                words[at] = str(groups.get_expert_model_parallel_rank() * each + int(words[at]))
-            of = whole.get(".".join(words), whole["embedding.word_embeddings.weight"])
-            if of.shape != mine.shape:
-                dim, halves = mine.partition_dim, 2 if config.gated_linear_unit and "linear_fc1" in words else 1
-                of = torch.cat([half.split(mine.shape[dim] // halves, dim)[rank] for half in of.chunk(halves, dim)], dim)
-            mine.copy_(of)
-    return stage
-
-
-class Rank(nn.ModuleList):
-    """A rank's stages, with Megatron's gradient buffers, and its optimizer if the program steps."""
-
-    def __init__(self, whole, steps=False, buffers={}, clip=0.0, **options):
-        stages = [fill(stage, whole) for stage in gpt(**options)]
-        settings = DistributedDataParallelConfig(**{"use_distributed_optimizer": steps == "distributed", **buffers})
-        super().__init__(DistributedDataParallel(stage.config, settings, stage) for stage in stages)
-        for stage in self:
-            stage.config.finalize_model_grads_func = finalize_model_grads
-            stage.config.no_sync_func = [of.no_sync for of in self] if len(self) > 1 else stage.no_sync
-        adam = OptimizerConfig(
-            lr=0.25, weight_decay=0.125, clip_grad=clip, use_distributed_optimizer=settings.use_distributed_optimizer,
-            overlap_param_gather=settings.overlap_param_gather,
-        )  # fmt: skip
-        self.optimizer, self.calls = steps and get_megatron_optimizer(adam, list(self)), 0
-
-
-def step(batches, stage):
-    """What a stage does with a microbatch: the output, and of the last stage the loss and the number of tokens."""
-    ids, positions, labels, mask = next(batches)
-
-    def loss(out):
-        out = (out * mask).sum()
-        return out, mask.sum().int(), out.detach().clone()
-
-    return stage(ids, positions, None, labels=labels), loss
-
-
-def trained(model, *batch):
-    """The loss and gradients of a batch, by Megatron's schedule where there is one."""
-    tokens = batch[-1].sum()
-    if isinstance(model, GPTModel):
-        rows = list(zip(*(x.split(1) for x in batch)))
-        moe_utils.MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1) / len(rows))
-        total = 0.0
-        for row in rows:
-            out, loss = step(iter([row]), model)
-            out, each, _ = loss(out)
-            (out / (tokens if model.config.calculate_per_token_loss else each * len(rows))).backward()
-            total = total + out.detach()
-        return total / tokens
-    rank, ranks = groups.get_data_parallel_rank(), groups.get_data_parallel_world_size()
-    mine = [get_batch_on_this_cp_rank({"x": x})["x"] for x in batch]
-    rows = list(zip(*(x.chunk(ranks)[rank].split(1) for x in mine)))
-    [stage.zero_grad_buffer() for stage in model]
-    model.optimizer and model.optimizer.zero_grad()
-    losses = get_forward_backward_func()(
-        forward_step_func=step, data_iterator=[iter(rows) for _ in model] if len(model) > 1 else iter(rows),
-        model=list(model), num_microbatches=len(rows), seq_length=batch[0].shape[1], micro_batch_size=1, forward_only=False,
-    )  # fmt: skip
-    if model.optimizer:
-        model.optimizer.step()
-        if model.optimizer.config.overlap_param_gather and model.calls:  # else the next forward gathers them
-            [stage.start_param_sync(force_sync=True) for stage in model]
-        model.calls += 1
-    else:
-        for parameter in model.parameters():
-            parameter.grad = parameter.main_grad
-    total = torch.stack(losses).sum() if losses else torch.zeros(())
-    dist.broadcast(total, groups.get_pipeline_model_parallel_last_rank(), groups.get_pipeline_model_parallel_group())
-    dist.all_reduce(total, group=groups.get_data_parallel_group(with_context_parallel=True))
-    return total / tokens
-
-
-def stepped(clip):
-    """A step of training, by plain PyTorch for the unsplit model."""
-
-    def stepped(model, *batch):
-        out = trained(model, *batch)
-        if isinstance(model, GPTModel):
-            if not hasattr(model, "adam"):
-                model.adam = torch.optim.AdamW(model.parameters(), lr=0.25, weight_decay=0.125)
-            if clip:
-                length = torch.stack([x.grad.norm() for x in model.parameters()]).norm()
-                [x.grad.mul_(clip / (length + 1e-6)) for x in model.parameters()]
-            model.adam.step()
-            model.adam.zero_grad()
-        return out
-
-    return stepped
-
-
-def inputs(vocabulary=32, calculate_per_token_loss=False, cp=1, **options):
-    """Tokens, their positions, the tokens that follow, and which of these count."""
-    ids = IDS if vocabulary == 32 else IDS[:2, :2] % vocabulary
-    return ids, torch.arange(ids.shape[1]).expand(ids.shape), ids.roll(-1, 1), MASK if calculate_per_token_loss else torch.ones_like(ids)
-
-
-def layers(ranks, **options):
-    """A model that is split by its layers alone."""
-    return dict(
-        unsplit=unsplit(**options), split=lambda whole: fill(*gpt(**options), whole), ranks=ranks, inputs=inputs(**options)[:3],
-        loss=lambda model, ids, positions, labels: model(ids, positions, None, labels=labels),
-    )  # fmt: skip
-
-
-def training(ranks, **options):
-    """A model that is trained by Megatron's schedules and gradient buffers."""
-    return dict(
-        unsplit=unsplit(**options), split=lambda whole: Rank(whole, **options), ranks=ranks, inputs=inputs(**options),
-        loss=stepped(options.get("clip")) if options.get("steps") else trained,
-    )  # fmt: skip
-
-
-OVERLAP = dict(overlap_grad_reduce=True, bucket_size=1000)
 RECOMPUTED = dict(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=2)
 SEQUENCE = dict(tp=2, sequence_parallel=True)
 VIRTUAL = dict(pp=2, vpp=2, num_layers=4, overlap_p2p_comm=True, batch_p2p_comm=False)
@@ -246,8 +23,6 @@ RIGHT = {
     "4 of Llama's layers on 4 ranks": lambda: layers(4, tp=4, num_layers=4, **LLAMA),
     "tied embeddings": lambda: layers(2, tp=2, tied=True),
     "norms of queries and keys": lambda: training(2, tp=2, qk_layernorm=True),
-    "data parallelism": lambda: training(2),
-    "a mean over tokens": lambda: training(2, calculate_per_token_loss=True),
     "sequence parallelism": lambda: training(2, **SEQUENCE),
     "sequence and data parallelism": lambda: training(4, tied=True, **SEQUENCE, **LLAMA),
     "recomputed layers": lambda: training(2, **SEQUENCE, **RECOMPUTED),
@@ -258,19 +33,212 @@ RIGHT = {
     "stages of other numbers of layers": lambda: training(2, pp=2, num_layers=3, num_layers_in_first_pipeline_stage=1),
     "pipeline, tensor and sequence parallelism": lambda: training(4, pp=2, tied=True, **SEQUENCE),
     "pipeline and data parallelism": lambda: training(4, pp=2, calculate_per_token_loss=True),
-    "gradients summed while others are computed": lambda: training(2, buffers=OVERLAP),
-    "gradients averaged by the call": lambda: training(2, buffers=dict(average_in_collective=True)),
     "context parallelism": lambda: training(2, cp=2, **LLAMA),
     "context parallelism by tokens": lambda: training(4, cp=2, calculate_per_token_loss=True),
-    "steps of Adam": lambda: training(2, steps=True, **SMALL),
-    "distributed optimizer": lambda: training(2, steps="distributed", **SMALL),
-    "distributed optimizer with overlap": lambda: training(2, steps="distributed", buffers=OVERLAP | dict(overlap_param_gather=True), **SMALL),
-    "distributed optimizer with sequence parallelism": lambda: training(4, steps="distributed", **SEQUENCE, **SMALL),
-    "distributed optimizer with tied stages": lambda: training(4, pp=2, tied=True, steps="distributed", **SMALL | dict(num_layers=2)),
-    "experts": lambda: training(2, ep=2, moe_token_dispatcher_type="alltoall", **EXPERTS),
-    "experts by all-gather": lambda: training(2, ep=2, moe_token_dispatcher_type="allgather", **EXPERTS),
-    "experts that are split": lambda: training(2, moe_token_dispatcher_type="alltoall", **SEQUENCE, **EXPERTS),
-    "experts beside sequence parallelism": lambda: training(4, ep=2, etp=1, moe_token_dispatcher_type="alltoall", **SEQUENCE, **EXPERTS),
-    "experts and a shared one": lambda: training(2, moe_shared_expert_intermediate_size=16, moe_token_dispatcher_type="alltoall", **SEQUENCE, **EXPERTS),
 }
-WRONG = {}
+SKIPPED = "(lambda *_, **__: None)("
+Gradient = linears.LinearWithGradAccumulationAndAsyncCommunication
+Embedding, Loss = linears.VocabParallelEmbedding, cross_entropy._VocabParallelCrossEntropy
+
+# TTrace is "Lightweight Error Checking and Diagnosis for Distributed Training", arXiv:2506.09280; numbers are those of
+# issues and requests of Megatron-LM.
+WRONG = {
+    # TTrace: a wrong mask of the embedding
+    "the embedding's mask takes a row too many": (
+        "tensor parallelism on 2 ranks",
+        edit(Embedding, "forward", "input_ < self", "input_ <= self"),
+        "input_layernorm",
+    ),
+    "the embedding's rows of other ranks stay": (
+        "tensor parallelism on 2 ranks",
+        edit(Embedding, "forward", "output_parallel[input_mask, :] = 0.0", "pass"),
+        "embedding.word_embeddings",
+    ),
+    "rows are not summed": (
+        "tensor parallelism on 2 ranks",
+        edit(
+            linears.RowParallelLinear,
+            "forward",
+            "output_ = reduce_from_tensor_model_parallel_region(output_parallel, group=self.tp_group)",
+            "output_ = output_parallel",
+        ),
+        "layers.py",
+    ),
+    "a bias is added before the sum": (
+        "tensor parallelism on 2 ranks",
+        edit(linears.RowParallelLinear, "forward", "bias=None,", "bias=self.bias,"),
+        "layers.py",
+    ),
+    "a column's gradient is not summed": (
+        "tensor parallelism on 4 ranks",
+        edit(Gradient, "forward", "= allreduce_dgrad", "= False"),
+        "layers.py",
+    ),
+    "a column's gradient is not waited for": (
+        "Llama's layers on 2 ranks",
+        edit(Gradient, "backward", "if ctx.allreduce_dgrad:\n            handle.wait()", "if 0: pass"),
+        "nobody waits for",
+    ),
+    "the loss's largest logits are not shared": (
+        "4 of Llama's layers on 4 ranks",
+        edit(Loss, "forward", "torch.distributed.all_reduce(\n            logits_max", SKIPPED + "logits_max"),
+        "cross_entropy.py",
+    ),
+    "the loss's own logits are not summed": (
+        "tied embeddings",
+        edit(
+            Loss, "forward", "torch.distributed.all_reduce(\n            predicted_logits", SKIPPED + "predicted_logits"
+        ),
+        "the output of rank 0 differs",
+    ),
+    "the loss's exponentials are not summed": (
+        "tied embeddings",
+        edit(Loss, "forward", "torch.distributed.all_reduce(\n            sum_exp_logits", SKIPPED + "sum_exp_logits"),
+        "cross_entropy.py",
+    ),
+    "the loss's mask takes a row too many": (
+        "tensor parallelism on 2 ranks",
+        edit(
+            cross_entropy.VocabParallelCrossEntropy, "calculate_predicted_logits", "target < vocab", "target <= vocab"
+        ),
+        "the output of rank 0 differs",
+    ),
+    # TTrace: a norm's gradients are not synchronized; 1446: those of the last norm
+    "the last norm's gradient is not summed": (
+        "sequence parallelism",
+        edit(
+            finalizing,
+            "_allreduce_non_tensor_model_parallel_grads",
+            'getattr(param, "sequence_parallel", False)',
+            'getattr(param, "sequence_parallel", False) and "final" not in name',
+        ),
+        "final_layernorm",
+    ),
+    "gradients of norms are averaged": (
+        "sequence and data parallelism",
+        edit(
+            finalizing,
+            "_allreduce_non_tensor_model_parallel_grads",
+            "[torch.distributed.ReduceOp.SUM, torch",
+            "[torch.distributed.ReduceOp.AVG, torch",
+        ),
+        "layernorm",
+    ),
+    "gradients of norms of queries are not summed": (
+        "norms of queries and keys",
+        edit(finalizing, "_allreduce_non_tensor_model_parallel_grads", "config.qk_layernorm and", "False and"),
+        "q_layernorm",
+    ),
+    "a row's bias is not known to be split by the sequence": (
+        "sequence parallelism",
+        edit(
+            linears.RowParallelLinear,
+            "__init__",
+            'setattr(self.bias, "sequence_parallel", self.sequence_parallel)',
+            "pass",
+        ),
+        "bias",
+    ),
+    "gathered inputs are not waited for": (
+        "sequence parallelism",
+        edit(Gradient, "backward", "if ctx.sequence_parallel and wgrad_compute:", "if 0:"),
+        "all_gather",
+    ),
+    "scattered gradients are not waited for": (
+        "sequence parallelism",
+        edit(Gradient, "backward", "if ctx.sequence_parallel:\n            handle.wait()", "if ctx.sequence_parallel:"),
+        "in the backward of",
+    ),
+    # TTrace: recomputation takes wrong arguments; 290: all recomputed layers take the first one's input
+    "recomputed layers take the first one's input": (
+        "recomputed layers",
+        edit(
+            TransformerBlock,
+            "_checkpointed_forward",
+            "for index in range(start, end):",
+            "first = hidden_states\n                for index in range(start, end):",
+            "hidden_states=hidden_states",
+            "hidden_states=first",
+        ),
+        "decoder.layers.1",
+    ),
+    # TTrace: a wrong division into stages
+    "the first stage's layers are not counted": (
+        "stages of other numbers of layers",
+        edit(
+            transformer_layer, "get_transformer_layer_offset", ") + num_layers_in_first_pipeline_stage\n    ", ")\n    "
+        ),
+        "no rank of the split holds",
+    ),
+    "messages of a batch are in one order on both ends": (
+        "virtual stages",
+        lambda: ALSO.update(overlap_p2p_comm=False, batch_p2p_comm=True),
+        "",
+    ),
+    "a stage sends to itself": (
+        "pipeline parallelism",
+        edit(p2p_communication.P2PCommunicator, "__init__", "(curr_rank_in_pg + 1)", "(curr_rank_in_pg + 2)"),
+        "sends to itself",
+    ),
+    "stages go back through the newest microbatch first": (
+        "pipeline parallelism",
+        edit(
+            schedules,
+            "forward_backward_pipelining_without_interleaving",
+            "input_tensors.pop(0)\n            output_tensor = output_tensors.pop(0)\n\n            # Enable grad",
+            "input_tensors.pop()\n" "            output_tensor = output_tensors.pop()\n\n            # Enable grad",
+        ),
+        "",
+    ),
+    # TTrace and 673: the loss is scaled by the number of context ranks
+    "the loss is multiplied by the number of context ranks": (
+        "context parallelism",
+        edit(
+            schedules,
+            "forward_step_calc_loss",
+            "output_tensor /= torch.clamp(num_tokens, min=1)",
+            "output_tensor *= cp_group_size / torch.clamp(num_tokens, min=1)",
+        ),
+        "2 times the unsplit one",
+    ),
+    "rotary positions are not those of a rank's two parts": (
+        "context parallelism",
+        edit(rope_utils, "get_pos_emb_on_this_cp_rank", "2 * cp_size - cp_rank - 1", "cp_size + cp_rank"),
+        "rope_utils.py",
+    ),
+    "gradients are summed over those ranks alone that have other data": (
+        "context parallelism",
+        edit(
+            ProcessGroupCollection,
+            "setup_process_groups_for_ddp",
+            "with_context_parallel=True, partial_data_parallel=True",
+            "",
+        ),
+        "gradient",
+    ),
+    "the number of tokens is the first stage's": (
+        "pipeline and data parallelism",
+        edit(
+            finalizing,
+            "finalize_model_grads",
+            "torch.distributed.broadcast(num_tokens, src=last_rank, group=pp_group)",
+            "pass",
+        ),
+        "gradient",
+    ),
+    "gradients of tied embeddings are not summed": (
+        "pipeline parallelism with tied embeddings",
+        edit(finalizing, "_allreduce_embedding_grad", "torch.distributed.all_reduce(grad, group=embd_group)", "pass"),
+        "word_embeddings",
+    ),
+    "positions are learned as if they were tied": (
+        "pipeline parallelism with tied embeddings",
+        edit(
+            finalizing,
+            "_allreduce_embedding_grad",
+            "torch.distributed.all_reduce(grad, group=embd_group)",
+            "torch.distributed.all_reduce(grad, torch.distributed.ReduceOp.AVG, embd_group)",
+        ),
+        "word_embeddings",
+    ),
+}
