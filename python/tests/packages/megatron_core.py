@@ -173,7 +173,7 @@ WRONG = {
     "messages of a batch are in one order on both ends": (
         "virtual stages",
         lambda: ALSO.update(overlap_p2p_comm=False, batch_p2p_comm=True),
-        "",
+        "input_layernorm",
     ),
     "a stage sends to itself": (
         "pipeline parallelism",
@@ -186,9 +186,9 @@ WRONG = {
             schedules,
             "forward_backward_pipelining_without_interleaving",
             "input_tensors.pop(0)\n            output_tensor = output_tensors.pop(0)\n\n            # Enable grad",
-            "input_tensors.pop()\n" "            output_tensor = output_tensors.pop()\n\n            # Enable grad",
+            "input_tensors.pop()\n            output_tensor = output_tensors.pop()\n\n            # Enable grad",
         ),
-        "",
+        "gradient",
     ),
     # TTrace and 673: the loss is scaled by the number of context ranks
     "the loss is multiplied by the number of context ranks": (

@@ -127,7 +127,7 @@ WRONG = {
             "gbuf_world_all_ranges[data_parallel_rank]",
             "gbuf_world_all_ranges[0]",
         ),
-        "",
+        "word_embeddings",
     ),
     "stepped parameters are not gathered": (
         "distributed optimizer",
@@ -137,7 +137,7 @@ WRONG = {
     "gathered parameters are not waited for": (
         "distributed optimizer with overlap",
         edit(Bucket, "finish_param_sync", "self.param_gather_handle.wait()", "pass"),
-        "",
+        "is overwritten before all_gather",
     ),
     "shards are in another order": (
         "distributed optimizer",
@@ -173,7 +173,7 @@ WRONG = {
             "reduce_from_tensor_model_parallel_region(\n        local_tokens_per_expert, reduce_group\n    )",
             "local_tokens_per_expert",
         ),
-        "",
+        "gradient",
     ),
     "the balance is divided by a rank's number of tokens": (
         "experts that are split",
@@ -213,7 +213,7 @@ WRONG = {
             "hidden_states, self.input_splits, self.output_splits",
             "hidden_states, self.output_splits, self.input_splits",
         ),
-        "",
+        "split_with_sizes",
     ),
     "tokens come back in another order": (
         "experts",
@@ -223,7 +223,7 @@ WRONG = {
             "self.restore_output_by_local_experts",
             "self.sort_input_by_local_experts",
         ),
-        "",
+        "decoder.layers.0",
     ),
     # what 0.16.1 does, unmended
     "a balance in a mean over tokens is that of a part of the sequence": (
