@@ -31,6 +31,7 @@ CASES = {
     "bmm": ((CUBE, numbers(2, 4, 2)), {}),
     "addmm": ((numbers(3, 2), X, numbers(4, 2)), {}),
     "baddbmm": ((numbers(2, 3, 2), CUBE, numbers(2, 4, 2)), {}),
+    "linalg_solve_triangular": ((numbers(2, 3, 3), numbers(2, 3, 3, start=2)), dict(upper=False)),
     "clamp": ((X, 2, 4), {}),
     "clamp.Tensor": ((X, Y - 2, Y), {}),
     "_scaled_dot_product_flash_attention_for_cpu": ((HEADS, HEADS + 1, HEADS + 2), {}),

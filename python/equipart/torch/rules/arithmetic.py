@@ -169,6 +169,20 @@ def with_product(x, product, kwargs):
     return product if kwargs.get("beta", 1) == 0 else add(scaled(x, kwargs, "beta"), product)
 
 
+@rule("linalg_solve_triangular")
+def _(func, args, kwargs):
+    """What a triangular matrix takes to another one, row after row: of each, what the rows before it give is subtracted."""
+    upper, left, unit = kwargs["upper"], kwargs.get("left", True), kwargs.get("unitriangular", False)
+    a, b = (field(x) if left else field(x).mT for x in args)
+    upward, n, out = upper == left, a.shape[-1], b[..., :0, :].expand(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), 0, -1)
+    for at in reversed(range(n)) if upward else range(n):
+        known = a[..., at : at + 1, at + 1 :] if upward else a[..., at : at + 1, :at]
+        row = b[..., at : at + 1, :] - known @ out
+        row = row if unit else row / a[..., at : at + 1, at : at + 1]
+        out = torch.cat([row, out] if upward else [out, row], -2)
+    return out if left else out.mT
+
+
 @rule("_grouped_mm")
 def _(func, args, kwargs):
     """Products of the parts of a dimension, which end at `offs`, each with a matrix of its own, or with the other's part."""
