@@ -87,6 +87,8 @@ EQUAL = {
     "that beside a maximum": (lambda x: x.softmax(-1), lambda x: (x - (most(x) + (x - most(x)).exp().sum(-1, True).log())).exp()),
     "entropy": (lambda x: -(x.softmax(-1) * x.log_softmax(-1)).sum(-1), lambda x: x.logsumexp(-1) - (x.softmax(-1) * x).sum(-1)),
     "squared log-sum-exps": (lambda x: x.logsumexp(-1) ** 2, lambda x: (most(x)[:, 0] + (x - most(x)).exp().sum(-1).log()) ** 2),
+    "a sigmoid of what a mask hides": (lambda x: x.masked_fill(x.detach() == x, -torch.inf).sigmoid() + x, lambda x: x),
+    "a clamp without an end": (lambda x: x.clamp(-torch.inf, torch.inf), lambda x: x),
     "sigmoids of negatives": (lambda x: 1 - x.sigmoid(), lambda x: (-x).sigmoid()),
     "a sigmoid by an exponential": (torch.sigmoid, lambda x: 1 / (1 + (-x).exp())),
     "a sigmoid by another": (torch.sigmoid, lambda x: x.exp() / (1 + x.exp())),

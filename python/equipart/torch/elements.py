@@ -133,10 +133,13 @@ def log(x):
 
 
 def sigmoid(x):
-    """1/(1 + e^-x). As the exponential is drawn, so is this, unless the program has that, too."""
-    below = add(1, exp(neg(x), in_sigmoid=True))
+    """1/(1 + e^-x), and 0 for what a mask has below all numbers. As the exponential is drawn, so is this, unless the program
+    has that, too."""
+    x = field(x)
+    masked = x.residues < 0
+    below = add(1, exp(neg(wrap(x.residues.masked_fill(masked, 0), x.degree)), in_sigmoid=True))
     out = of(lambda x, out: run().functions.inverse(x, out, -1.0), below.residues)
-    return wrap(out, below.degree if below.degree.power else Degree(1.0))
+    return wrap(out.masked_fill_(masked, 0), below.degree if below.degree.power else Degree(1.0))
 
 
 def step(x):

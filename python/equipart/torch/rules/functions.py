@@ -102,7 +102,7 @@ def _(func, args, kwargs):
     least, most = bounds(func, args, kwargs)
     x = args[0]
     x = x if least is None else at_least(x, least)
-    return x if most is None else neg(at_least(neg(x), neg(most)))
+    return x if most is None or isinstance(most, float) and most == math.inf else neg(at_least(neg(x), neg(most)))
 
 
 def bounds(func, args, kwargs):
