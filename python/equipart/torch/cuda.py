@@ -99,11 +99,15 @@ def resized(storage, size, resize=torch.UntypedStorage.resize_):
 def stands():
     """Puts what stands for others into PyTorch's classes. Returns functions, each with the one to take in its place."""
     nothing = lambda *args, **options: None
-    sharded, mesh = fsdp.FullyShardedDataParallel.__init__, dist.DeviceMesh.__init__
+    replica = torch.nn.parallel.DistributedDataParallel
+    sharded, mesh, whole = fsdp.FullyShardedDataParallel.__init__, dist.DeviceMesh.__init__, replica.__init__
+    replica.__init__ = lambda self, module, ids=None, out=None, *args, device_ids=None, output_device=None, **options: whole(
+        self, module, None, None, *args, **options
+    )
+    replica._passing_sync_batchnorm_handle = nothing
     fsdp.FullyShardedDataParallel.__init__ = lambda *args, **more: sharded(*args, **more | {"device_id": HOST})
     dist.DeviceMesh.__init__ = lambda self, device_type, *args, **options: mesh(self, "cpu", *args, **options)
     torch.nn.SyncBatchNorm.forward = as_on_cuda(torch.nn.SyncBatchNorm.forward)
-    torch.nn.parallel.DistributedDataParallel._passing_sync_batchnorm_handle = nothing
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.UntypedStorage.resize_ = resized
     torch.Tensor.record_stream = nothing

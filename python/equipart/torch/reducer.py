@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
+from .field import Refused, run
 from .meeting import HERE
 from .private import accumulators
 from .ranks import kind
@@ -121,6 +122,9 @@ class Reducer:
 
     def _rebuild_buckets(self):
         return False
+
+    def __getattr__(self, name):
+        raise Refused(f"DistributedDataParallel asks its reducer for {name}, which has no stand-in{run().place()}")
 
     set_logger = _check_reducer_finalized = _set_optimizer_in_backward = lambda self, *of: None
 

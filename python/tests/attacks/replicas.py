@@ -57,7 +57,7 @@ def repeated(model, x, y):
 
 
 def replica(**options):
-    return lambda model: DistributedDataParallel(model, **options)
+    return lambda model: DistributedDataParallel(model.to(f"cuda:{rank()}"), device_ids=[rank()], **options)
 
 
 def hooked(hook):
