@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from edits import edit
 from torch import nn
 
+from equipart.torch import assume
+
 from megatron.core import parallel_state as groups
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt import GPTModel
@@ -50,8 +52,12 @@ gated_linear_unit activation_func normalization add_bias_linear num_moe_experts 
 moe_shared_expert_intermediate_size""".split()  # options that say what is computed; all others say how it is split
 
 
+ASSUMED = "norms, attention and Adam of plain PyTorch stand for those of Apex and Transformer Engine"
+
+
 def norm(cls, config, hidden_size, eps=1e-5, **options):
     """PyTorch's norm in place of Apex's, whose parameters say that their gradients are sums over the sequence."""
+    assume(ASSUMED)
     out = (nn.RMSNorm if config.normalization == "RMSNorm" else nn.LayerNorm)(hidden_size, eps)
     [setattr(of, "sequence_parallel", config.sequence_parallel) for of in out.parameters()]
     return out

@@ -38,12 +38,13 @@ def every(kind):
 
 @pytest.mark.parametrize("package, program", every("RIGHT"))
 def test_is_proven(package, program):
-    prove(**PACKAGES[package].RIGHT[program](), keys=1, seed=1)
+    proof = prove(**PACKAGES[package].RIGHT[program](), keys=1, seed=1)
+    assert getattr(PACKAGES[package], "ASSUMED", "") in str(proof)
 
 
 @pytest.mark.parametrize("package, mistake", every("WRONG"))
 def test_is_seen(package, mistake):
-    program, patch, words = PACKAGES[package].WRONG[mistake]
+    program, patch, words, *_ = PACKAGES[package].WRONG[mistake]
     options = PACKAGES[package].RIGHT[program]()
     split = options.pop("split")
 
@@ -63,8 +64,8 @@ def section(module):
     lines = [f"## {name} {metadata.version(name)}", "", module.__doc__.strip(), ""]
     lines += [f"Proven, {len(module.RIGHT)} programs: {'; '.join(module.RIGHT)}.", ""]
     lines += [f"- {what}: {why}" for what, why in getattr(module, "NOT", {}).items()]
-    lines += ["", "| mistake | in | the answer names |", "|---|---|---|"] if module.WRONG else []
-    lines += [f"| {what} | {of} | `{words}` |" for what, (of, _, words) in module.WRONG.items()]
+    lines += ["| mistake | in | the answer names | source |", "|---|---|---|---|"] if module.WRONG else []
+    lines += [f"| {what} | {of} | `{words}` | {''.join(source)} |" for what, (of, _, words, *source) in module.WRONG.items()]
     return "\n".join(lines).strip() + "\n"
 
 

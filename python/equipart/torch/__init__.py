@@ -5,9 +5,9 @@ and compares outputs, gradients and stepped parameters bit for bit.
 """
 
 from . import private  # noqa: F401 - the version is looked at first
-from .field import FieldTensor, Refused, rule
+from .field import FieldTensor, Refused, assume, rule
 from . import ranks, rules  # noqa: F401
 from .compare import Different
 from .proof import Proof, prove
 
-__all__ = ["Different", "FieldTensor", "Proof", "Refused", "prove", "rule"]
+__all__ = ["Different", "FieldTensor", "Proof", "Refused", "assume", "prove", "rule"]

@@ -159,6 +159,11 @@ def run():
     return SEEN.run
 
 
+def assume(what):
+    """Says in the answer what is taken for granted, such as a reference in PyTorch that stands for a kernel."""
+    run().assumes(what)
+
+
 def rule(*names):
     """Makes a function the rule of operators: of aten, or, with a dot in the name, of another namespace. It takes the
     operator and the arguments, and returns tensors of the field. The operator in place follows from it."""

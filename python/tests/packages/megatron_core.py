@@ -3,7 +3,7 @@
 NEEDS = "megatron.core"
 
 from edits import edit
-from gpt import ALSO, LLAMA, finalizing, layers, training
+from gpt import ASSUMED, ALSO, LLAMA, finalizing, layers, training  # noqa: F401
 from megatron.core.models.common.embeddings import rope_utils
 from megatron.core.pipeline_parallel import p2p_communication, schedules
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -40,14 +40,12 @@ SKIPPED = "(lambda *_, **__: None)("
 Gradient = linears.LinearWithGradAccumulationAndAsyncCommunication
 Embedding, Loss = linears.VocabParallelEmbedding, cross_entropy._VocabParallelCrossEntropy
 
-# TTrace is "Lightweight Error Checking and Diagnosis for Distributed Training", arXiv:2506.09280; numbers are those of
-# issues and requests of Megatron-LM.
 WRONG = {
-    # TTrace: a wrong mask of the embedding
     "the embedding's mask takes a row too many": (
         "tensor parallelism on 2 ranks",
         edit(Embedding, "forward", "input_ < self", "input_ <= self"),
         "input_layernorm",
+        "as in TTrace: a wrong mask of the embedding",
     ),
     "the embedding's rows of other ranks stay": (
         "tensor parallelism on 2 ranks",
@@ -103,7 +101,6 @@ WRONG = {
         ),
         "the output of rank 0 differs",
     ),
-    # TTrace: a norm's gradients are not synchronized; 1446: those of the last norm
     "the last norm's gradient is not summed": (
         "sequence parallelism",
         edit(
@@ -113,6 +110,7 @@ WRONG = {
             'getattr(param, "sequence_parallel", False) and "final" not in name',
         ),
         "final_layernorm",
+        "as in TTrace: a norm's gradients are not synchronized; [1446](https://github.com/NVIDIA/Megatron-LM/issues/1446): those of the last norm",
     ),
     "gradients of norms are averaged": (
         "sequence and data parallelism",
@@ -149,7 +147,6 @@ WRONG = {
         edit(Gradient, "backward", "if ctx.sequence_parallel:\n            handle.wait()", "if ctx.sequence_parallel:"),
         "in the backward of",
     ),
-    # TTrace: recomputation takes wrong arguments; 290: all recomputed layers take the first one's input
     "recomputed layers take the first one's input": (
         "recomputed layers",
         edit(
@@ -161,14 +158,15 @@ WRONG = {
             "hidden_states=first",
         ),
         "decoder.layers.1",
+        "as in TTrace: recomputation takes wrong arguments; [290](https://github.com/NVIDIA/Megatron-LM/issues/290): all recomputed layers take the first one's input",
     ),
-    # TTrace: a wrong division into stages
     "the first stage's layers are not counted": (
         "stages of other numbers of layers",
         edit(
             transformer_layer, "get_transformer_layer_offset", ") + num_layers_in_first_pipeline_stage\n    ", ")\n    "
         ),
         "no rank of the split holds",
+        "as in TTrace: a wrong division into stages",
     ),
     "messages of a batch are in one order on both ends": (
         "virtual stages",
@@ -190,7 +188,6 @@ WRONG = {
         ),
         "gradient",
     ),
-    # TTrace and 673: the loss is scaled by the number of context ranks
     "the loss is multiplied by the number of context ranks": (
         "context parallelism",
         edit(
@@ -200,6 +197,7 @@ WRONG = {
             "output_tensor *= cp_group_size / torch.clamp(num_tokens, min=1)",
         ),
         "2 times the unsplit one",
+        "as in TTrace, [673](https://github.com/NVIDIA/Megatron-LM/issues/673): the loss is scaled by the number of context ranks",
     ),
     "rotary positions are not those of a rank's two parts": (
         "context parallelism",
@@ -231,7 +229,7 @@ WRONG = {
         edit(finalizing, "_allreduce_embedding_grad", "torch.distributed.all_reduce(grad, group=embd_group)", "pass"),
         "word_embeddings",
     ),
-    "positions are learned as if they were tied": (
+    "gradients of tied embeddings are averaged": (
         "pipeline parallelism with tied embeddings",
         edit(
             finalizing,

@@ -3,7 +3,7 @@
 NEEDS = "megatron.core"
 
 from edits import edit
-from gpt import ALSO, EXPERTS, SMALL, finalizing, training
+from gpt import ASSUMED, ALSO, EXPERTS, SMALL, finalizing, training  # noqa: F401
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.distributed import param_and_grad_buffer as buffers
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
@@ -62,8 +62,6 @@ RIGHT = {
 SKIPPED = "(lambda *_, **__: None)("
 Bucket = buffers._ParamAndGradBucketGroup
 
-# TTrace is "Lightweight Error Checking and Diagnosis for Distributed Training", arXiv:2506.09280; numbers are those of
-# issues and requests of Megatron-LM.
 WRONG = {
     "microbatches are not averaged": (
         "data parallelism",
@@ -75,11 +73,11 @@ WRONG = {
         ),
         "gradient",
     ),
-    # TTrace: gradients of data parallelism are scaled wrongly
     "gradients are summed, not averaged": (
         "data parallelism",
         edit(Bucket, "start_grad_sync", "bucket.grad_data *= bucket.gradient_scaling_factor", "pass"),
         "2 times the unsplit one",
+        "as in TTrace: gradients of data parallelism are scaled wrongly",
     ),
     "gradients are not summed": (
         "data parallelism",
@@ -91,11 +89,11 @@ WRONG = {
         ),
         "partial sum",
     ),
-    # TTrace: a sum of gradients that overlaps is not waited for
     "gradients are not waited for": (
         "gradients summed while others are computed",
         edit(Bucket, "finish_grad_sync", "self.grad_reduce_handle.wait()", "pass"),
         "nobody waits for",
+        "as in TTrace: a sum of gradients that overlaps is not waited for",
     ),
     "the last microbatch's gradient alone is kept": (
         "data parallelism",
@@ -112,13 +110,12 @@ WRONG = {
         edit(finalizing, "finalize_model_grads", "torch.distributed.all_reduce(num_tokens, group=dp_cp_group)", "pass"),
         "gradient",
     ),
-    # TTrace and 656, 844: tied embeddings differ, as their gradients lie in other shards
     "a tied embedding shares its bucket": (
         "distributed optimizer with tied stages",
         edit(buffers._ParamAndGradBuffer, "__init__", 'getattr(param, "shared_embedding", False)\n', "False\n"),
         "embeddings",
+        "as in TTrace, [656](https://github.com/NVIDIA/Megatron-LM/issues/656), [844](https://github.com/NVIDIA/Megatron-LM/issues/844): tied embeddings differ, as their gradients lie in other shards",
     ),
-    # TTrace: parameters are not updated
     "each rank steps the first shard": (
         "distributed optimizer",
         edit(
@@ -128,6 +125,7 @@ WRONG = {
             "gbuf_world_all_ranges[0]",
         ),
         "word_embeddings",
+        "as in TTrace: parameters are not updated",
     ),
     "stepped parameters are not gathered": (
         "distributed optimizer",
@@ -154,7 +152,6 @@ WRONG = {
         edit(linears, "param_is_not_tensor_parallel_duplicate", "return tp_group.rank() == 0", "return True"),
         "steps",
     ),
-    # TTrace, 599 and 619: the router's gradients are not synchronized
     "the router's gradient is not summed": (
         "experts that are split",
         edit(
@@ -164,6 +161,7 @@ WRONG = {
             "pass",
         ),
         "router",
+        "as in TTrace, [599](https://github.com/NVIDIA/Megatron-LM/issues/599) and [619](https://github.com/NVIDIA/Megatron-LM/issues/619): the router's gradients are not synchronized",
     ),
     "the balance is that of a rank's tokens": (
         "experts that are split",
@@ -225,20 +223,22 @@ WRONG = {
         ),
         "decoder.layers.0",
     ),
-    # what 0.16.1 does, unmended
     "a balance in a mean over tokens is that of a part of the sequence": (
         "experts in a mean over tokens",
         lambda: ALSO.update(unmended=True),
         "gradient",
+        "what 0.16.1 does, unmended",
     ),
     "gradients of whole experts are not summed over parts of the sequence": (
         "whole experts beside sequence parallelism",
         lambda: ALSO.update(unmended=True),
         "local_experts",
+        "what 0.16.1 does, unmended",
     ),
     "parts of experts are summed over ranks with others": (
         "experts alone are split",
         lambda: ALSO.update(unmended=True),
         "local_experts",
+        "what 0.16.1 does, unmended",
     ),
 }

@@ -201,21 +201,21 @@ WRONG = {
         "out_dst_shardings=dense_activation_placement(tp=spmd.R)",
         "out_dst_shardings=dense_activation_placement(tp=spmd.I)"), DIFFERS,
     ),
-    # https://github.com/pytorch/torchtitan/pull/4054
     "experts' inputs have no gradient's placements": (
         "qwen3, experts, tensor 2", edited(COMMON + "moe_sharding:_routed_experts_sharding_configs",
         "in_grad_placements=(\n", "in_grad_placements=None if not enable_ep else (\n"), DIFFERS,
+        "[torchtitan 4054](https://github.com/pytorch/torchtitan/pull/4054)",
     ),
-    # https://github.com/pytorch/torchtitan/issues/2387
     "a router's gradient is that of a rank's tokens": (
         EXPERT, edited(COMMON + "moe:TokenChoiceTopKRouter.forward", "scores_BLE = self.gate(x_BLD)",
         "scores_BLE = type(x_BLD).from_local(F.linear(x_BLD.to_local(), self.gate.weight.to_local()), "
         "x_BLD.device_mesh, x_BLD.placements)"), DIFFERS,
+        "[torchtitan 2387](https://github.com/pytorch/torchtitan/issues/2387)",
     ),
-    # https://github.com/pytorch/torchtitan/pull/4154
     "a router's bias counts a rank's tokens": (
         EXPERT, instead("torchtitan.components.optimizer:register_moe_load_balancing_hook", counts_of_own_tokens),
         "expert_bias_E",
+        "[torchtitan 4154](https://github.com/pytorch/torchtitan/pull/4154)",
     ),
     "tokens of experts stay in the order of ranks": (
         EXPERT, edited(DISPATCHER + "AllToAllTokenDispatcher._permute", "routed_input_RD[permuted_indices, :]",
@@ -240,26 +240,26 @@ WRONG = {
         "return torch.ops._c10d_functional.all_to_all_single(routed_input_ND, output_splits, "
         "input_splits, pg.group_name)"), "nobody waits for all_to_all",
     ),
-    # https://github.com/pytorch/torchtitan/pull/1373
     "the gradient of a rotated key of all heads is that of a rank's": (
         "deepseek_v3, tensor 2", edited("torchtitan.models.deepseek_v3.model:Attention.forward",
         "k_pe.expand(-1, -1, k_nope.size(2), -1)",
         "type(k_pe).from_local(k_pe.to_local().expand(-1, -1, k_nope.to_local().size(2), -1), "
         "k_nope.device_mesh, k_nope.placements)"), DIFFERS,
+        "[torchtitan 1373](https://github.com/pytorch/torchtitan/pull/1373)",
     ),
-    # https://github.com/pytorch/torchtitan/issues/1842
     "a loss is divided by a rank's tokens": (
         "llama3, shard 2", edited(LOSS + "CrossEntropyLoss.__call__", "loss / global_valid_tokens",
         "loss / (labels != IGNORE_INDEX).sum() / 2"), DIFFERS,
+        "[torchtitan 1842](https://github.com/pytorch/torchtitan/issues/1842)",
     ),
     "FSDP takes a mean of sums": (
         "llama3, shard 2", edited("torchtitan.distributed.fsdp:disable_fsdp_gradient_division",
         "module.set_gradient_divide_factor(1.0)", "pass"), "1/2 of the unsplit one",
     ),
-    # https://github.com/pytorch/torchtitan/pull/792
     "positions begin at 0 in each part of a context": (
         "llama3, context 2", edited("torchtitan.distributed.context_parallel.api:prepare_context_parallel_input",
         '= positions', '= extra_kwargs["positions"][:, : inputs.shape[1]]'), DIFFERS,
+        "[torchtitan 792](https://github.com/pytorch/torchtitan/pull/792)",
     ),
     "keys and values are gathered in each other's place": (
         "llama3, context 2", instead("torchtitan.distributed.context_parallel.api:flex_cp_allgather",
@@ -281,23 +281,23 @@ WRONG = {
         "llama3, pipeline 2", edited("torchtitan.trainer:Trainer.pp_forward_backward_step",
         "kwarg_mbs.append(extra_kwargs)", "kwarg_mbs.insert(0, extra_kwargs)"), DIFFERS,
     ),
-    # https://github.com/pytorch/torchtitan/issues/596
     "gradients are clipped by a stage's norm": (
         "llama3, clipped, pipeline 2", edited("torchtitan.distributed.utils:clip_grad_norm_",
         "if pp_mesh is not None:", "if False:"), DIFFERS,
+        "[torchtitan 596](https://github.com/pytorch/torchtitan/issues/596)",
     ),
-    # https://github.com/NVIDIA-NeMo/Automodel/pull/3817
     "gradients are clipped by the norm of a rank's experts": (
         "qwen3, experts, clipped, tensor 2, expert 2", edited("torchtitan.distributed.utils:_clip_grad_norm_with_ep",
         "ep_grads.append(p.grad)", "ep_grads.append(p.grad.to_local())"), "output 1",
+        "[Automodel 3817](https://github.com/NVIDIA-NeMo/Automodel/pull/3817)",
     ),
-    # https://github.com/pytorch/torchtitan/pull/3412
     "the partial gradient of chunks is taken as a whole": (
         "llama3, chunked, tensor 2", edited(LOSS + "GradAccumulator.result", "placements=self._placements",
         "placements=(Replicate(),)"), DIFFERS,
+        "[torchtitan 3412](https://github.com/pytorch/torchtitan/pull/3412)",
     ),
-    # https://github.com/NVIDIA-NeMo/RL/issues/227
     "tied weights are two": (
         "llama3, tied, tensor 2", instead("torchtitan.models.llama3.parallelize:parallelize_llama", untied), DIFFERS,
+        "[RL 227](https://github.com/NVIDIA-NeMo/RL/issues/227)",
     ),
 }

@@ -13,7 +13,10 @@ from torch import nn
 
 from edits import edit
 
+from equipart.torch import assume
+
 NEEDS = "yunchang"
+ASSUMED = "attention of plain PyTorch stands for flash-attn's kernels"
 
 import yunchang
 from yunchang import kernels
@@ -30,6 +33,7 @@ utils = sys.modules["yunchang.ring.utils"]
 
 def forward(q, k, v, dropout_p, softmax_scale, causal, **options):
     """What flash-attn's forward returns of queries, keys and values whose second dimension is the sequence."""
+    assume(ASSUMED)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * softmax_scale
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril(scores.shape[-1] - scores.shape[-2]) == 0, -torch.inf)
