@@ -353,7 +353,8 @@ def local(x):
 def part(x, of):
     """The elements of a rank's part of a parameter, or of what is cut as it should be."""
     with torch.no_grad():
-        return residues(x.redistribute(of.device_mesh, of.placements).to_local() if isinstance(x, DTensor) else x)
+        is_cut = isinstance(x, DTensor) and isinstance(of, DTensor)
+        return residues(x.redistribute(of.device_mesh, of.placements).to_local() if is_cut else x)
 
 
 def residues(x):
