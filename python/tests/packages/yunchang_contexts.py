@@ -140,7 +140,7 @@ def own_parts():
     globals()["high"] = lambda x, rank, ring, wide: EXTRACT_FUNC_DICT["basic"](x, rank, ring * wide)
 
 
-LATE = edit(utils.RingComm, "wait", "for req in self._reqs:\n        req.wait()", "pass")
+LATE = edit(utils.RingComm, "wait", "for req in self._reqs:\n            req.wait()", "pass")
 COMES = edit(utils.RingComm, "__init__", "self.recv_rank = (self.rank - 1)", "self.recv_rank = (self.rank + 1)")
 WRONG = {
     "receives from the next rank": ("ring on 4 ranks", COMES, "utils.py"),
