@@ -62,7 +62,8 @@ def section(module):
     """What the page says of a package: its version, what is proven, what is not, and the mistakes that are seen."""
     (name, *_) = metadata.packages_distributions()[module.NEEDS.split(".")[0]]
     lines = [f"## {name} {metadata.version(name)}", "", module.__doc__.strip(), ""]
-    lines += [f"Proven, {len(module.RIGHT)} programs: {'; '.join(module.RIGHT)}.", ""]
+    proven = getattr(module, "PROVEN", module.RIGHT)
+    lines += [f"Proven, {len(proven)} programs: {'; '.join(proven)}.", ""]
     lines += [f"- {what}: {why}" for what, why in getattr(module, "NOT", {}).items()]
     lines += ["| mistake | in | the answer names | source |", "|---|---|---|---|"] if module.WRONG else []
     lines += [f"| {what} | {of} | `{words}` | {''.join(source)} |" for what, (of, _, words, *source) in module.WRONG.items()]

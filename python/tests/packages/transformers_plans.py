@@ -181,7 +181,8 @@ NOT = {
     "t5gemma2_decoder": "has no model of its own",
 }
 FEW = """llama gemma2 cohere phi3 gpt_neox nemotron olmo2 qwen3 qwen3_moe mixtral deepseek_v2 minimax_m2 gpt_oss bamba qwen3_next""".split()
-RIGHT = {name: lambda name=name: program(name) for name in (set(families()) - set(NOT) if os.environ.get("EQUIPART_ALL") else FEW)}
+PROVEN = sorted(set(families()) - set(NOT))
+RIGHT = {name: lambda name=name: program(name) for name in (PROVEN if os.environ.get("EQUIPART_ALL") else FEW)}
 RIGHT["mixtral, experts apart"] = lambda: program("mixtral", "all_to_all")
 RIGHT["mixtral, experts apart, sums"] = lambda: program("mixtral", "all_reduce")
 
