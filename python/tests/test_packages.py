@@ -58,13 +58,26 @@ def test_is_seen(package, mistake):
     assert words in str(error.value), str(error.value)
 
 
-def section(module):
-    """What the page says of a package: its version, what is proven, what is not, and the mistakes that are seen."""
+def version(module):
+    """A package's name and version."""
     (name, *_) = metadata.packages_distributions()[module.NEEDS.split(".")[0]]
-    lines = [f"## {name} {metadata.version(name)}", "", module.__doc__.strip(), ""]
+    return name, metadata.version(name)
+
+
+def row(module):
+    """A line of the page's table."""
+    proven = len(getattr(module, "PROVEN", module.RIGHT))
+    what = module.__doc__.split("\n\n")[0].strip().replace("\n", " ").rstrip(".")
+    return f"| {' '.join(version(module))} | {what} | {proven} | {len(module.WRONG)} |\n"
+
+
+def section(module):
+    """What the page says of a package: what is proven, what is not, and the mistakes that are seen."""
+    lines = [f"## {' '.join(version(module))}", "", module.__doc__.strip(), ""]
     proven = getattr(module, "PROVEN", module.RIGHT)
     lines += [f"Proven, {len(proven)} programs: {'; '.join(proven)}.", ""]
     lines += [f"- {what}: {why}" for what, why in getattr(module, "NOT", {}).items()]
+    lines += ["" for _ in getattr(module, "NOT", {}) if lines[-1]]
     lines += ["| mistake | in | the answer names | source |", "|---|---|---|---|"] if module.WRONG else []
     lines += [f"| {what} | {of} | `{words}` | {''.join(source)} |" for what, (of, _, words, *source) in module.WRONG.items()]
     return "\n".join(lines).strip() + "\n"
@@ -72,14 +85,13 @@ def section(module):
 
 @pytest.mark.parametrize("package", [name for name, of in PACKAGES.items() if of])
 def test_the_page_says_so(package):
-    section_here = section(PACKAGES[package])
-    title = section_here.split("\n")[0]
-    page = PAGE.read_text()
-    if f"{title}\n" not in page:
-        pytest.skip(f"the page is of another version than {title.removeprefix('## ')}")
-    assert section_here in page, f"python {__file__} writes the page anew"
+    page, module = PAGE.read_text(), PACKAGES[package]
+    if f"## {' '.join(version(module))}\n" not in page:
+        pytest.skip(f"the page is of another version than {' '.join(version(module))}")
+    assert row(module) in page and section(module) in page, f"python {__file__} writes the page anew"
 
 
 if __name__ == "__main__":
-    sections = "\n".join(section(module) for module in PACKAGES.values() if module)
-    PAGE.write_text(PAGE.read_text().split(MARK)[0] + MARK + "\n" + sections)
+    known = [module for module in PACKAGES.values() if module]
+    table = "| package | what | programs proven | mistakes seen |\n|---|---|---|---|\n" + "".join(map(row, known))
+    PAGE.write_text("\n".join([PAGE.read_text().split(MARK)[0] + MARK, table, *map(section, known)]))
