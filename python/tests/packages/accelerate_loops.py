@@ -48,7 +48,9 @@ def prepared(model, pieces, shards=None):
     """A model whose accelerator and optimizer are beside it."""
     if shards:  # which accelerate has on a card only
         torch.cuda.is_available = lambda: True
-    plugin = shards and FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap", **shards)
+    plugin = shards and FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", **shards
+    )
     accelerator = Accelerator(gradient_accumulation_steps=pieces, fsdp_plugin=plugin, cpu=not shards)
     model, own = accelerator.prepare(model, optimizer(model))
     model.accelerator, model.optimizer = accelerator, own
@@ -87,40 +89,77 @@ def program(pieces=2, ranks=2, clip=True, shards=None):
                 total = total + accelerator.reduce(each.detach(), "mean") / pieces
         return total
 
-    return dict(
-        unsplit=Net, split=lambda model: prepared(model, pieces, shards), ranks=ranks, inputs=(X, Y), loss=loss
-    )  # fmt: skip
+    return dict(unsplit=Net, split=lambda model: prepared(model, pieces, shards), ranks=ranks, inputs=(X, Y), loss=loss)
 
 
 RIGHT = {
     "replicas": lambda: program(1, clip=False),
     "replicas, 2 pieces, clipped": lambda: program(2),
     "4 replicas, clipped": lambda: program(1, 4),
-    "shards, 2 pieces, clipped": lambda: program(2, shards=dict(reshard_after_forward=True, cpu_ram_efficient_loading=False)),
-    "shards, from the first rank": lambda: program(1, 4, shards=dict(reshard_after_forward=False, cpu_ram_efficient_loading=True)),
+    "shards, 2 pieces, clipped": lambda: program(
+        2, shards=dict(reshard_after_forward=True, cpu_ram_efficient_loading=False)
+    ),
+    "shards, from the first rank": lambda: program(
+        1, 4, shards=dict(reshard_after_forward=False, cpu_ram_efficient_loading=True)
+    ),
 }
 STEPPED = "after two steps"
 loops = accelerate.accelerator.Accelerator
 steps = accelerate.optimizer.AcceleratedOptimizer
 WRONG = {
-    "pieces are not averaged": ("replicas, 2 pieces, clipped", edit(loops, "backward", "loss = loss / self.gradient_accumulation_steps", "pass"), STEPPED),
-    "steps after the wrong piece": ("shards, 2 pieces, clipped", edit(loops, "_do_sync", ".num_steps) == 0", ".num_steps) == 1"), "blocks.0"),
-    "never exchanges": (
-        "replicas, 2 pieces, clipped", edit(loops, "accumulate", "contextlib.nullcontext() if allow_gradient_sync else self.no_sync(m)", "self.no_sync(m)"), STEPPED
+    "pieces are not averaged": (
+        "replicas, 2 pieces, clipped",
+        edit(loops, "backward", "loss = loss / self.gradient_accumulation_steps", "pass"),
+        STEPPED,
     ),
-    "zeros gradients after each piece": ("replicas, 2 pieces, clipped", edit(steps, "zero_grad", "if self.gradient_state.sync_gradients:", "if True:"), STEPPED),
-    "steps after each piece": ("replicas, 2 pieces, clipped", edit(steps, "step", "if self.gradient_state.sync_gradients:", "if True:"), "optimizer.py"),
-    "sums losses": ("4 replicas, clipped", edit(accelerate.utils.operations, "reduce", "cloned_tensor /= state.num_processes", "pass"), "operations.py"),
+    "steps after the wrong piece": (
+        "shards, 2 pieces, clipped",
+        edit(loops, "_do_sync", ".num_steps) == 0", ".num_steps) == 1"),
+        "blocks.0",
+    ),
+    "never exchanges": (
+        "replicas, 2 pieces, clipped",
+        edit(
+            loops,
+            "accumulate",
+            "contextlib.nullcontext() if allow_gradient_sync else self.no_sync(m)",
+            "self.no_sync(m)",
+        ),
+        STEPPED,
+    ),
+    "zeros gradients after each piece": (
+        "replicas, 2 pieces, clipped",
+        edit(steps, "zero_grad", "if self.gradient_state.sync_gradients:", "if True:"),
+        STEPPED,
+    ),
+    "steps after each piece": (
+        "replicas, 2 pieces, clipped",
+        edit(steps, "step", "if self.gradient_state.sync_gradients:", "if True:"),
+        "optimizer.py",
+    ),
+    "sums losses": (
+        "4 replicas, clipped",
+        edit(accelerate.utils.operations, "reduce", "cloned_tensor /= state.num_processes", "pass"),
+        "operations.py",
+    ),
     "each weight has its own norm": (
         "shards, 2 pieces, clipped",
         edit(
-            loops, "_clip_grad_norm_dtensor_aware", "        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)",
-            "        return [torch.nn.utils.clip_grads_with_norm_([p], max_norm, p.grad.norm()) for p in parameters]",
-        ), STEPPED,
+            loops,
+            "_clip_grad_norm_dtensor_aware",
+            "if len(mesh_groups) + bool(plain_params) <= 1:",
+            "for p in parameters: torch.nn.utils.clip_grads_with_norm_([p], max_norm, p.grad.norm())\n    else:",
+        ),
+        STEPPED,
     ),
     "the first rank gives its weights to nobody": (
         "shards, from the first rank",
-        edit(accelerate.utils.fsdp_utils, "fsdp2_load_full_state_dict", "dist.broadcast(full_tensor, src=0, group=dist.group.WORLD)", "pass"),
+        edit(
+            accelerate.utils.fsdp_utils,
+            "fsdp2_load_full_state_dict",
+            "dist.broadcast(full_tensor, src=0, group=dist.group.WORLD)",
+            "pass",
+        ),
         "fsdp_utils.py",
     ),
-}  # fmt: skip
+}

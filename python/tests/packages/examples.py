@@ -1,5 +1,5 @@
-"""Programs that call PyTorch as its own examples of tensor parallelism do: a toy by tensor and by sequence parallelism, and a
-Llama by both and `fully_shard`."""
+"""Programs that call PyTorch as its examples of tensor parallelism do: a toy by tensor and by sequence parallelism, and
+a Llama by both and `fully_shard`."""
 
 import torch
 import torch.distributed as dist
@@ -83,7 +83,11 @@ class Block(nn.Module):
 class Llama(nn.Module):
     def __init__(self, width=16, heads=4):
         super().__init__()
-        self.tok_embeddings, self.norm, self.output = nn.Embedding(24, width), nn.RMSNorm(width, 1e-5), nn.Linear(width, 24, bias=False)
+        self.tok_embeddings, self.norm, self.output = (
+            nn.Embedding(24, width),
+            nn.RMSNorm(width, 1e-5),
+            nn.Linear(width, 24, bias=False),
+        )
         self.layers = nn.ModuleList(Block(width, heads) for _ in range(2))
         angles = torch.outer(torch.arange(8.0), 10000.0 ** (-torch.arange(0, width // heads, 2) * heads / width))
         self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
@@ -109,12 +113,17 @@ def two_ways(data, tensor):
         for layer in model.layers:
             plan = {
                 "attention_norm": SequenceParallel(),
-                "attention": PrepareModuleInput(input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)),
+                "attention": PrepareModuleInput(
+                    input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+                ),
                 "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
                 "ffn_norm": SequenceParallel(),
                 "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
                 "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
-            } | {name: ColwiseParallel() for name in ("attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3")}
+            } | {
+                name: ColwiseParallel()
+                for name in ("attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3")
+            }
             layer.attention.heads //= tensor
             parallelize_module(layer, mesh["tp"], plan)
         model.rows = lambda x: x.chunk(data)[mesh["dp"].get_local_rank()]
@@ -125,7 +134,7 @@ def two_ways(data, tensor):
 
     return dict(
         unsplit=lambda: Llama().to("cuda"), split=split, ranks=data * tensor, inputs=IDS, loss=loss, outputs="mean"
-    )  # fmt: skip
+    )
 
 
 RIGHT = {
@@ -134,4 +143,30 @@ RIGHT = {
     "Llama, 2 replicas of 2 parts": lambda: two_ways(2, 2),
     "Llama, 1 replica of 4 parts": lambda: two_ways(1, 4),
 }
-WRONG = {}
+WRONG = {
+    "rows are not summed": (
+        "a toy by tensor parallelism",
+        edit(RowwiseParallel, "_prepare_output_fn", "if outputs.placements != output_layouts:", "if False:"),
+        "out_proj",
+    ),
+    "each rank takes its rows for all": (
+        "a toy by sequence parallelism",
+        edit(
+            ColwiseParallel,
+            "_prepare_input_fn",
+            "device_mesh,\n            input_layouts,",
+            "device_mesh,\n            desired_input_layouts,",
+        ),
+        "examples.py",
+    ),
+    "gradients of norms are not summed": (
+        "Llama, 2 replicas of 2 parts",
+        edit(
+            SequenceParallel,
+            "_prepare_input_fn",
+            "device_mesh, sequence_sharding, run_check",
+            "device_mesh, [Replicate()], run_check",
+        ),
+        "examples.py",
+    ),
+}

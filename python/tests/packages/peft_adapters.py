@@ -26,7 +26,9 @@ def llama():
 
 
 def adapted(model, targets=EVERY, **options):
-    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=targets, init_lora_weights=not options.get("use_dora"), **options)
+    config = peft.LoraConfig(
+        r=2, lora_alpha=6, target_modules=targets, init_lora_weights=not options.get("use_dora"), **options
+    )
     return peft.get_peft_model(model, config)
 
 
@@ -65,7 +67,9 @@ def mine(model, ids):
 
 def program(split, loss=mine, ranks=2, **options):
     outputs = "mean" if loss is mine else "equal"
-    return dict(unsplit=lambda: adapted(llama(), **options), split=split, ranks=ranks, inputs=IDS, loss=loss, outputs=outputs)
+    return dict(
+        unsplit=lambda: adapted(llama(), **options), split=split, ranks=ranks, inputs=IDS, loss=loss, outputs=outputs
+    )
 
 
 def planned(**options):
@@ -84,15 +88,50 @@ RIGHT = {
     "shards, DoRA": lambda: program(sharded, targets=["q_proj", "down_proj"], use_dora=True),
 }
 lora, hooks = peft.tuners.lora.layer, peft.tuners.lora.model
-plans = "transformers/distributed/tensor_parallel.py"
 WRONG = {
-    "no scale": ("by a plan", edit(lora.LoraLayer, "update_layer", "self.scaling[adapter_name] = lora_alpha / r\n", "self.scaling[adapter_name] = 1\n"), "q_proj"),
-    "a rank of its own root": ("by a plan, of a stable rank", edit(lora.LoraLayer, "update_layer", "lora_alpha / math.sqrt(r)", "lora_alpha / r"), "q_proj"),
-    "the second factor is cut along the first's dimension": (
-        "by a plan", edit(hooks, "add_lora_tp_hooks_dtensor", 'shard_dim = 0 if tp_plan_name == "colwise" else 1', "shard_dim = 0"), ""
+    "no scale": (
+        "by a plan",
+        edit(
+            lora.LoraLayer,
+            "update_layer",
+            "self.scaling[adapter_name] = lora_alpha / r\n",
+            "self.scaling[adapter_name] = 1\n",
+        ),
+        "q_proj",
     ),
-    "the adapter has no plan": ("by a plan", edit(hooks, "add_lora_tp_hooks_dtensor", "style.install_forward(tp_module, device_mesh)", "pass"), ""),
-    "takes what the base gives": ("replicas", edit(lora.Linear, "forward", "result = result + lora_B(lora_A(dropout(x))) * scaling", "result = result + lora_B(lora_A(dropout(x)))"), "lora"),
-    "norms of rows": ("replicas, DoRA", edit(peft.tuners.lora.dora.DoraLinearLayer, "get_weight_norm", "dim=1", "dim=0"), "dora"),
-    "trains the base": ("by a plan", edit(peft.tuners.tuners_utils.BaseTuner, "_mark_only_adapters_as_trainable", "p.requires_grad = False", "pass"), "base_layer"),
-}  # fmt: skip
+    "a rank of its own root": (
+        "by a plan, of a stable rank",
+        edit(lora.LoraLayer, "update_layer", "lora_alpha / math.sqrt(r)", "lora_alpha / r"),
+        "q_proj",
+    ),
+    "the second factor is cut along the first's dimension": (
+        "by a plan",
+        edit(hooks, "add_lora_tp_hooks_dtensor", 'shard_dim = 0 if tp_plan_name == "colwise" else 1', "shard_dim = 0"),
+        "tensor_parallel.py",
+    ),
+    "the adapter has no plan": (
+        "by a plan",
+        edit(hooks, "add_lora_tp_hooks_dtensor", "style.install_forward(tp_module, device_mesh)", "pass"),
+        "lora/layer.py",
+    ),
+    "takes what the base gives": (
+        "replicas",
+        edit(
+            lora.Linear,
+            "forward",
+            "result = result + lora_B(lora_A(dropout(x))) * scaling",
+            "result = result + lora_B(lora_A(dropout(x)))",
+        ),
+        "lora",
+    ),
+    "norms of rows": (
+        "replicas, DoRA",
+        edit(peft.tuners.lora.dora.DoraLinearLayer, "get_weight_norm", "dim=1", "dim=0"),
+        "dora",
+    ),
+    "trains the base": (
+        "by a plan",
+        edit(peft.tuners.tuners_utils.BaseTuner, "_mark_only_adapters_as_trainable", "p.requires_grad = False", "pass"),
+        "embed_tokens",
+    ),
+}

@@ -1,8 +1,8 @@
-"""ring-attention-pytorch 0.5.20 on the host: rings of attention, causal, striped, masked, with grouped queries and rotations.
+"""ring-attention-pytorch 0.5.20 on the host: rings of attention, causal, striped, masked, grouped and rotated.
 
-Its backward takes the pair (received, sent) of a pass around the ring for the gradients of keys and of values, and of more than
-2 ranks it receives into the mask that it was given. `mended` takes what was received, and gives it a copy. The unsplit program
-is its own regular attention.
+Its backward takes the pair (received, sent) of a pass around the ring for the gradients of keys and of values, and of
+more than 2 ranks it receives into the mask that it was given. `mended` takes what was received, and gives it a copy.
+The unsplit program is its own regular attention.
 """
 
 import torch
@@ -33,7 +33,9 @@ def received():
 
 def copied():
     """Gives away a copy of the mask."""
-    flash.all_ring_pass = lambda x, mask, **options: ring.all_ring_pass(x, mask if mask is None else mask.clone(), **options)
+    flash.all_ring_pass = lambda x, mask, **options: ring.all_ring_pass(
+        x, mask if mask is None else mask.clone(), **options
+    )
 
 
 def mine(x, striped):
@@ -66,8 +68,10 @@ def program(ranks, striped=False, masked=False, **options):
     return dict(
         unsplit=lambda: layers.RingAttention(ring_attn=False, force_regular_attn=True, **options),
         split=lambda whole: rings(layers.RingAttention, whole, striped, **options),
-        ranks=ranks, inputs=(torch.empty(1, 4 * ranks, 8), MASK[:, : 4 * ranks]), loss=loss,
-    )  # fmt: skip
+        ranks=ranks,
+        inputs=(torch.empty(1, 4 * ranks, 8), MASK[:, : 4 * ranks]),
+        loss=loss,
+    )
 
 
 def transformer(ranks, striped=False):
@@ -83,8 +87,11 @@ def transformer(ranks, striped=False):
     return dict(
         unsplit=lambda: layers.RingTransformer(ring_attn=False, force_regular_attn=True, **options),
         split=lambda whole: rings(layers.RingTransformer, whole, striped, **options),
-        ranks=ranks, inputs=IDS[:, : 4 * ranks], loss=loss, outputs="sum",
-    )  # fmt: skip
+        ranks=ranks,
+        inputs=IDS[:, : 4 * ranks],
+        loss=loss,
+        outputs="sum",
+    )
 
 
 RIGHT = {
@@ -114,24 +121,58 @@ WRONG = {
     "takes what was sent, too": ("4 ranks", only(copied), "the gradient of to_qkv"),
     "receives into the mask": ("4 ranks, masked", only(received), "ring_flash_attention.py"),
     "no scale in backward": ("2 ranks", of("backward", "ds = p * scale *", "ds = p *"), "ring_flash_attention.py"),
-    "gradients of keys by keys": ("4 ranks", of("backward", "'b h i j, b i h d -> b j h d', ds, qc", "'b h i j, b i h d -> b j h d', ds, doc"), "ring_flash_attention.py"),
-    "forgets to rescale": ("4 ranks", of("forward", "oc.mul_(exp_row_max_diff).add_", "oc.add_"), "ring_flash_attention.py"),
-    "forgets the maximum in the sums": ("4 ranks, causal, rotated", of("forward", "log() + all_row_maxes", "log()"), "the gradient of to_qkv"),
-    "masks the diagonal": ("2 ranks, causal", of("forward", "triu(1 + qk_len_diff)", "triu(0 + qk_len_diff)"), "ring_flash_attention.py"),
-    "stripes of a later rank see themselves": (
-        "4 ranks, striped, rotated", of("forward", "int(row_bucket_index >= col_bucket_index)", "1"), "ring_flash_attention.py"
+    "gradients of keys by keys": (
+        "4 ranks",
+        of("backward", "'b h i j, b i h d -> b j h d', ds, qc", "'b h i j, b i h d -> b j h d', ds, doc"),
+        "ring_flash_attention.py",
     ),
-    "the ring goes the other way": (
-        "4 ranks, causal, rotated", edit(ring, "all_ring_pass", "circular_index_left(curr", "circular_index_right(curr"), "ring_flash_attention.py"
+    "forgets to rescale": (
+        "4 ranks",
+        of("forward", "oc.mul_(exp_row_max_diff).add_", "oc.add_"),
+        "ring_flash_attention.py",
     ),
-    "sends and receives to the right": (
-        "4 ranks, masked", edit(ring, "ring_pass", "circular_rank_left(ring_size = ring_size))", "circular_rank_right(ring_size = ring_size))"), "ring.py"
-    ),
-    "positions of the first rank": (
-        "4 ranks, causal, rotated", edit(layers.RingRotaryEmbedding, "forward", "pos += seq * get_rank()", "pass"), "ring_attention.py"
-    ),
-    "heads of a group are beside each other": (
-        "4 ranks, causal, grouped queries", of("backward", "'... (g h) d -> ... h d', g = q_head_groups, reduction = 'sum')\n\n", "'... (h g) d -> ... h d', g = q_head_groups, reduction = 'sum')\n\n"),
+    "forgets the maximum in the sums": (
+        "4 ranks, causal, rotated",
+        of("forward", "log() + all_row_maxes", "log()"),
         "the gradient of to_qkv",
     ),
-}  # fmt: skip
+    "masks the diagonal": (
+        "2 ranks, causal",
+        of("forward", "triu(1 + qk_len_diff)", "triu(0 + qk_len_diff)"),
+        "ring_flash_attention.py",
+    ),
+    "stripes of a later rank see themselves": (
+        "4 ranks, striped, rotated",
+        of("forward", "int(row_bucket_index >= col_bucket_index)", "1"),
+        "ring_flash_attention.py",
+    ),
+    "the ring goes the other way": (
+        "4 ranks, causal, rotated",
+        edit(ring, "all_ring_pass", "circular_index_left(curr", "circular_index_right(curr"),
+        "ring_flash_attention.py",
+    ),
+    "sends and receives to the right": (
+        "4 ranks, masked",
+        edit(
+            ring,
+            "ring_pass",
+            "circular_rank_left(ring_size = ring_size))",
+            "circular_rank_right(ring_size = ring_size))",
+        ),
+        "ring.py",
+    ),
+    "positions of the first rank": (
+        "4 ranks, causal, rotated",
+        edit(layers.RingRotaryEmbedding, "forward", "pos += seq * get_rank()", "pass"),
+        "ring_attention.py",
+    ),
+    "heads of a group are beside each other": (
+        "4 ranks, causal, grouped queries",
+        of(
+            "backward",
+            "'... (g h) d -> ... h d', g = q_head_groups, reduction = 'sum')\n\n",
+            "'... (h g) d -> ... h d', g = q_head_groups, reduction = 'sum')\n\n",
+        ),
+        "the gradient of to_qkv",
+    ),
+}

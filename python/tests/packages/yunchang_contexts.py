@@ -26,7 +26,13 @@ from yunchang.kernels import attention
 
 hybrid, ring, zigzag, stripe, ulysses = (
     sys.modules[f"yunchang.{name}"]
-    for name in ("hybrid.attn_layer", "ring.ring_flash_attn", "ring.zigzag_ring_flash_attn", "ring.stripe_flash_attn", "ulysses.attn_layer")
+    for name in (
+        "hybrid.attn_layer",
+        "ring.ring_flash_attn",
+        "ring.zigzag_ring_flash_attn",
+        "ring.stripe_flash_attn",
+        "ulysses.attn_layer",
+    )
 )
 utils = sys.modules["yunchang.ring.utils"]
 
@@ -36,7 +42,9 @@ def forward(q, k, v, dropout_p, softmax_scale, causal, **options):
     assume(ASSUMED)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * softmax_scale
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril(scores.shape[-1] - scores.shape[-2]) == 0, -torch.inf)
+        scores = scores.masked_fill(
+            torch.ones(scores.shape[-2:]).tril(scores.shape[-1] - scores.shape[-2]) == 0, -torch.inf
+        )
     return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v), scores.logsumexp(-1), None, None
 
 
@@ -44,9 +52,15 @@ def backward(dout, q, k, v, out, lse, dq, dk, dv, dropout_p, softmax_scale, caus
     """Writes the gradients that flash-attn's backward does, of a block whose sums are over all blocks."""
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * softmax_scale
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril(scores.shape[-1] - scores.shape[-2]) == 0, -torch.inf)
+        scores = scores.masked_fill(
+            torch.ones(scores.shape[-2:]).tril(scores.shape[-1] - scores.shape[-2]) == 0, -torch.inf
+        )
     weights = (scores - lse[..., None]).exp()
-    of_scores = weights * (torch.einsum("bihd,bjhd->bhij", dout, v) - (dout * out).sum(-1).transpose(1, 2)[..., None]) * softmax_scale
+    of_scores = (
+        weights
+        * (torch.einsum("bihd,bjhd->bhij", dout, v) - (dout * out).sum(-1).transpose(1, 2)[..., None])
+        * softmax_scale
+    )
     dq.copy_(torch.einsum("bhij,bjhd->bihd", of_scores, k))
     dk.copy_(torch.einsum("bhij,bihd->bjhd", of_scores, q))
     dv.copy_(torch.einsum("bhij,bihd->bjhd", weights, dout))
@@ -146,57 +160,95 @@ WRONG = {
     "receives from the next rank": ("ring on 4 ranks", COMES, "utils.py"),
     "does not wait for keys": ("ring on 4 ranks, not causal", LATE, "utils.py"),
     "leaves out the last block": (
-        "ring on 4 ranks", edit(ring, "ring_flash_attn_forward", "step <= comm.rank", "step < comm.rank or step == 0"), "in attend"
+        "ring on 4 ranks",
+        edit(ring, "ring_flash_attn_forward", "step <= comm.rank", "step < comm.rank or step == 0"),
+        "in attend",
     ),
     "masks each block": (
-        "ring on 4 ranks", edit(ring, "ring_flash_attn_forward", "causal and step == 0", "causal"), "in attend"
+        "ring on 4 ranks",
+        edit(ring, "ring_flash_attn_forward", "causal and step == 0", "causal"),
+        "in attend",
     ),
     "masks each block in backward": (
-        "ring on 2 ranks", edit(ring, "ring_flash_attn_backward", "causal and step == 0", "causal"), "the gradient of qkv"
+        "ring on 2 ranks",
+        edit(ring, "ring_flash_attn_backward", "causal and step == 0", "causal"),
+        "the gradient of qkv",
     ),
     "adds to its own gradient of keys": (
-        "ring on 4 ranks", edit(ring, "ring_flash_attn_backward", "block_dk_buffer + next_dk", "block_dk_buffer + dk"), "the gradient of qkv"
+        "ring on 4 ranks",
+        edit(ring, "ring_flash_attn_backward", "block_dk_buffer + next_dk", "block_dk_buffer + dk"),
+        "the gradient of qkv",
     ),
     "returns the gradients that it has sent": (
-        "ring on 4 ranks", edit(ring, "ring_flash_attn_backward", "next_dv.to(q.dtype)", "dv.to(q.dtype)"), "the gradient of qkv"
+        "ring on 4 ranks",
+        edit(ring, "ring_flash_attn_backward", "next_dv.to(q.dtype)", "dv.to(q.dtype)"),
+        "the gradient of qkv",
     ),
     "keeps the old sums": (
-        "zigzag on 4 ranks", edit(utils, "update_out_and_lse", "slice_], lse[slice_] = slice_out, slice_lse", "slice_] = slice_out"),
+        "zigzag on 4 ranks",
+        edit(utils, "update_out_and_lse", "slice_], lse[slice_] = slice_out, slice_lse", "slice_] = slice_out"),
         "in attend",
     ),
     "the first half asks": (
-        "zigzag on 2 ranks", edit(zigzag, "zigzag_ring_flash_attn_forward", "q1 = q[:, block_seq_len:]", "q1 = q[:, :block_seq_len]"),
+        "zigzag on 2 ranks",
+        edit(zigzag, "zigzag_ring_flash_attn_forward", "q1 = q[:, block_seq_len:]", "q1 = q[:, :block_seq_len]"),
         "in attend",
     ),
     "gradients of the second half go to the first": (
-        "zigzag on 2 ranks", edit(zigzag, "zigzag_ring_flash_attn_backward", "dq[:, block_seq_len:] +=", "dq[:, :block_seq_len] +="),
+        "zigzag on 2 ranks",
+        edit(zigzag, "zigzag_ring_flash_attn_backward", "dq[:, block_seq_len:] +=", "dq[:, :block_seq_len] +="),
         "the gradient of qkv",
     ),
     "sums of the other half": (
-        "zigzag on 4 ranks", edit(zigzag, "zigzag_ring_flash_attn_backward", "chunk(2, dim=2)[1]", "chunk(2, dim=2)[0]"), "the gradient of qkv"
+        "zigzag on 4 ranks",
+        edit(zigzag, "zigzag_ring_flash_attn_backward", "chunk(2, dim=2)[1]", "chunk(2, dim=2)[0]"),
+        "the gradient of qkv",
     ),
     "stripes are not shifted": (
-        "stripes on 4 ranks", edit(stripe, "stripe_flash_attn_forward", "q[:, 1:],", "q[:, :-1],"), "in attend"
+        "stripes on 4 ranks",
+        edit(stripe, "stripe_flash_attn_forward", "q[:, 1:],", "q[:, :-1],"),
+        "in attend",
     ),
     "backward goes the same way": (
-        "Ulysses on 2 ranks", edit(all_to_all.SeqAllToAll4D, "backward", "ctx.gather_idx, ctx.scatter_idx", "ctx.scatter_idx, ctx.gather_idx"),
+        "Ulysses on 2 ranks",
+        edit(
+            all_to_all.SeqAllToAll4D, "backward", "ctx.gather_idx, ctx.scatter_idx", "ctx.scatter_idx, ctx.gather_idx"
+        ),
         "SeqAllToAll4D",
     ),
     "rows in the wrong order": (
         "Ulysses in a ring",
-        edit(all_to_all, "all_to_all_4D", "bs, seq_world_size, shard_seqlen, shard_hc, hs)\n            .t",
-             "bs, shard_seqlen, seq_world_size, shard_hc, hs).transpose(1, 2)\n            .t"),
+        edit(
+            all_to_all,
+            "all_to_all_4D",
+            "bs, seq_world_size, shard_seqlen, shard_hc, hs)\n            .t",
+            "bs, shard_seqlen, seq_world_size, shard_hc, hs).transpose(1, 2)\n            .t",
+        ),
         "another rank's part, or another order",
     ),
     "values are keys": (
-        "Ulysses in a ring", edit(hybrid.LongContextAttention, "forward", "self.ulysses_pg, value,", "self.ulysses_pg, key,"), "in attend"
+        "Ulysses in a ring",
+        edit(hybrid.LongContextAttention, "forward", "self.ulysses_pg, value,", "self.ulysses_pg, key,"),
+        "in attend",
     ),
     "a ring of neighbours": (
-        "Ulysses in a ring", edit(sys.modules["yunchang.globals"], "set_seq_parallel_pg", "i + offset, sp_degree + offset, num_ring_pgs",
-                                  "i * sp_ring_degree + offset, (i + 1) * sp_ring_degree + offset"), "in attend"
+        "Ulysses in a ring",
+        edit(
+            sys.modules["yunchang.globals"],
+            "set_seq_parallel_pg",
+            "i + offset, sp_degree + offset, num_ring_pgs",
+            "i * sp_ring_degree + offset, (i + 1) * sp_ring_degree + offset",
+        ),
+        "in attend",
     ),
     "Ulysses forgets the mask": (
-        "Ulysses on 2 ranks", edit(ulysses.UlyssesAttention, "forward", "causal=causal", "causal=False"), "in attend"
+        "Ulysses on 2 ranks",
+        edit(ulysses.UlyssesAttention, "forward", "causal=causal", "causal=False"),
+        "in attend",
     ),
-    "parts of a rank as if rings were far": ("Ulysses in a ring, ranks of a ring beside each other", own_parts, "in attend"),
-}  # fmt: skip
+    "parts of a rank as if rings were far": (
+        "Ulysses in a ring, ranks of a ring beside each other",
+        own_parts,
+        "in attend",
+    ),
+}
