@@ -87,6 +87,11 @@ def accumulators(outputs):
     return found
 
 
+def at_end(call):
+    """Has a function called at the end of the backward that runs."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
 def written_in_python(func):
     """The function for the host that a library's operator was defined by, or None."""
     kernels = getattr(libraries.get(func._schema.name), "_backend_fns", {}) if func.namespace != "prims" else {}

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from .field import Refused, run
 from .meeting import HERE
-from .private import accumulators
+from .private import accumulators, at_end
 from .ranks import kind
 
 
@@ -69,7 +69,8 @@ class Reducer:
             self.unused = {at for at, x in enumerate(self.params) if id(x) not in used}
             self.wanted = [int(at not in self.unused) for at in range(len(self.params))]
             self.outs = bool(self.unused)
-            self.ends()
+            if not any(self.wanted):
+                self.average()
 
     def reaches(self, at):
         """Takes note of a parameter whose gradient is there."""
@@ -83,8 +84,9 @@ class Reducer:
         self.ends()
 
     def ends(self):
+        """Averages gradients at the end of the backward, before which hooks of parameters see those of the rank."""
         if self.counts == self.wanted:
-            self.average()
+            at_end(self.average)
 
     def _delay_all_reduce(self):
         self.wanted = list(self.counts)

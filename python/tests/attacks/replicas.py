@@ -147,6 +147,23 @@ def by(module, split=replica(), loss=loss, **more):
     return program(split, loss, **more) | dict(unsplit=module)
 
 
+def single():
+    return nn.Linear(8, 1, bias=False)
+
+
+def in_backward(model, x, mistake=""):
+    """An optimizer that steps as soon as a gradient is there, before ranks have averaged it."""
+    weight = getattr(model, "module", model).weight
+    if not hasattr(model, "optimizer"):
+        model.optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        if mistake and not alone():
+            weight.register_post_accumulate_grad_hook(lambda _: model.optimizer.step())
+    model.optimizer.zero_grad()
+    model(x.chunk(size())[rank()]).square().mean().backward()
+    if alone() or not mistake:
+        model.optimizer.step()
+
+
 def synchronised(model):
     return DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model))
 
@@ -172,6 +189,7 @@ RIGHT = {
     "norms over all ranks": lazily(by, Normed, synchronised),
     "parts of optimizers": lazily(program, replica(), stepped(adam, parted)),
     "optimizers": lazily(program, replica(), optimizers=OPTIMIZERS),
+    "a parameter alone": lazily(dict, unsplit=single, split=replica(), inputs=torch.empty(4, 8), loss=in_backward),
     "fused beside plain": lazily(program, replica(), stepped(adam, OPTIMIZERS["fused AdamW"])),
 }
 WRONG = {
@@ -181,6 +199,9 @@ WRONG = {
     "norms over each rank": lazily(by, Normed),
     "parts of optimizers, not broadcast": lazily(program, replica(), stepped(adam, unsynchronised)),
     "another fused optimizer": lazily(program, replica(), stepped(adam, lazily(adam, fused=True, weight_decay=0.5))),
+    "a step in the backward": lazily(
+        dict, unsplit=single, split=replica(), inputs=torch.empty(4, 8), loss=lazily(in_backward, mistake="in the backward")
+    ),
     "clipped while scaled": lazily(program, replica(), lazily(scaled, mistake="clipped while scaled")),
 } | {
     f"accumulation, {mistake}": lazily(program, replica(), lazily(accumulated, mistake=mistake))
