@@ -9,6 +9,7 @@ from torch.distributed import fsdp
 from .field import Refused, nobodys, run
 from .plain import BESIDE
 from .private import capturable_devices, fsdp_wants_cuda, on_flex_device
+from .ranks import Result
 from .reducer import STANDS
 
 HOST = torch.device("cpu")
@@ -116,4 +117,6 @@ def stands():
     for name, stand in STANDS.items():
         setattr(dist, name, stand)
     devices = [(capturable_devices, lambda supports_xla=True: ["cpu"]), (on_flex_device, nothing), (fsdp_wants_cuda, nothing)]
+    gathered = lambda futures: Result(lambda: [[future.wait() for future in futures], futures][1])
+    devices += [(torch.futures.collect_all, gathered), (torch.futures.wait_all, lambda futures: [x.wait() for x in futures])]
     return devices + [(getattr(torch.cuda, name), value) for name, value in CUDA.items()]

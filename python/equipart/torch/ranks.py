@@ -64,6 +64,26 @@ def words(x):
     return x.residues if isinstance(x, FieldTensor) else x.detach()
 
 
+class Result(torch.futures.Future):
+    """What a call will give, and what follows from it: nobody has it who does not wait."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
+
+    def wait(self):
+        if self.end:
+            end, self.end = self.end, None
+            self.set_result(end())
+        return super().wait()
+
+    def done(self):
+        return self.wait() is not self
+
+    def then(self, callback):
+        return Result(lambda: (self.wait(), callback(self))[1])
+
+
 class Pending(dist.Work):
     """A call that has begun: a `Work` of `torch.distributed`."""
 
@@ -107,9 +127,7 @@ class Pending(dist.Work):
         return self.outs
 
     def get_future(self):
-        future = torch.futures.Future()
-        future.set_result(self.result())
-        return future
+        return Result(self.result)
 
     def exception(self):
         return None

@@ -134,9 +134,21 @@ def saved(model, x, mistake):
     return summed(loss)
 
 
+def futures(model, x, mistake):
+    """Gradients that are summed by calls, whose futures are waited for one by one or together."""
+    (model(shard(x)) ** 2).sum().backward()
+    every = list(model.parameters())
+    calls = [dist.all_reduce(p.grad, async_op=True).get_future() for p in every]
+    halves = [call.then(lambda call: call.value()[0] / 2) for call in calls]
+    if mistake != "never waited for":
+        torch.futures.collect_all(halves[:1]).wait()
+        torch.futures.wait_all(halves[1:])
+    return [p.grad for p in every], [half.wait() for half in halves] if not mistake else [p.grad / 2 for p in every]
+
+
 def make(f, ranks=2, mistake="", call=None):
     def loss(model, x):
-        if f in (main_grad, saved):
+        if f in (main_grad, saved, futures):
             return f(model, x, "" if alone() else mistake)
         with torch.no_grad():
             return f(model, x, "" if alone() else mistake, *([call] if call else []))
@@ -148,7 +160,7 @@ def make(f, ranks=2, mistake="", call=None):
 CALLS = [matmul, mm, added, multiplied, total, addmm_, add_, sliced, catted, copied, row]
 RIGHT = {f"by {f.__name__}": lazily(make, by_out, call=f) for f in CALLS} | {
     f"{f.__name__}, {ranks} ranks": lazily(make, f, ranks)
-    for f in (main_grad, ring_buffer, saved)
+    for f in (main_grad, ring_buffer, saved, futures)
     for ranks in (2, 4)
 }
 WRONG = {
@@ -161,5 +173,6 @@ WRONG = {
         (ring_buffer, "a buffer is cleared before it is sent"),
         (ring_buffer, "parts in the order they come"),
         (saved, "an activation is written over"),
+        (futures, "never waited for"),
     ]
 }
