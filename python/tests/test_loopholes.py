@@ -111,9 +111,22 @@ def counted(y):
     return torch.zeros_like(y) + torch.tensor([0.0, 1, 2, 3, 0, 1, 2, 3])
 
 
+def logged(y, first):
+    """A log of numbers, of which the last are written over, and of their sums."""
+    total, mean, log = torch.zeros(()), 0.0, []
+    for x in (y.sum() * first, y.sum()):
+        total += x
+        mean += total.item()
+        log += [total.item(), mean]
+        total.zero_()
+    return log
+
+
 @pytest.mark.parametrize(
     "unsplit, split",
     [
+        (lambda y: logged(y, 1)[0] + y, lambda y: logged(y, 2)[0] + y),
+        (lambda y: logged(y, 1)[1] + y, lambda y: logged(y, 1)[3] + y),
         (lambda y: torch.zeros_like(y) + y, lambda y: torch.empty_like(y) + y),
         (lambda y: (F.relu(y) > 0).float(), lambda y: (F.relu(y) >= 0).float()),
         (lambda y: y * (counted(y) > 1), lambda y: y * (counted(y) >= 1)),

@@ -17,7 +17,7 @@ from equipart import _field
 
 from .plain import BESIDE, address, beside, is_of_floats, taken
 from .private import (
-    AsyncCollectiveTensor, arguments, decompositions, overload, returns, subclass, tree_leaves, tree_map,
+    AsyncCollectiveTensor, arguments, decompositions, no_function, overload, returns, subclass, tree_leaves, tree_map,
     written_in_python,
 )  # fmt: skip
 
@@ -66,7 +66,8 @@ class FieldTensor(torch.Tensor):
         """The number that this is, as a tensor: one may compute with it, or show it."""
         if self.numel() != 1:
             raise RuntimeError(f"a tensor of {self.numel()} elements is no number")
-        return self.detach().reshape(())
+        x = self.detach().clone().reshape(())
+        return Number(x.residues, x.dtype, x.degree)
 
     def __bool__(self):
         """What a branch takes. A number that is no mask is 0 only where it is computed as 0."""
@@ -105,6 +106,28 @@ class FieldTensor(torch.Tensor):
         if any(issubclass(kind, AsyncCollectiveTensor) for kind in types):
             return NotImplemented  # it holds one of these, and unwraps it
         return dispatch(func, args, kwargs or {})
+
+
+class Number(FieldTensor):
+    """What `item` returns: as numbers of Python do, it stays what it is where another is added to it in place."""
+
+    __torch_function__ = no_function  # so that results are no numbers, but those of arithmetic below
+
+
+def arithmetic(name):
+    """An operator of numbers and tensors, whose result is a number if both are."""
+    plain = getattr(torch.Tensor, f"__{name}__")
+
+    def of(x, y):
+        out = plain(x, y)
+        return out if isinstance(y, torch.Tensor) and not isinstance(y, Number) or out is NotImplemented else out.item()
+
+    return of
+
+
+for name in ("add", "sub", "mul", "truediv"):
+    for way in ("", "r", "i"):
+        setattr(Number, f"__{way}{name}__", arithmetic(way.strip("i") + name))
 
 
 class Shown(str):

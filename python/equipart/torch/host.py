@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
 from .cuda import HOST, by_ring, stands
-from .field import FieldTensor, Refused, dispatch, field, run
+from .field import FieldTensor, Number, Refused, dispatch, field, run
 from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats, taken
 from .private import FakeTensor, FlexAttention, TorchDispatchMode, is_context_parallel, run_backward, tree_leaves, tree_map
@@ -24,10 +24,11 @@ class Plain(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(kind not in (FieldTensor, torch.Tensor, torch.nn.Parameter) for kind in types):
+        is_of_elements = any(issubclass(kind, FieldTensor) for kind in types)
+        if any(kind not in (FieldTensor, Number, torch.Tensor, torch.nn.Parameter) for kind in types):
             return func(*args, **kwargs) if FakeTensor in types else NotImplemented  # it holds others, and unwraps them
-        has_beside = BESIDE and not (func.is_view and FieldTensor not in types) and any(map(is_beside, taken(args, kwargs)))
-        if FieldTensor not in types and not has_beside:
+        has_beside = BESIDE and not (func.is_view and not is_of_elements) and any(map(is_beside, taken(args, kwargs)))
+        if not is_of_elements and not has_beside:
             out = func(*args, **kwargs)
             if func.overloadpacket in EMPTY and is_of_floats(out):
                 out.fill_(torch.nan)

@@ -13,6 +13,7 @@ if VERSION < OLDEST:
 
 try:
     from torch._C import _DisableTorchDispatch as below  # the operators' own kernels, for what has no elements
+    from torch._C import _disabled_torch_function_impl as no_function  # noqa: F401
     from torch._C import _current_autograd_node as current_node  # the operator whose backward runs, or None
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex as ScalarIndices  # noqa: F401
     from torch._decomp import decomposition_table as decompositions
