@@ -148,7 +148,7 @@ WRONG = {
             loops,
             "_clip_grad_norm_dtensor_aware",
             "if len(mesh_groups) + bool(plain_params) <= 1:",
-            "for p in parameters: torch.nn.utils.clip_grads_with_norm_([p], max_norm, p.grad.norm())\n    else:",
+            "for p in parameters: torch.nn.utils.clip_grads_with_norm_([p], max_norm, p.grad.norm())\n        else:",
         ),
         STEPPED,
     ),

@@ -154,8 +154,8 @@ WRONG = {
         edit(
             ColwiseParallel,
             "_prepare_input_fn",
-            "device_mesh,\n            input_layouts,",
-            "device_mesh,\n            desired_input_layouts,",
+            "device_mesh,\n                input_layouts,",
+            "device_mesh,\n                desired_input_layouts,",
         ),
         "examples.py",
     ),
