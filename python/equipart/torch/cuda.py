@@ -9,7 +9,7 @@ from torch.distributed import fsdp
 from .field import Refused, nobodys, run
 from .plain import BESIDE
 from .private import capturable_devices, fsdp_wants_cuda, on_flex_device
-from .ranks import Result
+from .ranks import Result, reduced_to
 from .reducer import STANDS
 
 HOST = torch.device("cpu")
@@ -111,7 +111,7 @@ def stands():
     torch.nn.SyncBatchNorm.forward = as_on_cuda(torch.nn.SyncBatchNorm.forward)
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.UntypedStorage.resize_ = resized
-    torch.Tensor.record_stream = nothing
+    torch.Tensor.record_stream, torch.Tensor.__reduce_ex__ = nothing, reduced_to
     for name in ("Stream", "stream", "current_stream"):
         setattr(torch.cpu, name, CUDA[name])
     for name, stand in STANDS.items():
@@ -119,4 +119,6 @@ def stands():
     devices = [(capturable_devices, lambda supports_xla=True: ["cpu"]), (on_flex_device, nothing), (fsdp_wants_cuda, nothing)]
     gathered = lambda futures: Result(lambda: [[future.wait() for future in futures], futures][1])
     devices += [(torch.futures.collect_all, gathered), (torch.futures.wait_all, lambda futures: [x.wait() for x in futures])]
+    load = torch.load
+    devices += [(load, lambda *of, map_location=None, **options: load(*of, map_location=HOST, **options))]
     return devices + [(getattr(torch.cuda, name), value) for name, value in CUDA.items()]

@@ -42,6 +42,23 @@ def unpacked(given, rank):
     return out
 
 
+def reduced_to(x, protocol, plain=torch.Tensor.__reduce_ex__):
+    """What a file, or an object that goes to other ranks, holds of a tensor."""
+    if not isinstance(held(x), FieldTensor):
+        return plain(x, protocol)
+    dtype, words, *more = packed(x)
+    return restored, (dtype, torch.from_numpy(words), more, HERE.rank, x.requires_grad, isinstance(x, torch.nn.Parameter))
+
+
+def restored(dtype, words, more, rank, requires_grad, is_parameter):
+    """A tensor from a file."""
+    out = unpacked((dtype, words.numpy(), *more), rank)
+    return torch.nn.Parameter(out, requires_grad) if is_parameter else out.requires_grad_(requires_grad)
+
+
+torch.serialization.add_safe_globals([restored])
+
+
 def write(to, x):
     """Writes what a collective gives into a tensor, unseen by autograd."""
     if to.dtype != x.dtype or to.numel() != x.numel():
@@ -158,6 +175,10 @@ class Ranks(dist.ProcessGroup):
     @property
     def group_name(self):
         return named_groups()[self]
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")] if self in named_groups() else []  # before that PyTorch would record its calls
 
     def _get_backend(self, device):
         return self
