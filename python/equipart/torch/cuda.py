@@ -8,8 +8,8 @@ from torch.distributed import fsdp
 
 from .field import Refused, nobodys, run
 from .plain import BESIDE
-from .private import capturable_devices, fsdp_wants_cuda, on_flex_device
-from .ranks import Result, reduced_to
+from .private import capturable_devices, fsdp_wants_cuda, on_flex_device, same_storage
+from .ranks import Result, reduced_to, words
 from .reducer import STANDS
 
 HOST = torch.device("cpu")
@@ -119,6 +119,8 @@ def stands():
     devices = [(capturable_devices, lambda supports_xla=True: ["cpu"]), (on_flex_device, nothing), (fsdp_wants_cuda, nothing)]
     gathered = lambda futures: Result(lambda: [[future.wait() for future in futures], futures][1])
     devices += [(torch.futures.collect_all, gathered), (torch.futures.wait_all, lambda futures: [x.wait() for x in futures])]
+    memory = lambda x: words(getattr(x, "_local_tensor", x)).untyped_storage().data_ptr()
+    devices += [(same_storage, lambda x, y: memory(x) == memory(y))]
     load = torch.load
     devices += [(load, lambda *of, map_location=None, **options: load(*of, map_location=HOST, **options))]
     return devices + [(getattr(torch.cuda, name), value) for name, value in CUDA.items()]

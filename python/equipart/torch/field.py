@@ -27,7 +27,7 @@ MASKED = 1e8  # a number of a mask that is as far below 0 is as good as minus in
 FAR = "numbers of 2^60 and more, or of 2^-60 and less, are not taken for others (in the field 2^61 is 1)"
 aten = torch.ops.aten
 RULES, EXACT = {}, set()  # EXACT: operators that compute floats where all are numbers of the program itself
-SEEN = SimpleNamespace(run=None, computes=False)  # the run that this process is a part of
+SEEN = SimpleNamespace(run=None, computes=False, went_back=False)  # the run that this process is a part of
 
 
 class Refused(Exception):

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
 from .cuda import HOST, by_ring, stands
-from .field import FieldTensor, Number, Refused, dispatch, field, run
+from .field import SEEN, FieldTensor, Number, Refused, dispatch, field, run
 from .meeting import HERE
 from .plain import BESIDE, is_beside, is_of_floats, taken
 from .private import FakeTensor, FlexAttention, TorchDispatchMode, is_context_parallel, run_backward, tree_leaves, tree_map
@@ -132,6 +132,7 @@ def settle():
         return make(ranks, timeout, None, *args, **options)
 
     def backward(*args, **options):
+        SEEN.went_back |= options.get("accumulate_grad", False)
         with host:  # which a call of `backward` has left
             return engine(*args, **options)
 

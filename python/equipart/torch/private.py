@@ -24,6 +24,7 @@ try:
     from torch.autograd import _get_sequence_nr as next_number  # of the next operator that autograd sees
     from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: F401
     from torch.distributed.fsdp._init_utils import _check_module_states_for_sync_module_states as fsdp_wants_cuda  # noqa: F401
+    from torch.distributed.fsdp._flat_param import _same_storage as same_storage  # noqa: F401
     from torch.nn.attention.flex_attention import _validate_device as on_flex_device  # noqa: F401
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv as over_scores  # noqa: F401
     from torch.optim.adagrad import _single_tensor_adagrad as single_adagrad  # noqa: F401

@@ -166,11 +166,11 @@ class Program:
         parameters = {name: part(p, p) for name, p in names.items()}
         inputs = tree_map(Drawn(self), self.inputs)
         notes = Notes(self.run, rank, ranks, module) if self.watched else None
-        SEEN.computes, went_back = True, []
+        SEEN.computes, SEEN.went_back, went_back = True, False, []
         watches = [p.register_post_accumulate_grad_hook(went_back.append) for p in names.values() if p.requires_grad]
         results, plain = returned(self.loss(module, *inputs))
         [watch.remove() for watch in watches]
-        if not went_back:
+        if not went_back and not SEEN.went_back:  # FSDP has other parameters in the backward
             self.backward(results)
         SEEN.computes = False
         leaves = [x for x in tree_leaves(inputs) if isinstance(x, FieldTensor) and x.requires_grad]

@@ -4,7 +4,9 @@ import contextlib
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp import (
+    CPUOffload, FullStateDictConfig, FullyShardedDataParallel, MixedPrecision, ShardingStrategy, StateDictType,
+)  # fmt: skip
 from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -43,6 +45,21 @@ def accumulated(model, x, y, mistake=""):
             (cross(model, x.chunk(2)[at], y.chunk(2)[at]) / (1 if mistake and not alone() else 2)).backward()
 
 
+def stepped(model, x, y, mistake=""):
+    """A step, whose gradients are cleared. Returns the loss that has gone backward, and what a checkpoint would hold."""
+    if not hasattr(model, "optimizer"):
+        model.optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    out = loss(model, x, y, at=0 if mistake and not alone() else None)
+    out.backward()
+    model.optimizer.step()
+    model.optimizer.zero_grad()
+    if alone():
+        return out, model.state_dict()
+    kind = StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=False)
+    with FullyShardedDataParallel.state_dict_type(model, *kind):
+        return out, model.state_dict()
+
+
 def gathered(times):
     """A split whose weights are gathered so many times only, though their memory is given back after each."""
 
@@ -69,11 +86,13 @@ RIGHT = {
     "replicas of shards": lazily(program, replicas, ranks=4),
     "clipping": lazily(program, flat(), clipped),
     "accumulation": lazily(program, flat(), accumulated),
+    "a step and a checkpoint": lazily(program, flat(use_orig_params=True), stepped),
 }
 WRONG = {
     "weights are not gathered": lazily(program, gathered(0)),
     "weights are not gathered again": lazily(program, gathered(1)),
     "clipped by a local norm": lazily(program, flat(), lazily(clipped, mistake="clipped by a local norm")),
     "parts are not averaged": lazily(program, flat(), lazily(accumulated, mistake="parts are not averaged")),
+    "a step of other rows": lazily(program, flat(use_orig_params=True), lazily(stepped, mistake="other rows")),
     "other rows": lazily(program, flat(), lambda m, x, y: loss(m, x, y, at=0)),
 }
