@@ -86,7 +86,7 @@ class Result(torch.futures.Future):
 
     def __init__(self, end):
         super().__init__()
-        self.end = end
+        self.end, self.asked = end, 0
 
     def wait(self):
         if self.end:
@@ -95,7 +95,8 @@ class Result(torch.futures.Future):
         return super().wait()
 
     def done(self):
-        return self.wait() is not self
+        self.asked += 1
+        return not self.end or self.asked > 1 and self.wait() is not self
 
     def then(self, callback):
         return Result(lambda: (self.wait(), callback(self))[1])
@@ -106,7 +107,7 @@ class Pending(dist.Work):
 
     def __init__(self, what, sent, outs, result, finish):
         super().__init__()
-        self.what, self.place, self.result_of, self.finish = what, run().place(), result, finish
+        self.what, self.place, self.result_of, self.finish, self.asked = what, run().place(), result, finish, 0
         written = {words(x).untyped_storage().data_ptr() for x in outs}
         apart = [x for x in sent if words(x).untyped_storage().data_ptr() not in written]
         self.sent = [(x, words(x).clone()) for x in apart]
@@ -137,7 +138,14 @@ class Pending(dist.Work):
             if not all(torch.equal(words(x), before) for x, before in every):
                 raise Different(f"what {does} is overwritten before {self} is waited for")
 
-    synchronize = block_current_stream = is_completed = is_success = wait
+    synchronize = block_current_stream = wait
+
+    def is_completed(self):
+        """Not when it is asked first, so that who asks only once has not waited; who asks on has."""
+        self.asked += 1
+        return self not in HERE.pending or self.asked > 1 and self.wait()
+
+    is_success = is_completed
 
     def result(self):
         self.wait()

@@ -146,9 +146,19 @@ def futures(model, x, mistake):
     return [p.grad for p in every], [half.wait() for half in halves] if not mistake else [p.grad / 2 for p in every]
 
 
+def asked(model, x, mistake):
+    """Gradients that are summed by calls, which are asked until they are complete, or once."""
+    (model(shard(x)) ** 2).sum().backward()
+    calls = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+    for call in calls:
+        while not call.is_completed() and mistake != "once":
+            pass
+    return [p.grad / 2 for p in model.parameters()]
+
+
 def make(f, ranks=2, mistake="", call=None):
     def loss(model, x):
-        if f in (main_grad, saved, futures):
+        if f in (main_grad, saved, futures, asked):
             return f(model, x, "" if alone() else mistake)
         with torch.no_grad():
             return f(model, x, "" if alone() else mistake, *([call] if call else []))
@@ -160,7 +170,7 @@ def make(f, ranks=2, mistake="", call=None):
 CALLS = [matmul, mm, added, multiplied, total, addmm_, add_, sliced, catted, copied, row]
 RIGHT = {f"by {f.__name__}": lazily(make, by_out, call=f) for f in CALLS} | {
     f"{f.__name__}, {ranks} ranks": lazily(make, f, ranks)
-    for f in (main_grad, ring_buffer, saved, futures)
+    for f in (main_grad, ring_buffer, saved, futures, asked)
     for ranks in (2, 4)
 }
 WRONG = {
@@ -174,5 +184,6 @@ WRONG = {
         (ring_buffer, "parts in the order they come"),
         (saved, "an activation is written over"),
         (futures, "never waited for"),
+        (asked, "once"),
     ]
 }
