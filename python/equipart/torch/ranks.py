@@ -299,6 +299,13 @@ class Ranks(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, outs, tensors, opts):
         return [self.reduce_scatter_single(*pair, opts) for pair in zip(outs, tensors)][-1]
 
+    def _start_coalescing(self, device):
+        self.before = list(HERE.pending)
+
+    def _end_coalescing(self, device):
+        calls = [call for call in HERE.pending if call not in self.before]
+        return SimpleNamespace(wait=lambda: [call.wait() for call in calls])
+
     allreduce_coalesced = allreduce
     _allgather_base, alltoall_base, _reduce_scatter_base = all_gather_single, all_to_all_single, reduce_scatter_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # PyTorch's names before 2.15

@@ -146,6 +146,17 @@ def futures(model, x, mistake):
     return [p.grad for p in every], [half.wait() for half in halves] if not mistake else [p.grad / 2 for p in every]
 
 
+def coalesced(model, x, mistake):
+    """Gradients that are summed in one call for a device."""
+    (model(shard(x)) ** 2).sum().backward()
+    with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as calls:
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+    if mistake != "not waited for":
+        calls.wait()
+    return [p.grad for p in model.parameters()]
+
+
 def asked(model, x, mistake):
     """Gradients that are summed by calls, which are asked until they are complete, or once."""
     (model(shard(x)) ** 2).sum().backward()
@@ -158,7 +169,7 @@ def asked(model, x, mistake):
 
 def make(f, ranks=2, mistake="", call=None):
     def loss(model, x):
-        if f in (main_grad, saved, futures, asked):
+        if f in (main_grad, saved, futures, asked, coalesced):
             return f(model, x, "" if alone() else mistake)
         with torch.no_grad():
             return f(model, x, "" if alone() else mistake, *([call] if call else []))
@@ -170,7 +181,7 @@ def make(f, ranks=2, mistake="", call=None):
 CALLS = [matmul, mm, added, multiplied, total, addmm_, add_, sliced, catted, copied, row]
 RIGHT = {f"by {f.__name__}": lazily(make, by_out, call=f) for f in CALLS} | {
     f"{f.__name__}, {ranks} ranks": lazily(make, f, ranks)
-    for f in (main_grad, ring_buffer, saved, futures, asked)
+    for f in (main_grad, ring_buffer, saved, futures, asked, coalesced)
     for ranks in (2, 4)
 }
 WRONG = {
@@ -185,5 +196,6 @@ WRONG = {
         (saved, "an activation is written over"),
         (futures, "never waited for"),
         (asked, "once"),
+        (coalesced, "not waited for"),
     ]
 }
