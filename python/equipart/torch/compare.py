@@ -1,5 +1,7 @@
 """What two programs have computed, compared bit for bit."""
 
+import functools
+
 import torch
 
 from .field import P, Refused
@@ -231,10 +233,13 @@ class Elements:
     def __init__(self, whole, ranks):
         self.whole, self.ranks = whole, ranks
         self.names = list(whole.parameters)
-        values = torch.cat([x.reshape(-1) for x in whole.parameters.values()] or [torch.empty(0, dtype=torch.int64)])
-        self.sorted, self.order = values.sort()
         self.ends = torch.tensor([x.numel() for x in whole.parameters.values()]).cumsum(0)
         self.gradients, self.stepped = self.joined(whole.gradients), {of: self.joined(x) for of, x in whole.stepped.items()}
+
+    @functools.cached_property
+    def sorted(self):
+        """All elements in order, and where each stands."""
+        return self.joined(self.whole.parameters).sort()
 
     def joined(self, tensors):
         """The elements of tensors by parameter, in one row; 0 for none."""
@@ -252,14 +257,15 @@ class Elements:
         if whole is not x and x.numel() and torch.equal(whole[slices], x):  # found soonest where most are
             end = self.ends[self.names.index(name)]
             return torch.arange(end - whole.numel(), end).view(whole.shape)[slices].reshape(-1)
-        found = torch.searchsorted(self.sorted, x.reshape(-1)).clamp(max=max(len(self.sorted) - 1, 0))
-        known = self.sorted[found] == x.reshape(-1) if len(self.sorted) else torch.zeros(x.numel(), dtype=torch.bool)
+        values, order = self.sorted
+        found = torch.searchsorted(values, x.reshape(-1)).clamp(max=max(len(values) - 1, 0))
+        known = values[found] == x.reshape(-1) if len(values) else torch.zeros(x.numel(), dtype=torch.bool)
         if not bool((known | (x.reshape(-1) == 0)).all()):
             raise Refused(
                 f"the parameter {name} of the split on rank {rank} has no partner: it holds values that no parameter of the "
                 "unsplit module has; take them from the module that split is given, unchanged"
             )
-        return torch.where(known, self.order[found], -1)
+        return torch.where(known, order[found], -1)
 
     def check(self, rank, parts, places):
         learns = any(x is not None for x in parts[rank].gradients.values())
@@ -285,7 +291,7 @@ class Elements:
                     raise raises(f"{kind} {name} of rank {rank} differs from the unsplit one{said}")
 
     def all_held(self, places):
-        held = torch.zeros(len(self.sorted), dtype=torch.bool)
+        held = torch.zeros(len(self.gradients), dtype=torch.bool)
         for at in (at for of in places for at in of.values()):
             held[at[at >= 0]] = True
         if bool(held.all()):
