@@ -68,6 +68,7 @@ def backward(dout, q, k, v, out, lse, dq, dk, dv, dropout_p, softmax_scale, caus
 
 def whole(q, k, v, softmax_scale=None, causal=False, **options):
     """Attention over a whole sequence."""
+    assume(ASSUMED)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale).transpose(1, 2)
 
