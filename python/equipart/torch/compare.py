@@ -165,6 +165,11 @@ def place_of(whole, x, rank, name):
             break
     else:
         first = usual
+    return rows(dim, first, count)
+
+
+def rows(dim, first, count):
+    """The index of rows along a dimension."""
     return (slice(None),) * dim + (slice(first, first + count),)
 
 
@@ -253,7 +258,7 @@ class Elements:
         """Where the elements of a rank's parameter stand in the row; -1 for padding, which is 0."""
         whole = self.whole.parameters.get(name, x)
         dim, count, first = cut(whole, x.shape, rank)
-        slices = (slice(None),) * (dim or 0) + (slice(first, first + count),) if dim is not None else ...
+        slices = ... if dim is None else rows(dim, first, count)
         if whole is not x and x.numel() and torch.equal(whole[slices], x):  # found soonest where most are
             end = self.ends[self.names.index(name)]
             return torch.arange(end - whole.numel(), end).view(whole.shape)[slices].reshape(-1)

@@ -18,7 +18,6 @@ from .field import P, SEEN, Degree, FieldTensor, Refused, field, flat, held, wra
 from .host import settle
 from .locate import Notes, located
 from .meeting import HERE, spawn
-
 from .private import hooks, tree_leaves, tree_map
 from .running import Run
 

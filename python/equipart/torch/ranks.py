@@ -318,14 +318,18 @@ dist.Backend.register_backend("equipart", lambda store, rank, size, timeout: Ran
 STARTED = {}  # functional collectives that nobody has waited for, by the memory that they will write
 
 
+def group_of(name):
+    """The process group of this name."""
+    return next(group for group, known in named_groups().items() if known == name)
+
+
 def functional(name):
     """Makes a function the rule of a functional collective, whose last argument is a group's name: it returns what will be
     written, and the call, which `wait_tensor` ends."""
 
     def put(function):
         def called(func, args, kwargs):
-            groups = named_groups().items()
-            out, call = function(next(group for group, known in groups if known == args[-1]), *args[:-1])
+            out, call = function(group_of(args[-1]), *args[:-1])
             STARTED[words(out).untyped_storage().data_ptr()] = call
             return out
 
@@ -388,6 +392,6 @@ def sent(group, x, root):
 @rule("_dtensor.shard_dim_alltoall")
 def _(func, args, kwargs):
     x, gathered, split, name = args
-    group, every = next(group for group, known in named_groups().items() if known == name), []
+    group, every = group_of(name), []
     group.exchange("all_to_all", [x], [], every.extend).wait()
     return torch.cat([given[0] for given in every], gathered).chunk(group.size(), split)[group.rank()].contiguous()

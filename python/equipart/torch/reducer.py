@@ -66,9 +66,8 @@ class Reducer:
         self.counts, self.expects = [0] * len(self.params), True
         if self.finds and outputs:
             used = accumulators(outputs)
-            self.unused = {at for at, x in enumerate(self.params) if id(x) not in used}
-            self.wanted = [int(at not in self.unused) for at in range(len(self.params))]
-            self.outs = bool(self.unused)
+            self.wanted = [int(id(x) in used) for x in self.params]
+            self.outs = not all(self.wanted)
             if not any(self.wanted):
                 self.average()
 
