@@ -5,12 +5,10 @@
 //! Breaks: the bias counts once per tensor rank
 //! Killed by: the compiler: expected `&Partial<D>`, found `&Tensor<D>`
 //! F32 loss: none, it does not compile
-use {
-    comm::Group,
-    kernels::Kernels,
-    layers::{Result, ops::{Region, Rows, Split, Stream}},
-    tensor::Tensor,
-};
+use comm::Group;
+use kernels::Kernels;
+use ops::{Region, Result, Rows, Split, Stream};
+use tensor::Tensor;
 
 fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, bias: &Tensor<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let y = x.matmul(w)?;

@@ -5,11 +5,9 @@
 //! Breaks: what lies before the layer learns from one rank's part of its gradient
 //! Killed by: the compiler: is not implemented for `Stream<D>`
 //! F32 loss: none, it does not compile
-use {
-    comm::Group,
-    kernels::Kernels,
-    layers::{Result, ops::{Columns, Split, Stream}},
-};
+use comm::Group;
+use kernels::Kernels;
+use ops::{Columns, Result, Split, Stream};
 
 fn column_backward<D: Kernels>(dy: &Split<D>, w: Columns<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let _ = group;

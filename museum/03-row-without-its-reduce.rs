@@ -5,11 +5,9 @@
 //! Breaks: every rank goes on with another part of the output
 //! Killed by: the compiler: expected `Stream<D>`, found `Partial<D>`
 //! F32 loss: none, it does not compile
-use {
-    comm::Group,
-    kernels::Kernels,
-    layers::{Result, ops::{Rows, Split, Stream, join}},
-};
+use comm::Group;
+use kernels::Kernels;
+use ops::{Result, Rows, Split, Stream, join};
 
 fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, skip: &Stream<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let _ = group;

@@ -5,12 +5,11 @@
 //! Breaks: a sum of norms is no norm of the sum
 //! Killed by: the compiler: expected `Stream<_>`, found `Partial<D>`
 //! F32 loss: none, it does not compile
-use {
-    comm::Group,
-    kernels::Kernels,
-    layers::{Result, ops::{Rows, Split, Stream, norm}},
-    tensor::Tensor,
-};
+use comm::Group;
+use kernels::Kernels;
+use ops::{Result, Rows, Split, Stream};
+use ops::norm;
+use tensor::Tensor;
 
 fn normed<D: Kernels>(x: &Split<D>, w: &Rows<D>, gain: &Tensor<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let _ = group;

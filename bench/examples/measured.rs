@@ -4,7 +4,8 @@
 //! each step.
 use bench::measure::{self, MeasureScale};
 use kernels::Heads;
-use layers::{ADAMW, Design, EvenValues, Shape};
+use layers::{Design, Shape};
+use ops::{ADAMW, EvenValues};
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, session};
 use plan::Machine;
 use plan::step::{KnownPrices, StepTime, TrainingJob};

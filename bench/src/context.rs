@@ -4,9 +4,9 @@ use super::model;
 use super::scale::Scale;
 use comm::Axis;
 use kernels::{Kernels, Mask};
-use layers::model::strategy::Core;
-use layers::ops::Split;
-use layers::{BoxedLayer, Design, Layer, PassContext, SGD, Shape};
+use layers::build::strategy::Core;
+use layers::{BoxedLayer, Design, Layer, Shape};
+use ops::{PassContext, SGD, Split};
 use parallel::{Batch, BuildContext, Result, Trainer};
 use tensor::{Category, Scalar, Tensor, mix};
 

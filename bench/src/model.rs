@@ -10,11 +10,12 @@ use super::scale::Scale;
 use crate::profile::WARM;
 use comm::Ledger;
 use kernels::{Kernels, Meta, MetaOf};
-use layers::{ADAMW, EvenValues, Keeper, PassContext, RuleStates, SGD, Shape};
+use layers::{RuleStates, Shape};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
 use models::{Config, Model};
+use ops::{ADAMW, EvenValues, Keeper, PassContext, SGD};
 use parallel::dtype::RunDevice;
 use parallel::{
     Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, measure, price, session,

@@ -8,7 +8,8 @@ use super::model::batch;
 use super::pipeline::cells;
 use super::scale::Scale;
 use comm::{Op, Trace};
-use layers::{Design, SGD, Shape};
+use layers::{Design, Shape};
+use ops::SGD;
 use parallel::dtype::RunDevice;
 use parallel::measure::median_and_spread;
 use parallel::pipeline::looped_bfs::LoopedBfs;
@@ -78,7 +79,7 @@ pub fn profile<D: RunDevice>(
 mod tests {
     use super::*;
     use crate::scale::SMALL;
-    use layers::EvenValues;
+    use ops::EvenValues;
     use tensor::Cpu;
 
     /// Kills: a part without its time, ends without embedding and head, bytes of another dtype, of one

@@ -15,7 +15,8 @@ use super::model::{self, RATE, metered};
 use super::scale::Scale;
 use comm::{Event, TimeUse, Trace};
 use kernels::{Kernels, Meta};
-use layers::{Design, EvenValues, SGD, Shape};
+use layers::{Design, Shape};
+use ops::{EvenValues, SGD};
 use parallel::step::simulate::{CellTimes, simulate};
 use parallel::step::{Cell, Plan};
 use parallel::{

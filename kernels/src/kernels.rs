@@ -1,14 +1,13 @@
 //! Trait generated from the list: every operation of layers, each beside its backward.
-use crate::every_kernel;
 use crate::{
     Activation, Attend, Heads, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard,
-    RunningSoftmax, Write,
+    RunningSoftmax, Write, every_kernel,
 };
 use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};
 
 macro_rules! declare {
     ([] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
-        /// Operations of a device. Callers are responsible for shapes (`layers::ops` checks them).
+        /// Operations of a device. Callers are responsible for shapes (`ops` checks them).
         pub trait Kernels: Device {
             /// Device of the wide dtype ([`Scalar::Wide`]) on the same place, for gradients, moments, sums
             /// and statistics. For every dtype except narrow floats it is this device.

@@ -26,7 +26,7 @@ pub struct Attend {
 }
 
 /// Number of targets that a loss is the mean over, and the power of two that multiplies it: see
-/// `layers/src/optimizer/loss_scale.rs`.
+/// `ops/src/optimizer/loss_scale.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeanOver {
     /// Number of targets.

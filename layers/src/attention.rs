@@ -16,15 +16,14 @@
 pub mod core;
 pub mod cross_attention;
 pub mod head_norm;
-pub mod rotary;
 
-use crate::model::part::{BoxedLayer, Ticket};
-use crate::model::strategy::{self, Column, DivisionRule, Row};
-use crate::ops::{Split, Stream, rotate};
-use crate::param::placement::{Pieces, Section};
-use crate::{Builder, Error, HeadNorm, InputHalf, Layer, Params, PassContext, Result, Rotary};
+use crate::build::part::{BoxedLayer, Ticket};
+use crate::build::strategy;
+use crate::build::strategy::{Column, Row};
+use crate::{Builder, HeadNorm, InputHalf, Layer, Params};
 use comm::Axis;
 use kernels::{Heads, Kernels};
+use ops::{DivisionRule, Error, PassContext, Pieces, Result, Rotary, Section, Split, Stream, rotate};
 
 /// Attention, its heads split over the ranks of an axis: `W[D,(H_t+2K_t)·d]`, the heads, and `W[H_t·d,D]`.
 pub type Attention<D> =

@@ -13,13 +13,15 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al.,
 //! GPT-2 (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapter: vocabulary and loss.
-use crate::model::build::positive;
-use crate::model::strategy;
-use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
-use crate::param::weight::{RowWeight, WholeWeight};
-use crate::{Builder, Draw, Error, InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::build::{positive, strategy};
+use crate::{Builder, InputHalf, Layer, Params};
 use comm::{Axis, Group};
 use kernels::Kernels;
+use ops::dropout;
+use ops::{
+    Draw, Error, KeptValue, PassContext, Region, Result, RowWeight, Stream, WholeWeight, embed,
+    embed_backward, position_rows, position_rows_backward,
+};
 use std::ops::Range;
 use tensor::{Device, Tensor, TokenIds};
 
@@ -150,9 +152,9 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RandomValues;
     use crate::proof::{Answer, Case, LayerInput, SEED, proves, proves_in_regions};
     use comm::{Mesh, Op, World};
+    use ops::RandomValues;
     use std::collections::BTreeMap;
     use tensor::{Category, Cpu, Device, Dropout, F61, Key, Scalar};
 
@@ -259,7 +261,7 @@ mod tests {
                 let mut layer = table.build(&Builder::new(&device, &mesh, &RandomValues { seed: 1 }))?;
                 let mut params = crate::Params::new();
                 layer.params(&mut params);
-                let whole = |p: &&mut crate::Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
+                let whole = |p: &&mut ops::Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
                 let weights = params.iter().map(whole).collect::<Result<_>>()?;
                 let (first, n) = (rank * 3 / ranks, 3 / ranks);
                 let row: usize = LENGTHS[..first].iter().sum();
@@ -305,7 +307,7 @@ mod tests {
     #[test]
     fn sequences_beyond_the_learned_positions_are_refused() {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
-        let at = Builder::new(&device, &mesh, &crate::RandomValues { seed: 0 });
+        let at = Builder::new(&device, &mesh, &ops::RandomValues { seed: 0 });
         let table = Table { vocabulary: 4, context: Some(3), ..PLAIN }.build(&at).unwrap();
         assert!(
             table

@@ -14,17 +14,20 @@
 //! Lepikhin et al., "`GShard`", §3.3, arXiv:2006.16668. Chapter: found shardings.
 pub mod end;
 pub mod lines;
+pub mod operate;
 pub mod planned;
 pub mod prices;
 pub mod search;
+pub mod sharded;
 pub mod sharding;
 pub mod split;
 pub mod step;
 
 use crate::graph::sharding::{MeshSizes, Sharding, dealt};
-use crate::{Error, FeedForward, Result, Shape};
+use crate::{FeedForward, Shape};
 use comm::{Axes, Axis};
 use kernels::{Activation, Heads};
+use ops::{Error, Result};
 use sharding::size;
 use std::sync::Arc;
 

@@ -13,17 +13,16 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss).
 //! Chapter: vocabulary and loss, sequence parallelism.
-use crate::model::part::{BoxedLayer, Ticket};
-use crate::model::stage::{Ending, Output, StageRequest, Targets};
-use crate::model::strategy;
-use crate::ops::{
-    self, Branches, RootExchange, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward,
-    matmul, split_cross_entropy,
-};
-use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, InputHalf, KeptValue, Layer, Objective, Params, PassContext, Result};
+use crate::build::part::{BoxedLayer, Ticket};
+use crate::build::stage::{Ending, Output, StageRequest, Targets};
+use crate::build::strategy;
+use crate::{Builder, InputHalf, Layer, Objective, Params};
 use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
+use ops::{
+    Branches, ColumnWeight, KeptValue, PassContext, Result, RootExchange, RowWeight, Split, Stream,
+    add_columns, columns_bias_gradient, cross_entropy_backward, matmul, split_cross_entropy,
+};
 use tensor::{Tensor, TokenIds};
 
 /// Output projection and loss, the vocabulary split over the ranks of an axis: after the final norm of a
@@ -91,7 +90,7 @@ impl<D: Kernels> Head<D> {
             objective,
             group: at.mesh.group(axis).named(name),
             over: at.mesh.over(Axes::LOSS)?.axis(),
-            root: RootExchange::new(at, "outputs"),
+            root: RootExchange::new(at.rests, at.mesh, "outputs"),
         })
     }
     fn columns(&self) -> Result<ops::Columns<D>> {

@@ -1,7 +1,6 @@
 //! The trait of layers: a forward, and a backward in two halves.
-use crate::param::weight::RowWeight;
-use crate::{Param, PassContext, Result};
 use kernels::Kernels;
+use ops::{Param, PassContext, Result, RowWeight};
 use smallvec::SmallVec;
 
 /// List of parameters, on the stack while it is short: training steps allocate nothing after warm-up.
@@ -18,7 +17,7 @@ pub trait Layer<D: Kernels> {
     type In;
     /// Type of the output.
     type Out;
-    /// Values of forward that backward needs, made of [`KeptValue`](crate::KeptValue): empty in inference.
+    /// Values of forward that backward needs, made of [`KeptValue`](ops::KeptValue): empty in inference.
     type Saved;
     /// Values of the input half that the weight half needs.
     type Pending;

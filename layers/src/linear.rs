@@ -1,6 +1,9 @@
 //! Linear layers, split by columns or by rows over the ranks of an axis.
 pub mod column;
 #[cfg(test)]
+#[path = "linear/tests/gathered.rs"]
+mod gathered;
+#[cfg(test)]
 #[path = "linear/tests/overlap.rs"]
 mod overlap;
 pub mod row;

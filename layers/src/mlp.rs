@@ -12,12 +12,15 @@
 //!
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter:
 //! 3.
-use crate::model::part::BoxedLayer;
-use crate::model::strategy::{self, Column, Row};
-use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
-use crate::param::placement::Section;
-use crate::{Builder, Error, FeedForward, InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::build::part::BoxedLayer;
+use crate::build::strategy;
+use crate::build::strategy::{Column, Row};
+use crate::{Builder, FeedForward, InputHalf, Layer, Params};
 use kernels::Kernels;
+use ops::{
+    Error, KeptValue, PassContext, Result, Section, Split, Stream, activate, activate_backward, swiglu,
+    swiglu_backward,
+};
 
 /// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the
 /// elementwise function, and `W[F_t,D]`.

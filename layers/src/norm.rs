@@ -13,11 +13,12 @@
 //!
 //! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4, in Llama's form; Ba, Kiros, Hinton, "Layer
 //! normalization", §3, arXiv:1607.06450, in GPT-2's. Chapter: columns and rows, sequence parallelism.
-use crate::model::strategy;
-use crate::ops::{Branches, Stream, norm, norm_backward};
-use crate::param::weight::{BIAS, WholeWeight};
-use crate::{Builder, Draw, InputHalf, KeptValue, Layer, NormKind, Params, PassContext, Result};
+use crate::build::strategy;
+use crate::{Builder, InputHalf, Layer, NormKind, Params};
 use kernels::Kernels;
+use ops::handles::weight::BIAS;
+use ops::norm;
+use ops::{Branches, Draw, KeptValue, PassContext, Result, Stream, WholeWeight, norm_backward};
 use tensor::Tensor;
 
 /// A norm with its name.

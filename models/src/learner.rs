@@ -10,7 +10,8 @@
 //! The input is `(pixels/255 − 0.1307)/0.3081`, in float32.
 use crate::model::WeightsSource;
 use crate::{Model, names};
-use layers::{Design, RandomValues, ValueSource};
+use layers::Design;
+use ops::{RandomValues, ValueSource};
 use parallel::{Entry, Orientation, Result, Stored};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -2,7 +2,7 @@
 use crate::config::Generation;
 use crate::tokenizer::{Tokenizer, TokenizerSource};
 use crate::{Config, embedded, names};
-use layers::{Draw, EvenValues, ParamValues, RandomValues, ValueSource};
+use ops::{Draw, EvenValues, ParamValues, RandomValues, ValueSource};
 use parallel::{Result, Stored, bail};
 use std::path::Path;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl WeightsSource {
 }
 
 impl<E: Scalar> ValueSource<E> for WeightsSource {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, E>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> ops::Result<ParamValues<'_, E>> {
         match self {
             WeightsSource::Random(random) => random.of(name, shape, draw),
             WeightsSource::Even => EvenValues.of(name, shape, draw),

@@ -12,7 +12,8 @@
 use crate::config::Architecture;
 use crate::convert::{Converted, written};
 use crate::{Config, Model};
-use layers::{Balance, Draw, Experts, ParamValues, RandomValues, Shape, ValueSource};
+use layers::{Balance, Experts, Shape};
+use ops::{Draw, ParamValues, RandomValues, ValueSource};
 use parallel::{Entry, Orientation, Result, Stored, bail};
 use std::path::Path;
 use tensor::safetensors::Dtype;

@@ -16,8 +16,8 @@
 use crate::routing::{Routing, numbers};
 use comm::{Axes, Axis, Mesh};
 use kernels::{Kernels, MeanOver, loss_scale};
-use layers::ops::{RouterLoss, plus, pooled};
-use layers::{Experts, Hooks, LayerCounts, Param, Pass, PassContext, Result, Shape, TokenShards};
+use layers::{Experts, Hooks, Shape};
+use ops::{LayerCounts, Param, Pass, PassContext, Result, RouterLoss, TokenShards, plus, pooled};
 use std::ops::Range;
 use tensor::{Category, Device, Scalar, Tensor};
 

@@ -16,16 +16,16 @@ use crate::routing::{self, Routing, TokenNumbers};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::{Kernels, MeanOver, RouterNoise, RouterTerms};
+use layers::build::strategy;
 use layers::mlp::{apply, apply_backward, first};
-use layers::model::strategy;
-use layers::ops::{
-    Partial, Region, RouterLoss, Split, Stream, choose, expert_columns, expert_gradient, expert_rows, gates,
-    join, logits, plus, router_backward, router_gradient, router_input_gradient,
-};
-use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::{
-    BoxedLayer, Builder, Design, Draw, Error, Experts, FeedForward, Hooks, InputHalf, KeptValue, Layer,
-    Params, PassContext, Placed, Result, Section, Strategy, StrategyInfo,
+    BoxedLayer, Builder, Design, Experts, FeedForward, Hooks, InputHalf, Layer, Params, Strategy,
+    StrategyInfo,
+};
+use ops::{
+    Draw, Error, ExpertWeight, KeptValue, Partial, PassContext, Placed, Region, Result, RouterLoss, Section,
+    Split, Stream, WholeWeight, choose, expert_columns, expert_gradient, expert_rows, gates, join, logits,
+    plus, router_backward, router_gradient, router_input_gradient,
 };
 use std::sync::Arc;
 use tensor::{Device, Index, Tensor};

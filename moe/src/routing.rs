@@ -3,8 +3,8 @@
 //! it are numbers of copies.
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
-use layers::ops::Region;
-use layers::{Experts, PassContext, Result, Scoring};
+use layers::{Experts, Scoring};
+use ops::{PassContext, Region, Result};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Device, Index, Place, Scalar, Tensor};

@@ -7,13 +7,13 @@
 //! The gate is a router of one expert. Source: Qwen Team, "Qwen1.5-MoE", 2024; Dai et al., `DeepSeekMoE`,
 //! §3.2, arXiv:2401.06066, without a gate.
 use kernels::{Kernels, RouterTerms};
-use layers::model::part::{BoxedLayer, Ticket};
-use layers::model::strategy;
-use layers::ops::{
-    Stream, dots, gates, join, logits, router_backward, router_gradient, router_input_gradient, scaled,
+use layers::build::part::Ticket;
+use layers::build::strategy;
+use layers::{BoxedLayer, Builder, InputHalf, Layer, Params, SharedExpert};
+use ops::{
+    Draw, KeptValue, PassContext, Result, Stream, WholeWeight, dots, gates, join, logits, router_backward,
+    router_gradient, router_input_gradient, scaled,
 };
-use layers::param::weight::WholeWeight;
-use layers::{Builder, Draw, InputHalf, KeptValue, Layer, Params, PassContext, Result, SharedExpert};
 use tensor::{Index, Tensor};
 
 /// A router of one expert: a gate.

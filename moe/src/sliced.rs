@@ -11,7 +11,8 @@
 //! Source: Singh et al., "A hybrid tensor-expert-data parallelism approach", §4, arXiv:2303.06318.
 //! Chapter: experts.
 use comm::Axis;
-use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, StrategyInfo};
+use layers::{Choice, Design, Sizes, StrategyInfo};
+use ops::{DividedSize, DivisionRule};
 
 /// Its description.
 pub static ABOUT: StrategyInfo = StrategyInfo {

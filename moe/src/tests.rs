@@ -9,11 +9,12 @@ use crate::dispatcher::all_to_all::AllToAll;
 pub(crate) use comm::{Axis, Op};
 use kernels::Activation;
 pub(crate) use kernels::Kernels;
-use layers::model::strategy::Mlp;
+pub(crate) use layers::Builder;
+use layers::build::strategy::Mlp;
 use layers::proof::SEED;
 pub(crate) use layers::proof::{Answer, Case, LayerInput, holds, proves, proves_in_regions};
-pub(crate) use layers::{Builder, Result};
 use layers::{Experts, FeedForward, Groups, Scoring, SharedExpert};
+pub(crate) use ops::Result;
 use reference::{Mixture, Walk};
 pub(crate) use tensor::Scalar;
 

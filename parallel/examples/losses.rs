@@ -6,9 +6,10 @@
 
 use kernels::{Activation, Heads};
 use layers::{
-    ADAMW, Balance, Biases, Experts, FeedForward, NormKind, Objective, Positions, RandomValues, Rates,
-    Scoring, Shape, SharedExpert, Window,
+    Balance, Biases, Experts, FeedForward, NormKind, Objective, Positions, Rates, Scoring, Shape,
+    SharedExpert, Window,
 };
+use ops::{ADAMW, RandomValues};
 use parallel::{Batch, Layout, Sequence, Trainer};
 use tensor::{Cpu, IGNORED, Rope, Scaling, mix};
 

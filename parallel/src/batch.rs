@@ -179,7 +179,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use layers::TokenShards;
+    use ops::TokenShards;
 
     fn over(data: usize) -> TokenShards {
         TokenShards::new([data, 1], |_, _, _| unreachable!("one context rank has all"))

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 use comm::Mesh;
 use files::PlannedFile;
 use kernels::Kernels;
-use layers::{Param, SavedPart, Wide};
+use ops::{Param, SavedPart, Wide};
 use std::ops::Range;
 use std::thread::JoinHandle;
 use tensor::safetensors::Storable;

@@ -3,7 +3,8 @@
 //! the instances of a crate below them with `opt-level` 1.
 use crate::{BuildContext, Result, Stages, Trainer};
 use kernels::Kernels;
-use layers::{Design, PassContext, SGD};
+use layers::Design;
+use ops::{PassContext, SGD};
 use tensor::{Cpu, F61, Tensor, TokenIds};
 
 /// Addresses of the functions from which all others are reached.

@@ -14,7 +14,7 @@
 use crate::Result;
 use comm::{Mesh, named_ranks};
 use kernels::Kernels;
-use layers::{Param, ParamTensor, SavedRectangle, Wide};
+use ops::{Param, ParamTensor, SavedRectangle, Wide};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tensor::safetensors::Storable;

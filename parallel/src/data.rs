@@ -1,5 +1,5 @@
 //! Strategies of data ranks: whether value, gradient and optimizer state of a parameter are kept whole or
-//! sharded at rest, and whether a sharded value is gathered at once or in tiles. `layers::param` carries them
+//! sharded at rest, and whether a sharded value is gathered at once or in tiles. `ops::param` carries them
 //! out.
 mod state_split;
 

@@ -2,7 +2,7 @@
 use crate::dump::DumpDtype;
 use comm::SharedPlace;
 use kernels::OrderedKernels;
-use layers::LossScaling;
+use ops::LossScaling;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::safetensors::{Dtype, Storable};

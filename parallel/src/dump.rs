@@ -16,7 +16,8 @@
 use crate::{Batch, Entry, Error, Report, Result, Trainer};
 use comm::Mesh;
 use kernels::{Kernels, loss_scale};
-use layers::{Activations, OptimizerKind, Param, Params, Record, Wide};
+use layers::{OptimizerKind, Params};
+use ops::{Activations, Param, Record, Wide};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -100,7 +101,7 @@ pub struct Provenance {
 ///
 /// # Errors
 /// If a collective fails.
-pub fn weights<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> layers::Result<Tensors<D::Elem>> {
+pub fn weights<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> ops::Result<Tensors<D::Elem>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
@@ -109,7 +110,7 @@ pub fn weights<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> layers::
 ///
 /// # Errors
 /// If a collective fails.
-pub fn gradients<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> layers::Result<Tensors<Wide<D>>> {
+pub fn gradients<D: Kernels>(params: Params<D>, mesh: &Mesh<D::Place>) -> ops::Result<Tensors<Wide<D>>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
@@ -141,7 +142,7 @@ pub fn after<D: Kernels>(
     report: &Report<D>,
     params: Params<D>,
     mesh: &Mesh<D::Place>,
-) -> layers::Result<After<D::Elem>> {
+) -> ops::Result<After<D::Elem>> {
     let norm2 = report.norm2.as_ref().map(|norm2| ("norm2", norm2));
     let read =
         |(name, number): (&str, &Tensor<D::Wide>)| (name.to_string(), number.read().unwrap_or_default());

@@ -61,7 +61,7 @@ macro_rules! sentences {
 }
 sentences!(
     comm::CommError,
-    layers::Error,
+    ops::Error,
     tensor::IdsError,
     tensor::count::Overflow,
     tensor::files::Error,

@@ -27,10 +27,8 @@ use ::tensor::{Store, files};
 use comm::{Axis, CommError, Mesh, World, readable};
 use grammar::Grammar;
 use kernels::Kernels;
-use layers::{
-    Builder, Choice, Design, NumberArgument, ShardingStrategy, Strategy, StrategyInfo, TokenShards,
-    ValueSource, Wide, counted,
-};
+use layers::{Builder, Choice, Design, NumberArgument, Strategy, StrategyInfo, counted};
+use ops::{ShardingStrategy, TokenShards, ValueSource, Wide};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! So the state of at most three parameters is on the device. Each rank keeps its own shards, whichever axes
-//! split them. `layers::param` carries it out.
+//! split them. `ops::param` carries it out.
 use crate::strategies::lists::list;
 use layers::StrategyInfo;
 

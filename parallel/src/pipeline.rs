@@ -4,7 +4,8 @@
 use crate::deal;
 use crate::step::{Cell, Plan, check};
 use crate::strategies::lists::list;
-use layers::{AtRest, Choice, Design, ShardingStrategy, StrategyInfo};
+use layers::{Choice, Design, StrategyInfo};
+use ops::{AtRest, ShardingStrategy};
 use std::ops::Range;
 
 list! { dyn Schedule, |schedule| schedule.about();

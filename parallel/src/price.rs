@@ -11,7 +11,8 @@ use crate::{
 };
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta, MetaOf};
-use layers::{Design, GradientScaling, Param, ShardingStrategy, TokenShards, UpdateRule};
+use layers::Design;
+use ops::{GradientScaling, Param, ShardingStrategy, TokenShards, UpdateRule};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::iter::successors;

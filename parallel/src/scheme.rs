@@ -1,7 +1,8 @@
 //! How a model is split: a layout, and a strategy or schedule that no list has, such as one of another crate.
 use crate::{BuildContext, Error, Layout, Pipeline, Result, Schedule};
 use kernels::{Kernels, MetaOf};
-use layers::{Choice, Design, ShardingStrategy, Strategy, StrategyInfo};
+use layers::{Choice, Design, Strategy, StrategyInfo};
+use ops::ShardingStrategy;
 use std::fmt;
 
 /// A strategy that builds its layers on a device, and on the meta device, where they are priced. Every

@@ -7,7 +7,7 @@ use crate::{BuildContext, Layout, Result, Scheme};
 use comm::{Mesh, SharedPlace, World};
 pub use ghost::{RankClock, ghost, timed};
 use kernels::Kernels;
-use layers::{ValueSource, Wide};
+use ops::{ValueSource, Wide};
 
 /// Source of a rank's parameters; all ranks read it at once.
 pub type Source<'a, D> = &'a (dyn ValueSource<Wide<D>> + Sync);

@@ -6,7 +6,8 @@
 //! cost of a part is its number of [`parameters`], or the [`seconds`] that it takes on this machine.
 use crate::{BuildContext, Error, Layout, Result, deal, session};
 use kernels::Meta;
-use layers::{Design, Half, Input, Keeper, Output, PassContext, RandomValues, StageRequest, Targets};
+use layers::{Design, Half, Input, Output, StageRequest, Targets};
+use ops::{Keeper, PassContext, RandomValues};
 use std::str::FromStr;
 use std::time::Instant;
 use tensor::{Category, Cpu, Device, Tensor, TokenIds};

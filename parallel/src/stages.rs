@@ -14,11 +14,8 @@ use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, StepMoves,
 use crate::{Error, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
-use layers::ops::{Region, filled};
-use layers::{
-    Chunk, Design, Half, Hooks, Input, Keeper, Output, Param, Params, PassContext, ShardingStrategy,
-    StageRequest, TokenShards,
-};
+use layers::{Chunk, Design, Half, Hooks, Input, Output, Params, StageRequest};
+use ops::{Keeper, Param, PassContext, Region, ShardingStrategy, TokenShards, filled};
 use passed::{Passed, Received, Sent, tags};
 use std::rc::Rc;
 use tensor::{Category, Scalar};

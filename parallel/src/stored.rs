@@ -1,7 +1,7 @@
 //! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that
 //! builds its local part from files reads only the bytes of that part.
 use crate::{Result, bail};
-use layers::{Draw, ParamValues, ValueSource};
+use ops::{Draw, ParamValues, ValueSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -131,8 +131,8 @@ fn matrix<'a>(shards: &'a File, entry: &Entry) -> Result<Matrix<'a>> {
 }
 
 impl<E: Scalar> ValueSource<E> for Stored {
-    fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, E>> {
-        let fail = layers::Error::Cannot;
+    fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> ops::Result<ParamValues<'_, E>> {
+        let fail = ops::Error::Cannot;
         let unlike = || fail(format!("the parts of {name} in the file do not make up {shape:?}"));
         let mut parts = Vec::new();
         let (mut band, mut covered) = (0..0, shape[1]); // rows of side-by-side parts, and columns so far

@@ -22,10 +22,10 @@ use crate::{Batch, Result, bail};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
 use kernels::{Kernels, OrderedKernels};
-use layers::ops::{Partial, RootExchange, top_k};
-use layers::{
-    Builder, Design, GradientScaling, Keeper, LayerCounts, Optimizer, Pass, PassContext, Record, SGD,
-    UpdateRule, Wide,
+use layers::{Builder, Design};
+use ops::{
+    GradientScaling, Keeper, LayerCounts, Optimizer, Partial, Pass, PassContext, Record, RootExchange, SGD,
+    UpdateRule, Wide, top_k,
 };
 pub use share::features;
 use std::collections::VecDeque;
@@ -96,7 +96,7 @@ impl<D: Kernels> Trainer<D> {
             device: at.device.clone(),
             mesh: at.mesh.clone(),
             loss: at.mesh.over(Axes::LOSS)?.named("loss"),
-            root: RootExchange::new(at, "inputs"),
+            root: RootExchange::new(at.rests, at.mesh, "inputs"),
             optimizer,
             record: None,
             cxs: Vec::new(),

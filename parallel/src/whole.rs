@@ -2,7 +2,8 @@
 use crate::{Layout, Result, Stages};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use layers::{Design, Param, RandomValues};
+use layers::Design;
+use ops::{Param, RandomValues};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Tensor};
 
@@ -75,7 +76,7 @@ pub fn whole<W: Device>(
     device: &W,
     of: &Named,
     mesh: &Mesh<W::Place>,
-    read: impl FnOnce(usize) -> layers::Result<Option<Vec<W::Elem>>>,
+    read: impl FnOnce(usize) -> ops::Result<Option<Vec<W::Elem>>>,
 ) -> Result<Option<Vec<W::Elem>>> {
     let stages = mesh.group(Axis::Pp);
     let values = if stages.rank() == of.stage { read(of.index)? } else { None };

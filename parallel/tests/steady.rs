@@ -9,10 +9,8 @@ mod counting;
 use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
-use layers::{
-    ADAMW, AtRest, Builder, Design, OptimizerKind, PassContext, RandomValues, Rates, SGD, Shape,
-    ShardingStrategy, Strategy,
-};
+use layers::{Builder, Design, OptimizerKind, Rates, Shape, Strategy};
+use ops::{ADAMW, AtRest, PassContext, RandomValues, SGD, ShardingStrategy};
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
 use parallel::{Batch, BuildContext, Error, Schedule, Sequence, Stages, Trainer};

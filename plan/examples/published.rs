@@ -1,6 +1,7 @@
 //! Predicted and published times of training steps: `cargo run --release -p plan --example published`.
 use kernels::Heads;
-use layers::{ADAMW, Design, Rates, Shape};
+use layers::{Design, Rates, Shape};
+use ops::ADAMW;
 use parallel::Layout;
 use plan::Machine;
 use plan::step::{KnownPrices, StepTime, TrainingJob, model_flops};

@@ -10,7 +10,7 @@
 //! does.
 use crate::machine::{KernelRates, Machine};
 use comm::{Axes, Axis, CallClock, GhostCall, Op};
-use layers::TokenShards;
+use ops::TokenShards;
 use parallel::session::RankClock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,7 +12,7 @@ use crate::clock::{PARTS, Part};
 use crate::machine::Machine;
 use crate::step::TrainingJob;
 use kernels::Kernels;
-use layers::TokenShards;
+use ops::TokenShards;
 use parallel::step::{Action, ActionPhase, Cell, PassKind, Plan};
 use parallel::{Layout, Pipeline, Result};
 use std::collections::BTreeSet;

@@ -12,7 +12,7 @@ use crate::step::{StepTime, TrainingJob};
 use crate::watch::{SearchEvent, SearchWatch, measured};
 use comm::Axis;
 use kernels::Kernels;
-use layers::TokenShards;
+use ops::TokenShards;
 use parallel::Layout;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap};

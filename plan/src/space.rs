@@ -1,7 +1,8 @@
 //! The layouts that a search tries: all divisions of the ranks over the axes, and of each choice of the lists
 //! every entry with the numbers that it states ([`Tries`]).
 use comm::Axis;
-use layers::{Choice, Design, StrategyInfo, TokenShards, Tries};
+use layers::{Choice, Design, StrategyInfo, Tries};
+use ops::TokenShards;
 use parallel::{Layout, strategies};
 
 /// Choices that decide what a stage computes for a microbatch.

@@ -113,7 +113,8 @@ pub fn spans_of_step<D: Kernels>(
 mod tests {
     use super::*;
     use comm::Axis;
-    use layers::{ADAMW, GradientScaling, Shape};
+    use layers::Shape;
+    use ops::{ADAMW, GradientScaling};
     use tensor::Cpu;
 
     fn spans_of(layout: &str, blocks: usize) -> Vec<RankSpan> {

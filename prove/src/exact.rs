@@ -6,9 +6,9 @@
 //! run every collective.
 use crate::{ProofProgress, proof};
 use comm::{Axes, Axis, Group, Reduce, Tag};
-use layers::model::strategy::{Column, Row};
-use layers::ops::Stream;
-use layers::{Draw, Keeper, Layer, ParamValues, PassContext, ValueSource};
+use layers::Layer;
+use layers::build::strategy::{Column, Row};
+use ops::{Draw, Keeper, ParamValues, PassContext, Stream, ValueSource};
 use parallel::dtype::RunDevice;
 use parallel::{BuildContext, Layout, Network, Result, bail, deal, session};
 use reference::{add_bias, bias_gradient, linear, linear_backward};
@@ -98,7 +98,7 @@ fn whole<E: Scalar>(salt: u64, i: usize) -> E {
 struct Whole;
 
 impl<E: Scalar> ValueSource<E> for Whole {
-    fn of(&self, name: &str, [_, columns]: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, E>> {
+    fn of(&self, name: &str, [_, columns]: [usize; 2], _: Draw) -> ops::Result<ParamValues<'_, E>> {
         let salt = salt(name);
         Ok(ParamValues::each(move |[row, column]| whole(salt, row * columns + column)))
     }

@@ -2,10 +2,11 @@
 mod oracle;
 
 use comm::World;
+use layers::Builder;
 use layers::graph::planned::PlannedGraph;
 use layers::graph::step::{GraphStep, NamedValues, target_ids};
 use layers::graph::{Graph, TensorSource};
-use layers::{Builder, RandomValues};
+use ops::RandomValues;
 use parallel::Result;
 use std::sync::Arc;
 use tensor::{Cpu, F61, Key, mix};

@@ -168,11 +168,11 @@ mod tests {
     use super::*;
     use crate::timeline::{StepRecords, moments};
     use comm::Axis;
-    use layers::ops::{Split, columns_gradient, filled, matmul};
-    use layers::param::weight::ColumnWeight;
-    use layers::{Activations, Builder, Choice, NumberArgument, Pieces, RandomValues, Section};
-    use parallel::Layout;
-    use parallel::Report;
+    use layers::{Builder, Choice, NumberArgument};
+    use ops::{
+        Activations, ColumnWeight, Pieces, RandomValues, Section, Split, columns_gradient, filled, matmul,
+    };
+    use parallel::{Layout, Report};
     use tensor::{Category, Scalar};
 
     /// Reports a gradient at the padding of a vocabulary of 5 over two ranks. Kills: a padding gradient
@@ -203,7 +203,7 @@ mod tests {
                 moments(displayed, [head.param()].into_iter().collect(), &mesh, &mut |moment| {
                     all.push(moment);
                 });
-                Ok::<_, layers::Error>(all)
+                Ok::<_, ops::Error>(all)
             });
             let ranks = ranks.unwrap();
             let mut truth = Expected::default();

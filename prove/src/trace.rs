@@ -3,7 +3,8 @@
 use super::Difference;
 use comm::Mesh;
 use kernels::{Kernels, loss_scale};
-use layers::{Builder, Draw, Params, RandomValues, ValueSource};
+use layers::{Builder, Params};
+use ops::{Draw, RandomValues, ValueSource};
 use parallel::Report;
 use reference::Weights;
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,7 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
     mut params: Params<D>,
     device: &D,
     mesh: &Mesh<D::Place>,
-) -> layers::Result<()> {
+) -> ops::Result<()> {
     let norm2 = report.norm2.as_ref().map(|norm2| ("norm²", norm2));
     for (what, number) in [("loss", &report.loss)].into_iter().chain(norm2) {
         see(format!("step {n}: {what}"), number.read().unwrap_or_default());

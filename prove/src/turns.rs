@@ -6,7 +6,8 @@
 use crate::Subject;
 use comm::Axis;
 use kernels::Kernels;
-use layers::{Input, PassContext};
+use layers::Input;
+use ops::PassContext;
 use parallel::stages::turns::{SlotRequests, SlotToken};
 use parallel::{BuildContext, Result, Stages};
 use std::ops::Range;

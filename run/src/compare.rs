@@ -16,14 +16,14 @@ pub use work::{Comparison, Data};
 
 use crate::event::{Observer, doing};
 use crate::train::settings::sequences;
-use layers::{GradientScaling, LossScaling, OptimizerKind, counted};
+use layers::{OptimizerKind, counted};
 use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
 use models::text::Corpus;
+use ops::{GradientScaling, LossScaling};
 use parallel::dtype::RunDevice;
-use parallel::measure;
 use parallel::pipeline::Pipeline;
-use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, budget, price, session};
+use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, budget, measure, price, session};
 use prove::cases::never_ran;
 use prove::{OracleTraces, Subject, prove_in};
 use tensor::{Bf16, Cpu, Device, Key, Real, Scalar};

@@ -2,8 +2,8 @@
 //! pictures.
 use comm::Axis;
 use kernels::MetaOf;
-use layers::LayerCounts;
 use models::TrainableModel;
+use ops::LayerCounts;
 use parallel::dtype::RunDevice;
 use parallel::{
     Batch, BuildContext, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session,

@@ -3,7 +3,8 @@ pub mod partition;
 
 use crate::device::DeviceName;
 use crate::in_device;
-use layers::{ADAMW, Design};
+use layers::Design;
+use ops::ADAMW;
 use parallel::dtype::DtypeName;
 use parallel::price::MoveCosts;
 use parallel::step::Plan;

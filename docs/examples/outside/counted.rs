@@ -5,13 +5,13 @@
 //! counter_b += Σ over the elements of block b of g,   w −= lr·c·(g + counter of its block)
 //! ```
 use kernels::{Kernels, Write};
-use layers::ops::filled;
-use layers::{Like, RuleStates, StateInfo, UpdatePart, UpdateRule, UpdateStep};
+use layers::{Like, RuleStates, StateInfo};
+use ops::{UpdatePart, UpdateRule, UpdateStep, filled};
 use tensor::{Category, Scalar, Tensor};
 
 /// Descent that adds to each gradient the sum of all gradients that its block has had.
 ///
-/// **A rule** ([`layers::UpdateRule`]) lists the state that it keeps, and updates a part of a parameter. From
+/// **A rule** ([`ops::UpdateRule`]) lists the state that it keeps, and updates a part of a parameter. From
 /// the list follow shards, which are cut between blocks, offload, checkpoints, resharding and prices. A part
 /// is rows of the parameter or of a shard, with its blocks beside it; a parameter may have several parts, so
 /// state of one number is set in each, and not added to.
@@ -53,7 +53,8 @@ impl<D: Kernels> UpdateRule<D> for Counted {
 mod tests {
     use super::*;
     use kernels::Heads;
-    use layers::{Param, RandomValues, SavedPart, SavedRectangle, Shape, VALUE, ValueSource};
+    use layers::Shape;
+    use ops::{Param, RandomValues, SavedPart, SavedRectangle, VALUE, ValueSource};
     use parallel::checkpoint::{CheckpointFile, optimizer_file, restore_optimizer, save};
     use parallel::{
         Batch, BuildContext, Entry, Layout, Result, Scheme, Sequence, Stored, Trainer, named, price, session,
@@ -120,7 +121,7 @@ mod tests {
         program: impl Fn(BuildContext<D>) -> Result<T> + Sync,
     ) -> Vec<T>
     where
-        RandomValues: ValueSource<layers::Wide<D>>,
+        RandomValues: ValueSource<ops::Wide<D>>,
     {
         let layout: Layout = layout.parse().unwrap();
         session::run((&layout, &layout.world().unwrap()), &RandomValues { seed: 1 }, program).unwrap()

@@ -12,12 +12,11 @@
 //! Source: Rajbhandari et al., "`ZeRO`", §5.3 (parameters gathered when they are used), arXiv:1910.02054.
 use comm::{Axis, Group};
 use kernels::Kernels;
-use layers::model::strategy::Column;
-use layers::ops::{Split, Stream, add_columns, columns_bias_gradient, gathered_gradient, matmul};
-use layers::param::weight::{ColumnWeight, RowWeight};
-use layers::{
-    BoxedLayer, Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, PassContext, Pieces, Result,
-    Section, Strategy, StrategyInfo,
+use layers::build::strategy::Column;
+use layers::{BoxedLayer, Builder, Choice, Layer, NumberArgument, Params, Strategy, StrategyInfo};
+use ops::{
+    ColumnWeight, Draw, KeptValue, PassContext, Pieces, Result, RowWeight, Section, Split, Stream,
+    add_columns, columns_bias_gradient, gathered_gradient, matmul,
 };
 
 /// Builds column layers whose weights are gathered just in time.

@@ -14,7 +14,8 @@
 //! Source: Huang et al., "`GPipe`", §2.2, arXiv:1811.06965, applied to parts of a batch, as gradients are
 //! accumulated.
 use comm::Axis;
-use layers::{Choice, DividedSize, DivisionRule, NumberArgument, StrategyInfo};
+use layers::{Choice, NumberArgument, StrategyInfo};
+use ops::{DividedSize, DivisionRule};
 use parallel::Schedule;
 use parallel::pipeline::phases::{B, F, in_order, phases};
 use parallel::step::{Cell, Plan};

@@ -7,26 +7,25 @@
 //! ```
 use comm::{Axis, Group};
 use kernels::Kernels;
-use layers::model::strategy::Row;
-use layers::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
-use layers::param::weight::{RowWeight, WholeWeight};
-use layers::{
-    BoxedLayer, Builder, Choice, Draw, KeptValue, Layer, NumberArgument, Params, PassContext, Pieces, Result,
-    Strategy, StrategyInfo,
+use layers::build::strategy::Row;
+use layers::{BoxedLayer, Builder, Choice, Layer, NumberArgument, Params, Strategy, StrategyInfo};
+use ops::{
+    Draw, KeptValue, PassContext, Pieces, Region, Result, RowWeight, Split, Stream, WholeWeight, add_bias,
+    bias_gradient, matmul, rows_gradient,
 };
 
 /// Builds its own row-parallel layers.
 ///
 /// **A layer** implements [`layers::Layer`]: a forward, and a backward in two halves. Types of
-/// [`layers::ops`] say which part a rank holds: a product of tensors that are cut along the same axis gives a
-/// [`Partial`](layers::ops::Partial), and nothing but a collective opens it. **A strategy**
+/// [`ops`] say which part a rank holds: a product of tensors that are cut along the same axis gives a
+/// [`Partial`](ops::Partial), and nothing but a collective opens it. **A strategy**
 /// ([`layers::Strategy`]) has a name and builds such layers.
 ///
 /// Code cannot declare that a tensor is a partial sum, for a sum that is declared where there is none, or
 /// missing where there is one, is the bug that the types prevent:
 ///
 /// ```compile_fail,E0624
-/// use {comm::Axis, kernels::Kernels, layers::ops::Partial, tensor::Tensor};
+/// use {comm::Axis, kernels::Kernels, ops::Partial, tensor::Tensor};
 /// fn addend<D: Kernels>(x: Tensor<D>) -> Partial<D> {
 ///     Partial::sum(x, Axis::Tp)
 /// }
@@ -35,7 +34,7 @@ use layers::{
 /// Only a product makes one:
 ///
 /// ```
-/// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Partial, Rows, Split}}, tensor::Tensor};
+/// use {comm::Group, kernels::Kernels, ops::{Partial, Result, Rows, Split}, tensor::Tensor};
 /// fn addend<D: Kernels>(x: &Tensor<D>, w: &Rows<D>, group: &Group<D::Place>) -> Result<Partial<D>> {
 ///     Split::cut(x, group)?.matmul(w)
 /// }

@@ -5,11 +5,9 @@ use crate::{InRounds, JustInTime, OwnRows};
 use comm::mutants::{CallSite, MutantTally, Mutation, Outcome, Trial, judge};
 use comm::{Axis, Reduce};
 use kernels::{Heads, Kernels};
-use layers::model::strategy::Norm;
-use layers::ops::{Branches, Stream};
-use layers::{
-    BoxedLayer, Builder, Layer, Params, PassContext, RandomValues, Result, SGD, Shape, Strategy, StrategyInfo,
-};
+use layers::build::strategy::Norm;
+use layers::{BoxedLayer, Builder, Layer, Params, Shape, Strategy, StrategyInfo};
+use ops::{Branches, PassContext, RandomValues, Result, SGD, Stream};
 use parallel::step::{Cell, PeakNeeds, Plan, check};
 use parallel::{Batch, BuildContext, Layout, Network, Schedule, Scheme, Sequence, Trainer, price, session};
 use prove::cases::certify_panel;
@@ -72,7 +70,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
         };
         let honest = Trial::honest();
         assert_eq!(outcome(&honest), Outcome::Equal);
-        let looks = |site: &CallSite| site.at.file().ends_with("layers/src/param/placement.rs");
+        let looks = |site: &CallSite| site.at.file().ends_with("ops/src/param/placement.rs");
         let sites: Vec<_> = honest.sites(0).into_iter().filter(|site| !looks(site)).collect();
         let all = sites.iter().flat_map(|site| Mutation::ALL.iter().map(move |mutation| (site, *mutation)));
         let mut all: Vec<_> = all.collect();

@@ -17,6 +17,7 @@ pub(crate) const ALL: &[&str] = &[
     "kernels",
     "comm",
     "cuda",
+    "ops",
     "layers",
     "moe",
     "parallel",
@@ -26,36 +27,40 @@ pub(crate) const ALL: &[&str] = &[
     "bench",
     "equipart",
 ];
-const ARROWS: [Arrow; 20] = [
+const ARROWS: [Arrow; 21] = [
     ("tensor", &[], &["reference"]),
     ("shape", &["tensor"], &[]),
     ("reference", &["tensor", "shape"], &[]),
     ("kernels", &["tensor", "shape"], &["reference"]),
     ("comm", &["tensor", "kernels"], &["reference"]),
     ("cuda", &["tensor", "kernels", "comm"], &[]),
+    ("ops", &["tensor", "shape", "kernels", "comm"], &["reference"]),
     // reference: only its `proof` module
-    ("layers", &["tensor", "shape", "kernels", "comm", "reference"], &[]),
-    ("moe", &["tensor", "kernels", "comm", "layers"], &["reference"]),
-    ("parallel", &["tensor", "kernels", "comm", "layers", "moe"], &["reference"]),
-    ("models", &["tensor", "shape", "kernels", "comm", "layers", "parallel"], &[]),
-    ("plan", &["tensor", "kernels", "comm", "layers", "parallel"], &[]),
+    ("layers", &["tensor", "shape", "kernels", "comm", "ops", "reference"], &[]),
+    ("moe", &["tensor", "kernels", "comm", "ops", "layers"], &["reference"]),
+    ("parallel", &["tensor", "kernels", "comm", "ops", "layers", "moe"], &["reference"]),
+    ("models", &["tensor", "shape", "kernels", "comm", "ops", "layers", "parallel"], &[]),
+    ("plan", &["tensor", "kernels", "comm", "ops", "layers", "parallel"], &[]),
     // models: for its files
-    ("prove", &["tensor", "shape", "kernels", "comm", "layers", "parallel", "reference"], &["models"]),
-    ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "plan", "prove"], &[]),
+    ("prove", &["tensor", "shape", "kernels", "comm", "ops", "layers", "parallel", "reference"], &["models"]),
+    ("bench", &["tensor", "kernels", "comm", "ops", "layers", "parallel", "models", "plan", "prove"], &[]),
     (
         "run",
-        &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench"],
+        &[
+            "tensor", "kernels", "comm", "cuda", "ops", "layers", "parallel", "models", "plan", "prove",
+            "bench",
+        ],
         &[],
     ),
     (
         "equipart",
         &[
-            "tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "plan", "prove", "bench",
-            "run",
+            "tensor", "kernels", "comm", "cuda", "ops", "layers", "parallel", "models", "plan", "prove",
+            "bench", "run",
         ],
         &["reference"],
     ),
-    ("outside", &["tensor", "kernels", "comm", "layers", "parallel"], &["reference", "prove"]),
+    ("outside", &["tensor", "kernels", "comm", "ops", "layers", "parallel"], &["reference", "prove"]),
     ("exercises", &["tensor", "shape", "comm", "reference"], &[]),
     ("equipart-python", &["tensor", "kernels"], &[]),
     ("docs", &[], ALL),
@@ -144,7 +149,7 @@ const NAME_AXES: [&str; 10] = [
     "parallel/src/pipeline/",
     "parallel/src/dealing/",
     "parallel/src/attention/",
-    "layers/src/model/cx/shards.rs",
+    "ops/src/cx/shards.rs",
 ];
 
 /// Lists the lines outside tests that name an axis of tokens. They should ask `TokenShards`, or name

@@ -113,6 +113,37 @@ pub(crate) fn arrows(krate: &str, files: &[File], below: bool) -> Arrows {
     all.iter().filter(|(file, _)| *file != "lib").map(of).collect()
 }
 
+/// Lists the files that name something behind `crate::` or `super::` that `lib.rs` itself declares, with its
+/// name. Macros are none: wherever they are declared, their path begins there.
+pub(crate) fn declared_in_lib(krate: &str, files: &[File]) -> Vec<(String, String)> {
+    let mut all = texts(krate, files);
+    let lib = all.entry("lib".to_owned()).or_default().clone();
+    let words = ["struct", "enum", "trait", "type", "fn", "const", "static"];
+    let declares = |name: &str| words.iter().any(|word| declares(&lib, word, name));
+    let mut found = Vec::new();
+    for (file, text) in all.iter().filter(|(file, _)| *file != "lib") {
+        for start in ["crate::", "super::"] {
+            for (at, _) in text.match_indices(start) {
+                for path in use_paths(&text[at..]) {
+                    let path = absolute(file, &path, &all).unwrap_or_default();
+                    found.extend(
+                        path.first().filter(|name| declares(name)).map(|name| (file.clone(), name.clone())),
+                    );
+                }
+            }
+        }
+    }
+    found
+}
+
+/// True if a line of a text, not indented, declares an item of this kind and name.
+fn declares(text: &str, word: &str, name: &str) -> bool {
+    text.lines().filter(|line| !line.starts_with(' ')).any(|line| {
+        let after = line.split_once(&format!("{word} {name}")).map(|(_, after)| after);
+        after.is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    })
+}
+
 /// The files that a file leads to, over any number of arrows.
 fn reached<'a>(from: &'a str, arrows: &'a Arrows) -> BTreeSet<&'a str> {
     let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
@@ -122,23 +153,22 @@ fn reached<'a>(from: &'a str, arrows: &'a Arrows) -> BTreeSet<&'a str> {
     seen
 }
 
-/// Circles of more than three files: in each, every file leads to every other.
-fn large_circles(arrows: &Arrows) -> Vec<Vec<&str>> {
+/// Circles: in each, every file leads to every other.
+pub(crate) fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
     let reached: BTreeMap<&str, _> =
         arrows.keys().map(|file| (file.as_str(), reached(file, arrows))).collect();
     let circle = |from: &str| -> Vec<&str> {
         reached[from].iter().copied().filter(|to| reached[to].contains(from)).collect()
     };
-    let all = arrows.keys().map(|file| (file.as_str(), circle(file)));
-    all.filter(|(file, circle)| circle.len() > LARGEST && circle[0] == *file)
-        .map(|(_, circle)| circle)
-        .collect()
+    let circles = arrows.keys().map(|file| (file.as_str(), circle(file)));
+    circles.filter(|(file, circle)| circle.first() == Some(file)).map(|(_, circle)| circle).collect()
 }
 
 /// Lists large circles that are on no list, those that have grown, and stale entries of the list.
 fn wrong_circles(krate: &str, files: &[File], left: &[(&str, &str, usize, &str)]) -> Vec<String> {
     let arrows = arrows(krate, files, true);
-    let circles = large_circles(&arrows);
+    let mut circles = circles(&arrows);
+    circles.retain(|circle| circle.len() > LARGEST);
     let entry = |circle: &[&str]| {
         left.iter().find(|(of, file, ..)| *of == krate && circle.contains(file)).map_or(0, |(_, _, n, _)| *n)
     };

@@ -3,6 +3,7 @@ mod arrows;
 mod book;
 mod circles;
 mod exercises;
+mod floors;
 mod museum;
 mod names;
 mod order;

@@ -10,44 +10,6 @@ use crate::tree::{File, files, none};
 /// A room: its name, its files and folders, and the rooms besides the ground that it may name.
 type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// The ground of `layers`: everything that layers are made of, built with and called with: handles and
-/// operators, parameters, the place where layers are built, the descriptions of parts and their builders. It
-/// names no layer: `model/default_layers.rs` has the default layer for each description, and no file names
-/// that one.
-const LAYERS: &[Room] = &[
-    (
-        "ground",
-        &[
-            "attention/rotary",
-            "error",
-            "graph",
-            "layer",
-            "model/build",
-            "model/cx",
-            "model/design",
-            "model/hooks",
-            "model/part",
-            "model/record",
-            "model/spec",
-            "model/stage",
-            "model/strategy",
-            "ops",
-            "optimizer",
-            "param",
-        ],
-        &[],
-    ),
-    ("linear", &["linear"], &[]),
-    ("norm", &["norm"], &[]),
-    ("attention", &["attention"], &["linear", "norm"]),
-    ("mlp", &["mlp"], &["linear"]),
-    ("embedding", &["embedding"], &[]),
-    ("head", &["head"], &[]),
-    ("model", &["model"], &["attention", "embedding", "head", "linear", "mlp", "norm"]),
-    ("strategies", &["strategies"], &[]),
-    ("proof", &["proof"], &[]),
-];
-
 /// The ground of `parallel`: everything that a run is given: strategies, layout and steps, the stages of a
 /// model, its batches, the files of its parameters.
 const PARALLEL: &[Room] = &[
@@ -187,35 +149,5 @@ fn end_of(text: &str) -> usize {
 #[test]
 fn rooms_name_whom_the_table_allows() {
     let files = files();
-    none(&wrong_doors("layers", LAYERS, &files));
     none(&wrong_doors("parallel", PARALLEL, &files));
-}
-
-#[test]
-fn a_planted_door_is_seen() {
-    let layers = [
-        File::new(
-            "layers/src/lib.rs",
-            "pub mod head;\npub use head::Head;\npub use linear::{column::ColumnLinear, row::RowLinear};",
-        ),
-        File::new("layers/src/head.rs", "use crate::{Head, ops};"),
-        File::new("layers/src/attention.rs", "use crate::norm::Norm;\nuse crate::ColumnLinear;"),
-        File::new("layers/src/linear/column.rs", "use crate::{Cx, ops::{self, Split}};\nuse crate::Head;"),
-        File::new(
-            "layers/src/linear/row.rs",
-            "// crate::Head\n#[cfg(test)]\nmod tests { use crate::Head; }\nfn f(x: crate::mlp::Mlp) {}",
-        ),
-        File::new("layers/src/norm.rs", "use crate::{param::weight::BIAS, Cx as _};\n#[cfg(test)]\nmod far;"),
-        File::new("layers/src/norm/far.rs", "use crate::Head;"),
-        File::new("layers/src/ops/mod.rs", "use crate::{proof::Case, attention::rotary::Rotary};"),
-        File::new("layers/src/stray.rs", ""),
-    ];
-    let wrong = wrong_doors("layers", LAYERS, &layers);
-    let wanted = [
-        "layers/src/linear/column.rs:2: linear names `Head` of head",
-        "layers/src/linear/row.rs:4: linear names `mlp::Mlp` of mlp",
-        "layers/src/ops/mod.rs:1: ground names `proof::Case` of proof",
-        "layers/src/stray.rs: in no room of the table in docs/tests/all/rooms.rs",
-    ];
-    assert_eq!(wrong, wanted);
 }

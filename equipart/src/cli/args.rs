@@ -3,8 +3,7 @@ mod network;
 mod ranked;
 mod ranks;
 
-pub(crate) use network::NetworkArgs;
-pub(crate) use network::{link, patience};
+pub(crate) use network::{NetworkArgs, link, patience};
 pub(crate) use ranked::RankedArgs;
 pub(crate) use ranks::{
     OffloadArgs, RanksArgs, TableArgs, microbatches, note, note_inference, offloads_on, size, table,
@@ -12,7 +11,8 @@ pub(crate) use ranks::{
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use layers::{OPTIMIZERS, OptimizerKind};
+use layers::OptimizerKind;
+use ops::OPTIMIZERS;
 use parallel::dtype::DtypeName;
 use run::device::DeviceName;
 use std::ffi::OsString;

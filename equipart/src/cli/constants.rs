@@ -2,7 +2,8 @@
 use crate::cli::args::differs_from;
 use crate::cli::pictures::refuse;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use layers::{Constant, OPTIMIZERS, OptimizerInfo, OptimizerKind, Range};
+use layers::{Constant, OptimizerInfo, OptimizerKind, Range};
+use ops::OPTIMIZERS;
 use parallel::{Error, Result};
 
 /// Constants of the optimizer that flags give, by key.

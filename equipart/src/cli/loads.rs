@@ -1,6 +1,7 @@
 //! Loads of experts, for people.
 use crate::views::Views;
-use layers::{LayerCounts, counted};
+use layers::counted;
+use ops::LayerCounts;
 use parallel::Result;
 
 /// Shows the layer with the least even expert load; the JSON of a run has all layers.

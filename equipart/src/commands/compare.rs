@@ -10,7 +10,7 @@ use crate::cli::watch::ProgressWatch;
 use crate::cli::{self, any_ids, learner, out, pictures};
 use crate::draw::{compared, details, epochs};
 use crate::views::Views;
-use layers::SGD;
+use ops::SGD;
 use models::digits::Digits;
 use models::text::Corpus;
 use models::{Model, TrainableModel};

@@ -3,7 +3,8 @@ use super::Run;
 use crate::cli::{out, show};
 use clap::Args;
 use comfy_table::{CellAlignment, ColumnConstraint};
-use layers::{OPTIMIZERS, OptimizerInfo, OptimizerKind, StateInfo};
+use ops::OPTIMIZERS;
+use layers::{OptimizerInfo, OptimizerKind, StateInfo};
 use parallel::layout::StrategyEntry;
 use serde::Serialize;
 

@@ -121,7 +121,7 @@ pub fn draw(title: &str, halves: &[Vec<(Element, HeldPart)>; 2]) -> String {
 mod tests {
     use super::*;
     use kernels::Meta;
-    use layers::SGD;
+    use ops::SGD;
     use parallel::{Batch, BuildContext, Layout, Sequence, Trainer, session};
     use tensor::Cpu;
 

@@ -3,17 +3,16 @@
 //! order must give the same bits.
 use comm::{Axis, Mesh, World};
 use kernels::{Heads, Kernels};
-use layers::model::strategy::{Column, Row};
-use layers::ops::Stream;
+use layers::build::strategy::{Column, Row};
 use layers::{
-    ADAMW, Builder, ColumnLinear, Design, Draw, Layer, Objective, OptimizerKind, ParamValues, PassContext,
-    Positions, RandomValues, Rates, RowLinear, SGD, Shape, ValueSource, Window,
+    Builder, ColumnLinear, Design, Layer, Objective, OptimizerKind, Positions, Rates, RowLinear, Shape,
+    Window,
 };
 use models::embedded;
 use models::sampling::Sampling;
 use models::text::Corpus;
-use parallel::Stages;
-use parallel::{Batch, Layout, Trainer};
+use ops::{ADAMW, Draw, ParamValues, PassContext, RandomValues, SGD, Stream, ValueSource};
+use parallel::{Batch, Layout, Stages, Trainer};
 use prove::{OracleTraces, Subject, prove};
 use run::train::settings::sequences;
 use tensor::{Category, Cpu, Device, Key, Real, Rope, Scalar, Scaling, Tensor, TokenIds};
@@ -110,7 +109,7 @@ fn every_constant_that_is_changed_is_seen() {
 /// repeat. So a logit is one product, exact in any order, and many are the same.
 struct Tied;
 impl<S: Scalar> ValueSource<S> for Tied {
-    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, S>> {
+    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> ops::Result<ParamValues<'_, S>> {
         let number = match name {
             "embedding" => |[row, column]: [usize; 2]| f64::from(u8::from(row % 8 == column)),
             "head" => |[row, column]: [usize; 2]| [1.0, -1.0, 3.0, 0.0, 3.0][(row + column) % 5],
@@ -181,7 +180,7 @@ where
 /// Random weights as f32 holds them, in any number.
 struct Rounded;
 impl<S: Scalar> ValueSource<S> for Rounded {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, S>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> ops::Result<ParamValues<'_, S>> {
         static RANDOM: RandomValues = RandomValues { seed: 2 };
         let numbers: ParamValues<f32> = RANDOM.of(name, shape, draw)?;
         Ok(numbers.map(|_, x| S::from_f64(f64::from(x))))
@@ -208,7 +207,7 @@ fn errors_do_not_grow_with_the_ranks() {
 /// Small whole numbers by hash of a name and an index.
 struct Whole;
 impl<S: Scalar> ValueSource<S> for Whole {
-    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> layers::Result<ParamValues<'_, S>> {
+    fn of(&self, name: &str, _: [usize; 2], _: Draw) -> ops::Result<ParamValues<'_, S>> {
         let salt = name.bytes().map(u64::from).sum::<u64>();
         Ok(ParamValues::each(move |[row, column]| whole(salt, row * 1000 + column)))
     }
@@ -249,7 +248,7 @@ where
             param.sync()?;
             all.extend(param.gather_gradient(&mesh)?.unwrap());
         }
-        Ok::<_, layers::Error>(all.into_iter().map(Real::to_f64).collect())
+        Ok::<_, ops::Error>(all.into_iter().map(Real::to_f64).collect())
     };
     World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap().swap_remove(0)
 }

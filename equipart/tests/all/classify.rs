@@ -2,9 +2,10 @@
 //! itself by; `prove` says equal.
 use crate::child::equipart;
 use crate::classify_refused::refused;
-use layers::{ADAMW, Draw, OptimizerKind, RandomValues, SGD, ValueSource};
+use layers::OptimizerKind;
 use models::TrainableModel;
 use models::digits::{Digits, Set, order};
+use ops::{ADAMW, Draw, RandomValues, SGD, ValueSource};
 use parallel::{Layout, Network};
 use reference::{Classifier, Updates, Weights};
 use run::train::data::TrainData;

@@ -2,9 +2,9 @@
 //! tell. Its sister with experts knows no less, and uses them about alike.
 use crate::child::equipart;
 use crate::order3::order3;
-use layers::SGD;
 use models::text::{Corpus, windows};
 use models::{Model, embedded};
+use ops::SGD;
 use parallel::{Layout, Network, Trainer};
 use run::eval::{Evaluation, evaluate};
 use run::train::data::held_out;

@@ -1,10 +1,10 @@
 //! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids
 //! from transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every
 //! layout.
-use layers::SGD;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Config, Model, ids};
+use ops::SGD;
 use parallel::{Layout, Network, Sequence, dump};
 use run::train::data::TrainData;
 use run::train::evaluations::Evaluations;

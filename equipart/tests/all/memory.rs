@@ -4,14 +4,12 @@ mod clipped;
 
 use crate::child::{equipart, output, refused};
 use kernels::Heads;
-use layers::RandomValues;
-use layers::{Positions, SGD, Shape};
+use layers::{Positions, Shape};
 use models::Config;
 use models::config::Architecture;
-use parallel::BuildContext;
-use parallel::Layout;
+use ops::{RandomValues, SGD};
 use parallel::price::peak_of_all;
-use parallel::session;
+use parallel::{BuildContext, Layout, session};
 use prove::{OracleTraces, Subject, prove};
 use run::price::{Price, price, program};
 use run::train::schedule::LrSchedule;
@@ -177,7 +175,7 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
         let all: usize =
             prices(&config, &settings, &layout.to_string()).iter().map(|p| p.peak_bytes["total"]).sum();
         let priced = std::cell::Cell::new(0);
-        let dealt = |tokens: layers::TokenShards| Ok(tokens.sequences(batch_size).len());
+        let dealt = |tokens: ops::TokenShards| Ok(tokens.sequences(batch_size).len());
         let bytes = peak_of_all::<Cpu<f32>, _>(&layout, dealt, |at: BuildContext<kernels::Meta<f32>>| {
             priced.set(priced.get() + 1);
             program(&at, config.shape, &settings).map(drop)

@@ -2,10 +2,8 @@
 use crate::child::{SHORT, equipart, refused};
 use kernels::Heads;
 use layers::Shape;
-use layers::{RandomValues, SGD};
-use parallel::BuildContext;
-use parallel::Layout;
-use parallel::session;
+use ops::{RandomValues, SGD};
+use parallel::{BuildContext, Layout, session};
 use run::price::program;
 use run::train::settings::Settings;
 use tensor::{Category, Cpu};

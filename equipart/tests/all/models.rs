@@ -2,8 +2,9 @@
 //! checkpoints get.
 use crate::child::{equipart, refused};
 use crate::memory::settings;
-use layers::{Builder, Experts, LayerCounts, RandomValues, Shape};
+use layers::{Builder, Experts, Shape};
 use models::Config;
+use ops::{LayerCounts, RandomValues};
 use parallel::{Batch, BuildContext, Layout, Sequence, price, session};
 use run::price::program;
 use run::train::settings::Settings;

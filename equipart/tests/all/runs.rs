@@ -5,12 +5,13 @@ mod router;
 mod schedules;
 
 use kernels::Heads;
-use layers::{ADAMW, Experts, MUON, OptimizerKind, RandomValues, SGD, Scoring, Shape};
+use layers::{Experts, OptimizerKind, Scoring, Shape};
 use models::config::Architecture;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
+use ops::{ADAMW, MUON, RandomValues, SGD};
 use parallel::{BuildContext, Layout, Network, session};
 use run::price::{Cost, price, program};
 use run::train::data::TrainData;

@@ -107,7 +107,7 @@ fn every_layout_of_the_list_runs() {
     fits(&said(&["strategies"])[0]);
     let (optimizers, all): (Vec<_>, Vec<_>) =
         lines(&["strategies"]).into_iter().partition(|entry| entry["layout"].is_null());
-    assert!(all.len() > 15 && optimizers.len() == layers::OPTIMIZERS.len());
+    assert!(all.len() > 15 && optimizers.len() == ops::OPTIMIZERS.len());
     let [embedded, moe] = [Model::embedded(), Model::moe()].map(|model| model.unwrap().config);
     for entry in all {
         let layout: Layout = entry["layout"].as_str().unwrap().parse().unwrap();

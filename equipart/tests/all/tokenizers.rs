@@ -1,11 +1,11 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
 use crate::child::{equipart, refused};
-use layers::SGD;
 use models::config::Config;
 use models::generate::all_logits;
 use models::text::{Corpus, windows};
 use models::tokenizer::{self, Tokenizer};
 use models::{Model, embedded};
+use ops::SGD;
 use parallel::{Layout, Network, Trainer};
 use run::train::data::held_out;
 use serde_json::{Value, json};

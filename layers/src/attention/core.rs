@@ -7,11 +7,12 @@
 //! ```
 //! Source: Vaswani et al., "Attention is all you need", §3.2.1, arXiv:1706.03762; tile by tile: Dao et al.,
 //! `FlashAttention`, arXiv:2205.14135.
-use crate::model::strategy;
-use crate::ops::{Split, attention, attention_backward, gather_keys};
-use crate::{InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::build::strategy;
+use crate::{InputHalf, Layer, Params};
 use comm::Group;
 use kernels::{Attend, Heads, Kernels, Mask};
+use ops::attention;
+use ops::{KeptValue, PassContext, Result, Split, attention_backward, gather_keys};
 use std::marker::PhantomData;
 
 /// Settings of one block's attention, which its core keeps.

@@ -13,12 +13,12 @@
 //!
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: heads.
 use crate::attention::share;
-use crate::model::part::{BoxedLayer, Ticket};
-use crate::model::strategy::{Column, Row};
-use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::{Biases, Builder, Error, InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::build::part::{BoxedLayer, Ticket};
+use crate::build::strategy::{Column, Row};
+use crate::{Biases, Builder, InputHalf, Layer, Params};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
+use ops::{Error, KeptValue, PassContext, Result, Split, Stream, cross_attention, cross_attention_backward};
 
 /// Attention to a memory, its heads split over the ranks of an axis.
 pub struct CrossAttention<D: Kernels> {
@@ -123,8 +123,8 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
-    use crate::{RandomValues, TokenShards, contiguous};
     use comm::{Mesh, Op};
+    use ops::{RandomValues, TokenShards, contiguous};
     use reference::{add_bias, bias_gradient, linear, linear_backward};
     use std::collections::BTreeMap;
     use tensor::{Cpu, Scalar};

@@ -11,11 +11,10 @@
 //! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS,
 //! with a gain). Chapter: heads.
 use crate::norm::GAIN;
-use crate::ops::{Split, norm_heads, norm_heads_backward};
-use crate::param::weight::WholeWeight;
-use crate::{Builder, KeptValue, Params, PassContext, Placed, Result};
+use crate::{Builder, Params};
 use comm::Axis;
 use kernels::{Heads, Kernels};
+use ops::{KeptValue, PassContext, Placed, Result, Split, WholeWeight, norm_heads, norm_heads_backward};
 
 /// The norms of query heads and of key heads.
 pub struct HeadNorm<D: Kernels> {

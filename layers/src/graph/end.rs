@@ -1,12 +1,12 @@
 //! A classifier from its examples to its loss, as one layer: a planned graph.
+use crate::build::stage::{Ending, Output, StageRequest, Targets};
 use crate::graph::planned::PlannedGraph;
+use crate::graph::sharded::Sharded;
 use crate::graph::split::{Given, GraphSaved, SplitGraph};
-use crate::model::stage::{Ending, Output, StageRequest, Targets};
-use crate::ops::sharded::Sharded;
-use crate::ops::{Partial, Region, Stream};
-use crate::{Builder, Error, InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::{Builder, InputHalf, Layer, Params};
 use comm::Axes;
 use kernels::{Kernels, LossTerms};
+use ops::{Error, KeptValue, PassContext, Region, Result, Stream, own_loss};
 use std::sync::Arc;
 use tensor::Tensor;
 
@@ -50,7 +50,7 @@ impl<D: Kernels> Layer<D> for GraphEnd<D> {
             LossTerms { mean_over: cx.pass().mean_over, smoothing: 0.0, z: 0.0, vocabulary: self.classes };
         match self.graph.forward(input, Some((&targets, terms)))? {
             (Given::Loss(loss), saved) => {
-                Ok((Some(Output::Loss(Partial::sum(loss, self.over))), Some(cx.keep(saved))))
+                Ok((Some(Output::Loss(own_loss::<D>(loss, self.over))), Some(cx.keep(saved))))
             }
             (Given::Matrix(_), _) => panic!("a classifier's graph ends in a loss"),
         }

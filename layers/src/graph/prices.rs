@@ -1,11 +1,11 @@
 //! Prices of a graph's operators and steps: each is run on a device without values, as one rank of the mesh.
+use crate::graph::operate::{loss, loss_back, operate, operate_back};
+use crate::graph::sharded::{MeshPlace, Sharded};
 use crate::graph::sharding::{MeshSizes, Sharding, ShardingStep, part};
 use crate::graph::{Graph, OperatorKind, OperatorSplit};
-use crate::ops::operate::{loss, loss_back, operate, operate_back};
-use crate::ops::sharded::{MeshPlace, Sharded};
-use crate::{Error, Result};
 use comm::Mesh;
 use kernels::{LossTerms, MeanOver, Meta, meta_of};
+use ops::{Error, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use tensor::{Category, Cpu, Device, Tensor, TokenIds};

@@ -14,8 +14,8 @@ use crate::graph::planned::PlannedGraph;
 use crate::graph::prices::{GraphPrices, Prices};
 use crate::graph::sharding::{MeshSizes, Sharding};
 use crate::graph::{Graph, OperatorSplit, TensorSource};
-use crate::{Error, Result};
 use comm::Axes;
+use ops::{Error, Result};
 use std::time::{Duration, Instant};
 use tensor::mix;
 

@@ -10,8 +10,8 @@
 //! is nested, the first one outermost, so only the last ones can be gathered or moved.
 //!
 //! Source: Xu et al., "GSPMD", §3.1 and §3.5, arXiv:2105.04663.
-use crate::{Error, Result};
 use comm::{Axes, Axis};
+use ops::{Error, Result};
 use std::fmt;
 use std::ops::Range;
 

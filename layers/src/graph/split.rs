@@ -1,13 +1,14 @@
 //! A rank's part of a planned graph: its parameters, forward and backward.
+use crate::graph::operate::{LossSaved, OperatorSaved, loss, loss_back, operate, operate_back};
 use crate::graph::planned::PlannedGraph;
+use crate::graph::sharded::{MeshPlace, Sharded};
 use crate::graph::sharding::ShardingStep;
 use crate::graph::{OperatorKind, TensorSource};
-use crate::ops::operate::{LossSaved, OperatorSaved, loss, loss_back, operate, operate_back};
-use crate::ops::sharded::{MeshPlace, Sharded};
-use crate::param::weight::BIAS;
-use crate::{Builder, Draw, Error, Param, Params, Placed, Result};
+use crate::{Builder, Params};
 use comm::Axes;
 use kernels::{Kernels, LossTerms};
+use ops::handles::weight::BIAS;
+use ops::{Draw, Error, Param, Placed, Result};
 use std::sync::Arc;
 use tensor::{Tensor, TokenIds};
 

@@ -1,10 +1,11 @@
 //! One training step of a planned graph, with all that a proof compares.
 use crate::graph::TensorSource;
 use crate::graph::planned::PlannedGraph;
+use crate::graph::sharded::Sharded;
 use crate::graph::split::{Given, GraphSaved, SplitGraph};
-use crate::ops::sharded::Sharded;
-use crate::{Builder, Error, Keeper, Optimizer, Param, Params, Result, SGD};
+use crate::{Builder, Params};
 use kernels::{Kernels, LossTerms, MeanOver};
+use ops::{Error, Keeper, Optimizer, Param, Result, SGD};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tensor::{Category, Tensor, TokenIds};

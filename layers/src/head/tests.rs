@@ -1,7 +1,9 @@
+mod padding;
+
 use super::*;
-use crate::ops::Partial;
-use crate::{Draw, Error, ParamValues, Pass, Pieces, RandomValues, Shape, ValueSource};
+use crate::Shape;
 use comm::{Axis, Mesh, Op, World};
+use ops::{Draw, Error, ParamValues, Partial, Pass, Pieces, RandomValues, ValueSource};
 use tensor::{Category, Cpu, Device, Dual, F16, F61, IGNORED, Key, Real, Scalar};
 
 /// The logits of a head.

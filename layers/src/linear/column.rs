@@ -13,12 +13,14 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2
 //! (*g*), arXiv:2205.05198; Megatron-LM, `ColumnParallelLinear`. Chapter: columns and rows.
-use crate::model::strategy::Column;
-use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
-use crate::param::weight::ColumnWeight;
-use crate::{Builder, KeptValue, Layer, Params, PassContext, Result};
+use crate::build::strategy::Column;
+use crate::{Builder, Layer, Params};
 use comm::Group;
 use kernels::Kernels;
+use ops::{
+    ColumnWeight, KeptValue, PassContext, Result, Split, Stream, add_columns, columns_bias_gradient,
+    columns_gradient, matmul,
+};
 use std::sync::Arc;
 
 /// A linear layer whose weight is split by columns over the ranks of an axis.

@@ -13,13 +13,15 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2
 //! (*ḡ*), arXiv:2205.05198. Chapter: columns and rows, sequence parallelism.
-use crate::model::strategy::Row;
-use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
-use crate::param::placement::Pieces;
-use crate::param::weight::{BIAS, RowWeight, WholeWeight};
-use crate::{Builder, Draw, InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::build::strategy::Row;
+use crate::{Builder, InputHalf, Layer, Params};
 use comm::Group;
 use kernels::Kernels;
+use ops::handles::weight::BIAS;
+use ops::{
+    Draw, KeptValue, PassContext, Pieces, Region, Result, RowWeight, Split, Stream, WholeWeight, add_bias,
+    bias_gradient, matmul, rows_gradient,
+};
 use std::sync::Arc;
 use tensor::Tensor;
 

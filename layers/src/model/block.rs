@@ -6,10 +6,11 @@
 //! arXiv:2002.04745. Chapter: columns and rows.
 mod shard;
 
-use crate::model::part::{BoxedLayer, Ticket};
-use crate::ops::{Branches, Stream, dropout, join};
-use crate::{InputHalf, Layer, Params, PassContext, Result};
+use crate::build::part::{BoxedLayer, Ticket};
+use crate::{InputHalf, Layer, Params};
 use kernels::Kernels;
+use ops::dropout;
+use ops::{Branches, PassContext, Result, Stream, join};
 pub use shard::shard;
 use tensor::Direction;
 
@@ -88,12 +89,12 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::part::Block;
+    use crate::build::part::Block;
     use crate::proof::{Answer, Case, LayerInput, SEED, proves, proves_in_regions};
-    use crate::{Builder, Rotary, Shape};
-    use comm::Axis;
-    use comm::Op;
+    use crate::{Builder, Shape};
+    use comm::{Axis, Op};
     use kernels::Heads;
+    use ops::Rotary;
     use reference::{Model, Pass, Tokens, Walk};
     use tensor::Scalar;
 

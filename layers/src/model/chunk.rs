@@ -3,12 +3,12 @@
 pub(crate) mod build;
 mod ends;
 
-use crate::model::part::{Block, Ticket};
-use crate::model::stage::{Half, Input, Output, StageRequest, release, using};
-use crate::ops::Stream;
-use crate::{Keeper, Layer, Params, PassContext, Result};
+use crate::build::part::{Block, Ticket};
+use crate::build::stage::{Half, Input, Output, StageRequest, release, using};
+use crate::{Layer, Params};
 use ends::Ends;
 use kernels::Kernels;
+use ops::{Keeper, PassContext, Result, Stream};
 use std::collections::BTreeMap;
 use tensor::Direction;
 

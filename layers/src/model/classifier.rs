@@ -13,16 +13,14 @@
 //! Two layers cost one all-reduce each way. A layout cuts stages at the bars; on one rank, after any layer.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: columns and rows.
-use crate::model::build::positive;
+use crate::build::part::{Block, BoxedLayer};
+use crate::build::strategy::{Column, Row};
+use crate::build::{positive, strategy};
 use crate::model::chunk::build::at_ends;
-use crate::model::part::{Block, BoxedLayer};
-use crate::model::strategy::{self, Column, Row};
-use crate::ops::{Region, Split, Stream, activate_stream, activate_stream_backward};
-use crate::{
-    Builder, Chunk, FeedForward, InputHalf, KeptValue, Layer, Objective, Params, PassContext, Result,
-};
+use crate::{Builder, Chunk, FeedForward, InputHalf, Layer, Objective, Params};
 use comm::{Axis, Group};
 use kernels::{Activation, Activation::Relu, Kernels};
+use ops::{KeptValue, PassContext, Region, Result, Split, Stream, activate_stream, activate_stream_backward};
 use std::iter::successors;
 use std::ops::Range;
 use std::sync::Arc;

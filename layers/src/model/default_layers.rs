@@ -1,13 +1,13 @@
 //! The default layer of each description, used where no strategy builds another. Only this file names all
 //! layers.
 use crate::attention::core::AttentionCore;
-use crate::model::part::BoxedLayer;
-use crate::model::spec::Spec;
-use crate::model::stage::{Ending, Output};
-use crate::model::strategy::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
-use crate::ops::{Branches, Split, Stream};
-use crate::{Builder, ColumnLinear, Result, RowLinear, Strategy, attention, mlp};
+use crate::build::part::BoxedLayer;
+use crate::build::spec::Spec;
+use crate::build::stage::{Ending, Output};
+use crate::build::strategy::{Attention, Column, Core, Embedding, Head, Mlp, Norm, Row};
+use crate::{Builder, ColumnLinear, RowLinear, Strategy, attention, mlp};
 use kernels::Kernels;
+use ops::{Branches, Result, Split, Stream};
 use tensor::{Device, TokenIds};
 
 /// `description: input => output; the strategy's method, the default constructor, true if it has its own line

@@ -1,8 +1,9 @@
 //! A layer under proof: its construction, the oracle's answer, its traffic, and its inputs.
 use super::ActivationLayout;
-use crate::{Builder, Layer, PassContext, Result, Stretches, TokenShards, ValueSource};
+use crate::{Builder, Layer};
 use comm::{Axis, Mesh, Op};
 use kernels::{Kernels, Segment};
+use ops::{PassContext, Result, Stretches, TokenShards, ValueSource};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tensor::{Scalar, mix};

@@ -5,8 +5,8 @@ use super::erased::{Erased, OnDevice};
 use super::lies::AtRank;
 use super::run::weights;
 use super::{ActivationLayout, LayerInput};
-use crate::{Draw, Error, ParamValues, RandomValues, Result, ValueSource};
 use comm::{Axes, World};
+use ops::{Draw, Error, ParamValues, RandomValues, Result, ValueSource};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
 type DualNumber = Dual<F61>;

@@ -2,9 +2,9 @@
 use super::LayerInput;
 use super::erased::Erased;
 use super::run::{NamedTensors, STEPS, oracle, run};
-use crate::RandomValues;
 use comm::{Op, World};
 use kernels::Segment;
+use ops::RandomValues;
 use tensor::{Cpu, F61, Key};
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
@@ -46,7 +46,7 @@ fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize)
                 _ => seen.parameters,
             };
             assert_eq!(summed, wanted, "elements in the sums of gradients, {at}");
-            Ok::<_, crate::Error>(())
+            Ok::<_, ops::Error>(())
         })
         .unwrap_or_else(|why| panic!("{why}"));
 }

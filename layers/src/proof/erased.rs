@@ -2,9 +2,10 @@
 //! layer.
 use super::{ActivationLayout, Answer, Case, LayerInput};
 use crate::proof::lies::AtRank;
-use crate::{Builder, Layer, Params, Result, TokenShards};
+use crate::{Builder, Layer, Params};
 use comm::{Axis, Op};
 use kernels::{Kernels, Meta, Segment};
+use ops::{Result, TokenShards};
 use tensor::{Cpu, Dual, F61, Scalar};
 
 /// Everything that a proof needs of a case, on every device that it runs on. The harness takes it as `dyn`,

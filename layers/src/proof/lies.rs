@@ -1,9 +1,8 @@
 //! Cuts a proof's activations into the ranks' parts, and puts these together again.
 use super::LayerInput;
-use crate::Result;
-use crate::ops::{Branches, Region, Split, Stream};
 use comm::Group;
 use kernels::{Kernels, Segment};
+use ops::{Branches, Region, Result, Split, Stream};
 use tensor::{Category, Scalar, Tensor, TokenIds};
 
 /// The rank that activations are given to.

@@ -5,9 +5,9 @@ use super::LayerInput;
 use super::equal::difference;
 use super::erased::Erased;
 use super::run::{NamedTensors, STEPS, StepCalls, oracle, run};
-use crate::RandomValues;
 use comm::World;
 use comm::mutants::{CallSite, MutantTally, Mutation, Outcome, Trial, judge};
+use ops::RandomValues;
 use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
 
@@ -70,7 +70,7 @@ impl<C: Erased + ?Sized> LayerOnRanks<'_, C> {
             let truth = self.truth.get_or_init(|| oracle(self.case, &seen.start, &given));
             let later = |name: &str| (steps..STEPS).any(|n| name.starts_with(&format!("step {n}")));
             let truth = truth.iter().filter(|(name, _)| !later(name) && (self.compared)(name));
-            Ok::<_, crate::Error>((difference(&seen.trace, truth), seen.calls))
+            Ok::<_, ops::Error>((difference(&seen.trace, truth), seen.calls))
         });
         ran.map_err(|why| why.to_string())
     }

@@ -3,8 +3,8 @@
 use super::LayerInput;
 use super::erased::Erased;
 use super::run::{STEPS, run};
-use crate::{Error, RandomValues};
 use comm::{Mesh, World};
+use ops::{Error, RandomValues};
 use tensor::{Cpu, Device};
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {

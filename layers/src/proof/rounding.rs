@@ -3,8 +3,8 @@
 use super::LayerInput;
 use super::erased::Erased;
 use super::run::{NamedTensors, STEPS, oracle, run};
-use crate::{Error, RandomValues};
 use comm::World;
+use ops::{Error, RandomValues};
 use std::collections::BTreeMap;
 use tensor::{Cpu, Real};
 

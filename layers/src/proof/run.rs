@@ -3,9 +3,9 @@ use super::LayerInput;
 use super::case::place;
 use super::erased::{ErasedCase, OnDevice, Unsplit};
 use super::lies::AtRank;
-use crate::{Keeper, Optimizer, Param, Result, SGD, ValueSource};
 use comm::{Axes, Ledger, Mesh};
 use kernels::Kernels;
+use ops::{Keeper, Optimizer, Param, Result, SGD, ValueSource};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tensor::{Device, Place, Scalar};
@@ -82,7 +82,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         calls.push((step, since(&before, mesh)));
         let numbers =
             |param: &&mut Param<D>| param.gradient_elements().len() + param.gradient_padding().len();
-        parameters = params.iter().filter(|param| param.tiles().is_none()).map(numbers).sum();
+        parameters = params.iter().filter(|param| !param.has_tiles()).map(numbers).sum();
         for param in params.iter().filter(|param| param.placement().trained) {
             let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));

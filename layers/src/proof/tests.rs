@@ -1,11 +1,11 @@
 //! The harness where tokens are dealt: to data ranks, and to ranks that have parts of each sequence.
 use super::*;
+use crate::Builder;
+use crate::build::strategy::Column;
 use crate::linear::column::ColumnLinear;
-use crate::model::strategy::Column;
-use crate::{Builder, Result};
-use comm::Axis;
-use comm::Op;
+use comm::{Axis, Op};
 use kernels::{Kernels, Segment};
+use ops::Result;
 use tensor::Scalar;
 
 /// A column layer whose tokens are dealt: the halves of each sequence; or whole sequences, where every other

@@ -2,7 +2,8 @@
 use super::generated::TokenTimes;
 use super::text::Text;
 use kernels::Kernels;
-use layers::{AtRest, Shape};
+use layers::Shape;
+use ops::AtRest;
 use parallel::BuildContext;
 
 /// Answers of a rank to its requests.

@@ -8,7 +8,7 @@ use super::slots::SlotRun;
 use super::text::Text;
 use crate::Model;
 use comm::Axis;
-use layers::{PassContext, Record, TokenShards};
+use ops::{PassContext, Record, TokenShards};
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Recorded};
 use parallel::measure::{self, RankMeasurements};

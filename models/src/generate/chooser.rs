@@ -4,7 +4,7 @@
 use super::prompts::Prompts;
 use crate::sampling::{Logits, SampledToken, Sampling, SamplingRoom};
 use kernels::{Kernels, OrderedKernels};
-use layers::ops;
+
 use parallel::Result;
 use tensor::{Real, Tensor};
 

@@ -5,7 +5,7 @@ use super::requests::RequestMode;
 use super::slots::SlotRun;
 use crate::Model;
 use kernels::{MetaOf, OrderedKernels};
-use layers::{PassContext, TokenShards, ops};
+use ops::{PassContext, TokenShards};
 use parallel::dtype::RunDevice;
 use parallel::{BuildContext, Layout, Result, Stages, price};
 use std::time::Instant;

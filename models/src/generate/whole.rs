@@ -1,7 +1,8 @@
 //! The logits of whole sequences, without a cache.
 use crate::Model;
 use kernels::{Kernels, MetaOf};
-use layers::{Design, PassContext, Shape};
+use layers::{Design, Shape};
+use ops::PassContext;
 use parallel::dtype::RunDevice;
 use parallel::{BuildContext, Layout, Network, Result, Stages, price, session};
 use tensor::{Real, Tensor, TokenIds};

@@ -2,7 +2,7 @@
 use super::*;
 use crate::generate::all_logits;
 use crate::tokenizer;
-use layers::VALUE;
+use ops::VALUE;
 use parallel::checkpoint::{self, CheckpointFile};
 use parallel::{Network, Stages};
 use std::collections::BTreeMap;

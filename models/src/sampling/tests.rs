@@ -254,7 +254,7 @@ fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> R
     let Some(n) = s.needs(logits.len()) else { return s.choose(logits, sequence, position) };
     let place = Cpu::<f32>::default();
     let x = Tensor::from_fn(&place, Category::Activations, 1, logits.len(), |i| logits[i]);
-    let (values, ids) = layers::ops::top_k(&x, n);
+    let (values, ids) = ops::top_k(&x, n);
     let (values, ids) = (values.read().unwrap(), ids.words());
     s.choose_in(&mut SamplingRoom::default(), Logits::First(&values, ids), sequence, position)
 }

@@ -1,7 +1,8 @@
 //! Models with experts made from dense models: both compute the same, and impossible requests are refused.
 use super::*;
 use crate::model::tests::golden;
-use layers::{Design, PassContext};
+use layers::Design;
+use ops::PassContext;
 use parallel::{Stages, session};
 use std::path::PathBuf;
 use tensor::{Cpu, F61, Key, TokenIds};

@@ -13,8 +13,8 @@ use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, add
 use crate::routing::Routing;
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
-use layers::ops::rows_of;
-use layers::{StrategyInfo, Choice, Result};
+use ops::{Result, rows_of};
+use layers::{Choice, StrategyInfo};
 use tensor::Tensor;
 
 /// All-gather of tokens, reduce-scatter of results.

@@ -2,8 +2,8 @@
 use crate::routing::{DROPPED, Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
-use layers::ops::{plus, rows_of};
-use layers::{Design, DividedSize, DivisionRule, Result, Sizes, StrategyInfo};
+use layers::{Design, Sizes, StrategyInfo};
+use ops::{DividedSize, DivisionRule, Result, plus, rows_of};
 use std::cell::Cell;
 use tensor::{Index, Place, Tensor};
 

@@ -5,10 +5,10 @@ use crate::Balancing;
 use crate::dispatcher::all_gather::AllGather;
 use comm::{Axes, Ledger, Mesh, World};
 use kernels::Meta;
-use layers::ops::{Region, Stream, filled};
-use layers::{
-    Balance, Draw, Error, Hooks as _, Layer as _, LayerCounts, ParamValues, Pass, PassContext, RandomValues,
-    Shape, ValueSource,
+use layers::{Balance, Hooks as _, Layer as _, Shape};
+use ops::{
+    Draw, Error, LayerCounts, ParamValues, Pass, PassContext, RandomValues, Region, Stream, ValueSource,
+    filled,
 };
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Tensor, mix};

@@ -12,9 +12,9 @@
 use comm::Axis;
 use kernels::Kernels;
 use layers::attention::core::AttentionCore;
-use layers::model::strategy::{Core, Strategy};
-use layers::ops::Split;
-use layers::{BoxedLayer, Builder, Choice, Result, StrategyInfo, TokenShards};
+use layers::build::strategy::Core;
+use layers::{BoxedLayer, Builder, Choice, Strategy, StrategyInfo};
+use ops::{Result, Split, TokenShards};
 
 /// Gathered keys and values.
 pub struct Gathered;

@@ -13,12 +13,9 @@
 use comm::Axis;
 use kernels::Kernels;
 use layers::attention::core::CoreSettings;
-use layers::model::strategy::{Core, Strategy};
-use layers::ops::{self, Split};
-use layers::{
-    BoxedLayer, Builder, Choice, InputHalf, KeptValue, Layer, Params, PassContext, Result, StrategyInfo,
-    TokenShards,
-};
+use layers::build::strategy::Core;
+use layers::{BoxedLayer, Builder, Choice, InputHalf, Layer, Params, Strategy, StrategyInfo};
+use ops::{KeptValue, PassContext, Result, Split, TokenShards};
 
 /// Ring attention.
 pub struct RingAttention;

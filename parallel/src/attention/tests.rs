@@ -4,12 +4,11 @@ use super::{gathered, ring, ulysses};
 use crate::{BuildContext, Layout, dealing, session};
 use comm::{Axis, Op};
 use kernels::{Heads, Kernels, Mask, Segment};
-use layers::model::strategy::{self, Attention, Strategy};
-use layers::ops::Split;
+use layers::build::strategy;
+use layers::build::strategy::Attention;
 use layers::proof::{Answer, Case, LayerInput, SEED, proves};
-use layers::{
-    Biases, Builder, Choice, Layer, PassContext, Positions, RandomValues, Rates, Result, Shape, Stretches,
-};
+use layers::{Biases, Builder, Choice, Layer, Positions, Rates, Shape, Strategy};
+use ops::{PassContext, RandomValues, Result, Split, Stretches};
 use reference::{Tokens, linear, linear_backward};
 use std::ops::Range;
 use tensor::{Bf16, Category, Cpu, Real, Scalar, Tensor, mix};

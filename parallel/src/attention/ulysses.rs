@@ -14,12 +14,9 @@
 use super::ring::RingCore;
 use comm::Axis;
 use kernels::Kernels;
-use layers::model::strategy::{Core, Strategy};
-use layers::ops::{HeadExchange, Split};
-use layers::{
-    BoxedLayer, Builder, Choice, Design, DividedSize, DivisionRule, InputHalf, Layer, NumberArgument, Params,
-    PassContext, Result, Sizes, StrategyInfo, TokenShards,
-};
+use layers::build::strategy::Core;
+use layers::{BoxedLayer, Builder, Choice, Design, InputHalf, Layer, NumberArgument, Params, Sizes, Strategy, StrategyInfo};
+use ops::{DividedSize, DivisionRule, HeadExchange, PassContext, Result, Split, TokenShards};
 
 /// Ulysses attention.
 pub struct Ulysses;

@@ -24,7 +24,7 @@ pub struct CheckpointFile {
     /// Metadata of each file.
     pub metadata: BTreeMap<String, String>,
     /// The tensors in the order of the file, each with its name among the parameter's tensors, such as
-    /// [`VALUE`](layers::VALUE).
+    /// [`VALUE`](ops::VALUE).
     pub tensors: Vec<(Entry, &'static str)>,
 }
 

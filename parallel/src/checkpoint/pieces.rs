@@ -9,7 +9,7 @@ use super::ToFile;
 use super::files::PlannedFile;
 use crate::{Entry, Orientation, Result, bail};
 use kernels::Kernels;
-use layers::{SavedPart, SavedRectangle, Wide};
+use ops::{SavedPart, SavedRectangle, Wide};
 use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -3,7 +3,8 @@ use super::CheckpointFile;
 use crate::{Entry, Error, Named, Result, Stored, bail, named};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Design, LossScaling, Optimizer, Param, RuleStates, StateInfo, ValueSource, Wide};
+use layers::{Design, RuleStates, StateInfo};
+use ops::{LossScaling, Optimizer, Param, ValueSource, Wide};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::quoted::quoted;
@@ -88,7 +89,7 @@ pub fn restore_optimizer<D: Kernels>(
     let by_name = |(entry, _): (Entry, _)| Entry { param: entry.name.clone(), ..entry };
     let entries = states(infos, steps, &named(design, params, mesh)?).into_iter().map(by_name).collect();
     let stored = Stored::new(file.clone(), entries, |_| false)?;
-    let draw = layers::Draw { mean: 0.0, std: 0.0 };
+    let draw = ops::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore((steps, loss), params, |param, state| {
         let (name, shape) = (format!("{}.{}", state.name, param.name()), state.like.shape(param.shape()));
         <Stored as ValueSource<Wide<D>>>::of(&stored, &name, shape, draw)

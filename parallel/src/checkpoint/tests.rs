@@ -6,7 +6,8 @@ use crate::{
 };
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{ADAMW, Builder, OPTIMIZERS, OptimizerKind, RandomValues, SGD, Shape, VALUE, ValueSource};
+use layers::{Builder, OptimizerKind, Shape};
+use ops::{ADAMW, OPTIMIZERS, RandomValues, SGD, VALUE, ValueSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -135,7 +136,7 @@ where
                 let mut parts = param.tensors().filter_map(|tensor| tensor.saved());
                 let Some(part) = parts.find(|part| part.name == which) else { continue };
                 let values = part.tensor.read().expect("the host has values");
-                for layers::SavedRectangle { begin, shape: [rows, cols], from, stride } in part.rectangles {
+                for ops::SavedRectangle { begin, shape: [rows, cols], from, stride } in part.rectangles {
                     for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
                         let [bits, times] = &mut whole[(begin[0] + row) * width + begin[1] + col];
                         *bits = (values[from + row * stride + col].to_f64() as f32).to_bits();

@@ -2,10 +2,11 @@ use super::*;
 use crate::layout::covering::covering;
 use crate::{Batch, Layout, Sequence, Trainer, session};
 use kernels::Heads;
-use layers::{AtRest, Design, Experts, Optimizer, OptimizerKind, RandomValues, Shape};
+use layers::{Design, Experts, OptimizerKind, Shape};
+use ops::{AtRest, Optimizer, RandomValues};
 use tensor::{Bf16, Category, Cpu, Tensor};
 
-const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
+const ADAMW: OptimizerKind = ops::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// A model that fits the layout: pairs of query heads share KV heads, and the embedding is tied where it can
 /// be.

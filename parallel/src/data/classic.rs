@@ -17,8 +17,8 @@ use super::StateSplit;
 use crate::Result;
 use comm::Axis;
 use kernels::Kernels;
-use layers::ops::RootExchange;
-use layers::{Choice, PassContext, ShardingStrategy, StrategyInfo, Tries, Wide};
+use ops::{PassContext, RootExchange, ShardingStrategy, Wide};
+use layers::{Choice, StrategyInfo, Tries};
 use std::cmp::Ordering;
 use tensor::{Category, Scalar, Tensor};
 

@@ -13,7 +13,8 @@
 use super::StateSplit;
 use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;
-use layers::{Choice, StrategyInfo, TokenShards, counted};
+use layers::{Choice, StrategyInfo, counted};
+use ops::TokenShards;
 
 /// Data parallelism.
 pub static REPLICATED: StateSplit = StateSplit {
@@ -112,7 +113,8 @@ mod tests {
     use super::*;
     use crate::{BuildContext, Layout, Trainer, price, session};
     use kernels::{Heads, Kernels, Meta};
-    use layers::{Experts, RandomValues, Shape};
+    use layers::{Experts, Shape};
+    use ops::RandomValues;
     use tensor::{Cpu, Device, F61, Key, Tensor};
 
     fn ranks_of(data: usize) -> TokenShards {

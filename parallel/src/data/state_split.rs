@@ -1,8 +1,7 @@
 //! Type of the strategies of data ranks.
 use comm::Axis;
-use layers::{
-    Choice, Design, DividedSize, DivisionRule, NumberArgument, ShardingStrategy, Sizes, StrategyInfo,
-};
+use layers::{Choice, Design, NumberArgument, Sizes, StrategyInfo};
+use ops::{DividedSize, DivisionRule, ShardingStrategy};
 
 /// A strategy of data ranks: which state of a parameter is kept sharded at rest.
 #[derive(Debug)]

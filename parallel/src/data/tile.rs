@@ -14,7 +14,8 @@
 //! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857. Chapter: fitting a model.
 use super::StateSplit;
 use comm::Axis;
-use layers::{Choice, NumberArgument, ShardingStrategy, StrategyInfo, Tries};
+use layers::{Choice, NumberArgument, StrategyInfo, Tries};
+use ops::ShardingStrategy;
 
 /// Tiles of linear layers.
 pub static TILE: StateSplit = StateSplit {

@@ -10,7 +10,8 @@
 //! Source: Rajbhandari et al., "`ZeRO`", §5.2, arXiv:1910.02054. Neighbours: [`zero1`](super::zero1),
 //! [`zero3`](super::zero3). Chapter: `ZeRO`.
 use super::state_split::{SHARDED, StateSplit};
-use layers::{AtRest, ShardingStrategy, StrategyInfo};
+use ops::{AtRest, ShardingStrategy};
+use layers::StrategyInfo;
 
 /// `ZeRO`, stage 2.
 pub static ZERO2: StateSplit = StateSplit {

@@ -3,7 +3,8 @@
 //!
 //! Source: Li et al., "Sequence parallelism", §3.2, arXiv:2105.13120. Chapter: context parallelism.
 use super::dealt::{DEALT, Dealing};
-use layers::{StrategyInfo, Tries, contiguous};
+use layers::{StrategyInfo, Tries};
+use ops::contiguous;
 
 /// Contiguous tokens.
 pub static CONTIGUOUS: Dealing = Dealing {

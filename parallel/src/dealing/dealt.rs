@@ -1,5 +1,6 @@
 //! Type of the strategies that deal tokens, and the description that all of them share.
-use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, StrategyInfo, Stretches, TokenShards};
+use layers::{Choice, Design, Sizes, StrategyInfo};
+use ops::{DividedSize, DivisionRule, Stretches, TokenShards};
 
 /// A way to deal the tokens of a sequence over context ranks.
 #[derive(Debug)]

@@ -3,8 +3,8 @@ use super::Layout;
 use ::tensor::Cpu;
 use comm::Axis;
 use kernels::Heads;
-use layers::ops::Region;
-use layers::{AtRest, Chunk, DivisionRule, Experts, RandomValues, Shape, Sizes, StrategyInfo, TokenShards};
+use layers::{Chunk, Experts, Shape, Sizes, StrategyInfo};
+use ops::{AtRest, DivisionRule, RandomValues, Region, TokenShards};
 use serde::Serialize;
 
 /// One strategy, in words.

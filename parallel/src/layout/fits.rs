@@ -6,7 +6,8 @@ use crate::{Error, Result, strategies};
 use ::tensor::Cpu;
 use ::tensor::count::Overflow;
 use comm::Axis;
-use layers::{Choice, Design, DividedSize, DivisionRule, NumberArgument, RandomValues, Sizes, StrategyInfo};
+use layers::{Choice, Design, NumberArgument, Sizes, StrategyInfo};
+use ops::{DividedSize, DivisionRule, RandomValues};
 
 impl Layout {
     /// Checks that the ranks of every axis can share a model.
@@ -85,7 +86,7 @@ impl Layout {
         }
         let run = 0..design.parts(self.size(Axis::Tp));
         let built = Overflow::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
-        built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
+        built.err().filter(|why| matches!(why, ops::Error::Strategies(_))).map(|why| why.to_string())
     }
     /// Returns the number of quantities of a model that the ranks of their axes cannot share, if these
     /// strategies split it.

@@ -3,7 +3,8 @@
 use super::{AXES, Layout, MAX_RANKS, Unseen, either};
 use crate::{Error, Result, bail};
 use comm::Axis;
-use layers::{Choice, NumberArgument, StrategyInfo, TokenShards};
+use layers::{Choice, NumberArgument, StrategyInfo};
+use ops::TokenShards;
 use std::iter::once;
 
 /// The strategies that layouts can name.

@@ -3,7 +3,8 @@ mod grammar;
 use super::*;
 use ::tensor::Cpu;
 use kernels::Heads;
-use layers::{RandomValues, Shape};
+use layers::Shape;
+use ops::RandomValues;
 
 fn read(text: &str) -> Result<Layout> {
     text.parse()
@@ -323,7 +324,7 @@ fn a_root_stands_alone() {
 fn a_layout_knows_its_schedule_and_where_parameters_rest() {
     let of = |text: &str| read(text).unwrap();
     assert_eq!([of("none").rests(), of("dp=2").rests()], [ShardingStrategy::WHOLE; 2]);
-    let zero1 = ShardingStrategy { state: layers::AtRest::Shard, ..ShardingStrategy::WHOLE };
+    let zero1 = ShardingStrategy { state: ops::AtRest::Shard, ..ShardingStrategy::WHOLE };
     assert_eq!(of("tp=2,dp=2:zero1").rests(), zero1);
     let (device, values, mesh) =
         (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, of("dp=2").ghost(1).unwrap());

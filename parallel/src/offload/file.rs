@@ -9,7 +9,8 @@
 //! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: fitting a model.
 //! Neighbour: [`zero3`](crate::data::zero3).
 use super::Offload;
-use layers::{Choice, StrategyInfo, TokenShards, Tries};
+use layers::{Choice, StrategyInfo, Tries};
+use ops::TokenShards;
 
 /// Offload to a file.
 pub static FILE: Offload = Offload {

@@ -1,7 +1,8 @@
 //! Shared parts of schedules: rows in phases, as in papers; the V of two chunks per rank; descriptions.
 use crate::step::{Cell, PassKind, Plan, Task};
 use comm::Axis;
-use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, StrategyInfo};
+use layers::{Choice, Design, Sizes, StrategyInfo};
+use ops::{DividedSize, DivisionRule};
 
 /// An act on the first or on the second chunk of a rank.
 pub type ChunkPass = (PassKind, usize);

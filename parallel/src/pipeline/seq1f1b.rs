@@ -15,7 +15,8 @@
 use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, one_after_the_other, phases};
 use super::{Claims, Schedule, Waiting};
 use crate::step::{Cell, PassKind, Plan, Task};
-use layers::{Design, DividedSize, NumberArgument, Sizes, StrategyInfo, Tries};
+use layers::{Design, NumberArgument, Sizes, StrategyInfo, Tries};
+use ops::DividedSize;
 
 /// Seq1F1B.
 pub struct Seq1F1B;

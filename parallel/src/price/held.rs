@@ -16,7 +16,8 @@ use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, Task, move
 use crate::{Batch, BuildContext, Error, Result, Schedule, Scheme, Trainer, bail};
 use comm::Axis;
 use kernels::{Kernels, MetaOf};
-use layers::{Design, GradientScaling, OptimizerKind};
+use layers::{Design, OptimizerKind};
+use ops::GradientScaling;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::iter::zip;

@@ -168,7 +168,8 @@ mod tests {
     use crate::{Batch, BuildContext, Sequence, Trainer, session};
     use comm::Ledger;
     use kernels::{Heads, Meta};
-    use layers::{ADAMW, Experts, Shape};
+    use layers::{Experts, Shape};
+    use ops::ADAMW;
     use tensor::{Cpu, Device, Peaks};
 
     /// Kills: a class beyond the first one forgotten, a boundary one index off, an index counted twice.

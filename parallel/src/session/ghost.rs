@@ -2,7 +2,7 @@
 use crate::{BuildContext, Result, Scheme};
 use comm::CallClock;
 use kernels::{Kernels, MetaOf};
-use layers::RandomValues;
+use ops::RandomValues;
 use std::sync::Arc;
 use tensor::count::Overflow;
 use tensor::{Clock, Device};

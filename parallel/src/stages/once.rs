@@ -3,7 +3,8 @@ use super::{Microbatches, Stages};
 use crate::Result;
 use crate::step::Task;
 use kernels::Kernels;
-use layers::{Input, Output, PassContext, StageRequest};
+use layers::{Input, Output, StageRequest};
+use ops::PassContext;
 use tensor::{Category, Tensor};
 
 impl<D: Kernels> Stages<D> {

@@ -1,11 +1,11 @@
 //! Messages from chunk to chunk: the residual stream or its gradient, and the row beside it if a strategy has
-//! one (`layers/src/model/hooks.rs`). The row is a message of its own, in a wide dtype: a narrow one cannot
+//! one (`layers/src/build/hooks.rs`). The row is a message of its own, in a wide dtype: a narrow one cannot
 //! count that far.
 use crate::Result;
 use crate::step::{Payload, Plan, Task};
 use comm::{Group, Request, Tag};
 use kernels::Kernels;
-use layers::ops::{Region, Stream};
+use ops::{Region, Stream};
 use tensor::Tensor;
 
 /// Output of a chunk for the next one.

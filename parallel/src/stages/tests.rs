@@ -5,7 +5,8 @@ use crate::step::{check, lowered};
 use crate::{Batch, Schedule, Sequence, Trainer};
 use comm::{CallRecord, Op, Trace, World};
 use kernels::Heads;
-use layers::{Builder, PassContext, RandomValues, SGD, Shape};
+use layers::{Builder, Shape};
+use ops::{PassContext, RandomValues, SGD};
 use std::collections::BTreeMap;
 use tensor::{Cpu, Device, F61, Key, TokenIds};
 

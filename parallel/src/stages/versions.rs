@@ -3,7 +3,7 @@
 use crate::pipeline::Pipeline;
 use crate::step::{Cell, PassKind, Plan};
 use kernels::Kernels;
-use layers::Param;
+use ops::Param;
 use tensor::Tensor;
 
 /// Versions of all parameters of a rank.

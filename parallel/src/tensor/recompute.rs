@@ -13,11 +13,9 @@
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
 //! Chapter: fitting a model.
 use kernels::Kernels;
-use layers::model::part::{Block, BoxedLayer, Ticket};
-use layers::ops::Stream;
-use layers::{
-    Builder, Choice, InputHalf, KeptValue, Layer, Params, PassContext, Result, Strategy, StrategyInfo,
-};
+use layers::{Block, BoxedLayer, Builder, Choice, InputHalf, Layer, Params, Strategy, StrategyInfo};
+use layers::build::part::Ticket;
+use ops::{KeptValue, PassContext, Result, Stream};
 
 /// Recomputation of every block.
 pub struct Recompute;

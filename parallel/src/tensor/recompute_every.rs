@@ -12,8 +12,7 @@
 //! Chapter: fitting a model.
 use super::recompute::again;
 use kernels::Kernels;
-use layers::model::part::Block;
-use layers::{Builder, Choice, NumberArgument, Strategy, StrategyInfo, Tries};
+use layers::{Block, Builder, Choice, NumberArgument, Strategy, StrategyInfo, Tries};
 
 /// Recomputation of every `N`th block.
 pub struct RecomputeEvery;

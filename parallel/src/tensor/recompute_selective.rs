@@ -13,8 +13,7 @@
 //! arXiv:2205.05198. Neighbour: [`recompute`](super::recompute). Chapter: fitting a model.
 use super::recompute::again;
 use kernels::Kernels;
-use layers::model::part::Block;
-use layers::{Choice, Strategy, StrategyInfo};
+use layers::{Block, Choice, Strategy, StrategyInfo};
 
 /// Recomputation of every attention.
 pub struct RecomputeSelective;

@@ -7,7 +7,7 @@
 //! tp with sp    Y_t = Σ_t …    reduce-scatter, and X = all-gather(X_t) before the next product
 //! ```
 //!
-//! Layers are written once for both ([`Stream`](layers::ops::Stream)); the built layers differ only in the
+//! Layers are written once for both ([`Stream`](ops::Stream)); the built layers differ only in the
 //! region.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,

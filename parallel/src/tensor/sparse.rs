@@ -5,7 +5,7 @@
 //! tp alone  Y[B,O]   = Σ_t X_t · W[I_t,O]                              all-reduce, B·O elements
 //! sparse    Y[B,O_t] = X_t · W[I_t,O_t] + Σ_s X_s[sent] · W[sent,O_t]  all-gather, B·I/N·(1 − S) elements
 //!           Y[B,O]   = all ranks' columns                              all-gather, B·O/N elements
-//! backward  dX_t, dW: `layers/src/ops/features.rs`                     reduce-scatter, B·I·(1 − S) elements
+//! backward  dX_t, dW: `ops/src/operators/features.rs`            reduce-scatter, B·I·(1 − S) elements
 //! ```
 //!
 //! Source: Qin et al., "DISCO: distributed inference with sparse communications", §3, arXiv:2302.11180.
@@ -13,13 +13,9 @@
 use comm::{Axis, Group};
 use kernels::Kernels;
 use layers::model::classifier::GatherColumns;
-use layers::model::strategy::Row;
-use layers::ops::{FeatureExchange, ReceivedFeatures, Split, Stream, add_columns, columns_bias_gradient};
-use layers::param::weight::ColumnWeight;
-use layers::{
-    BoxedLayer, Builder, Choice, Design, DividedSize, DivisionRule, InputHalf, KeptValue, Layer,
-    NumberArgument, Params, PassContext, Result, Sizes, Strategy, StrategyInfo, Tries,
-};
+use layers::build::strategy::Row;
+use ops::{ColumnWeight, DividedSize, DivisionRule, FeatureExchange, KeptValue, PassContext, ReceivedFeatures, Result, Split, Stream, add_columns, columns_bias_gradient};
+use layers::{BoxedLayer, Builder, Choice, Design, InputHalf, Layer, NumberArgument, Params, Sizes, Strategy, StrategyInfo, Tries};
 use std::iter::once;
 use std::sync::Arc;
 

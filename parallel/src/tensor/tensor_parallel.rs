@@ -12,7 +12,8 @@
 //! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
 use comm::Axis;
 use kernels::Kernels;
-use layers::{Choice, Design, DividedSize, DivisionRule, Sizes, Strategy, StrategyInfo};
+use layers::{Choice, Design, Sizes, Strategy, StrategyInfo};
+use ops::{DividedSize, DivisionRule};
 
 /// Tensor parallelism.
 pub struct TensorParallel;

@@ -4,7 +4,8 @@ use crate::Trainer;
 use crate::rests::{STAGES, batch, equals_the_oracle, on, zero};
 use comm::{Axis, Mesh};
 use kernels::Heads;
-use layers::{ADAMW, ADAMW_8BIT, Builder, OptimizerKind, RandomValues, Shape};
+use layers::{Builder, OptimizerKind, Shape};
+use ops::{ADAMW, ADAMW_8BIT, RandomValues};
 use tensor::{Category, Cpu, Device, Key, Real};
 
 /// The shape of other tests of state at rest, with rows that ranks cut at multiples of 4.

@@ -2,7 +2,8 @@
 use crate::copies::tests::{all_layouts, batch, fitting};
 use crate::{BuildContext, Entry, Layout, Result, Trainer, dump, session};
 use comm::Mesh;
-use layers::{ADAMW, Balance, Builder, Experts, GradientScaling, LossScaling, Param, RandomValues, Shape};
+use layers::{Balance, Builder, Experts, Shape};
+use ops::{ADAMW, GradientScaling, LossScaling, Param, RandomValues};
 use tensor::{Cpu, F61, Key};
 
 /// A scale by which squares of usual gradients overflow in f32.

@@ -5,10 +5,8 @@ use crate::tensor::sequence_parallel::SequenceParallel;
 use crate::{Batch, BuildContext, Entry, Error, Named, Result, Sequence, Stages, Trainer, checkpoint};
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::{Heads, Kernels};
-use layers::{
-    AtRest, Biases, Builder, OptimizerKind, Param, PassContext, RandomValues, Rates, Shape, ShardingStrategy,
-    Strategy, Wide,
-};
+use layers::{Biases, Builder, OptimizerKind, Rates, Shape, Strategy};
+use ops::{AtRest, Param, PassContext, RandomValues, ShardingStrategy, Wide};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, Store, TokenIds};
@@ -24,7 +22,7 @@ pub(crate) const SHAPE: Shape = Shape {
     bias: Biases { qkv: true, out: true, mlp: true },
     ..Shape::LLAMA
 };
-const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
+const ADAMW: OptimizerKind = ops::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// Sharding at rest, and whether state is off the device.
 #[derive(Clone, Copy, Debug)]

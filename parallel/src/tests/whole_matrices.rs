@@ -6,7 +6,8 @@ use crate::rests::{Rest, SHAPE, STAGES, batch, equals_the_oracle, on, weights, z
 use crate::{Batch, BuildContext, Layout, Result, Sequence, Trainer, session};
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, MUON, OptimizerKind, RandomValues, Shape};
+use layers::{Builder, OptimizerKind, Shape};
+use ops::{MUON, RandomValues};
 use tensor::{Category, Cpu, Device, Host, Key, Peaks};
 
 const OWNER: OptimizerKind = MUON.with(&[0.5, 0.75, 0.0, 0.0]);
@@ -115,7 +116,7 @@ fn whole_matrices_cost_what_is_worked_out() {
     ];
     for (sizes, stage, wanted) in layouts {
         let rests = zero(stage, None);
-        let [adamw, state] = costs(sizes, rests, layers::ADAMW);
+        let [adamw, state] = costs(sizes, rests, ops::ADAMW);
         for (muon, wanted) in [OWNER, DUPLICATED].into_iter().zip(wanted) {
             let [sent, kept] = costs(sizes, rests, muon);
             assert_eq!((sent - adamw) / 4, wanted, "{muon}, {sizes:?}, zero{stage}");

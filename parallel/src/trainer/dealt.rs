@@ -7,12 +7,9 @@ use crate::step::Task;
 use crate::{Batch, LocalBatch, Result, Sequence};
 use comm::{Request, TraceSpan};
 use kernels::Kernels;
-use layers::ops::Partial;
-use layers::optimizer::loss_scale::unscale;
-use layers::{
-    Design, Hooks, Input, Keeper, LayerCounts, Output, Param, Pass, PassContext, StageRequest, Targets,
-    TokenShards,
-};
+use layers::{Design, Hooks, Input, Output, StageRequest, Targets};
+use ops::optimizer::loss_scale::unscale;
+use ops::{Keeper, LayerCounts, Param, Partial, Pass, PassContext, TokenShards};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Device, Index, Tensor, TokenIds};

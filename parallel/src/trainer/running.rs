@@ -6,8 +6,8 @@ use crate::step::Task;
 use crate::{Batch, Result, STEP};
 use comm::Request;
 use kernels::Kernels;
-use layers::ops::{filled, scaled};
-use layers::{Hooks, Input, Keeper, LayerCounts, Output, Param, Pass, PassContext, StageRequest, Wide};
+use layers::{Hooks, Input, Output, StageRequest};
+use ops::{Keeper, LayerCounts, Param, Pass, PassContext, Wide, filled, scaled};
 use std::ops::Range;
 use tensor::{Category, Scalar, Tensor};
 

@@ -1,7 +1,7 @@
 //! A data rank's local batch, slice by slice: the tokens of each sequence, and their features.
 use crate::{LocalBatch, Sequence, deal};
 use kernels::{Kernels, Segment};
-use layers::TokenShards;
+use ops::TokenShards;
 use std::ops::Range;
 use tensor::{Category, Scalar, Tensor};
 

@@ -4,10 +4,8 @@ use crate::pipeline::gpipe::GPipe;
 use crate::pipeline::{Pipeline, Schedule};
 use comm::{Axis, World};
 use kernels::Heads;
-use layers::{
-    ADAMW, AtRest, Builder, GradientScaling, LossScaling, NumberArgument, RandomValues, SGD, Shape,
-    ShardingStrategy,
-};
+use layers::{Builder, NumberArgument, Shape};
+use ops::{ADAMW, AtRest, GradientScaling, LossScaling, RandomValues, SGD, ShardingStrategy};
 use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
 const SHAPE: Shape = Shape {
@@ -243,7 +241,7 @@ fn correct_counts_every_token_once() {
             let (x, reported) = (all.iter().flat_map(|s| &s.x), std::cell::RefCell::new(Vec::new()));
             let x: Vec<f32> = x.copied().collect();
             let x = Tensor::from_fn(&device, Category::Activations, all.len(), 3, |i| x[i]);
-            let cx = layers::PassContext::infer(vec![1; all.len()]);
+            let cx = ops::PassContext::infer(vec![1; all.len()]);
             let logits = trainer.model().logits(&cx, layers::Input::Rows(x), true)?.read().unwrap();
             let right = trainer.correct(&batch, &|n| reported.borrow_mut().push(n))?;
             assert_eq!(reported.take(), [1, 2, 3]);

@@ -1,7 +1,8 @@
 //! Bytes that a block saves for its backward, beside the formulas of Korthikanti et al., arXiv:2205.05198,
 //! table 2, with `s` tokens, `h` features and `t` tensor ranks in 16 bits.
 use kernels::Heads;
-use layers::{ADAMW, Design, Rates, Shape};
+use layers::{Design, Rates, Shape};
+use ops::ADAMW;
 use parallel::Layout;
 use plan::Machine;
 use plan::block::{BlockCost, staged};

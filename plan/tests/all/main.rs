@@ -8,8 +8,9 @@ mod texts;
 
 use comm::Axis;
 use kernels::Heads;
-use layers::{ADAMW, Balance, Blocks, Design, Experts, Shape};
+use layers::{Balance, Blocks, Design, Experts, Shape};
 use machines::{KERNELS, LINKS, faster};
+use ops::ADAMW;
 use parallel::Layout;
 use plan::block::{BlockCost, has_halves, staged};
 use plan::bound::StageWork;

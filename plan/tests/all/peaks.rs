@@ -1,6 +1,7 @@
 //! Peaks of the planner's steps beside the price of every rank.
 use super::{SHAPE, job, machine};
-use layers::{ADAMW, Design, Experts, MUON, Shape};
+use layers::{Design, Experts, Shape};
+use ops::{ADAMW, MUON};
 use parallel::price::training;
 use parallel::{Batch, Layout};
 use plan::step::{KnownPrices, TrainingJob};

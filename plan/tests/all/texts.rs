@@ -1,7 +1,8 @@
 //! The time of generating texts, and the search for its layout.
 use crate::{SHAPE, machine};
 use comm::Axis;
-use layers::{Choice, Design, TokenShards};
+use layers::{Choice, Design};
+use ops::TokenShards;
 use plan::generation::{GenerationJob, GenerationSearch, GenerationTime, TextsGoal, WeighedTexts, time};
 use plan::space::{WORK, divisions, variants};
 use plan::{Machine, Part};

@@ -3,7 +3,8 @@ use super::document::Document;
 use crate::Subject;
 use crate::subject::reads_alone;
 use kernels::Heads;
-use layers::{Design, Experts, GradientScaling, LossScaling, OptimizerKind, Shape};
+use layers::{Design, Experts, OptimizerKind, Shape};
+use ops::{GradientScaling, LossScaling};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
@@ -22,7 +23,7 @@ pub struct ProofCase {
     /// The model.
     pub shape: Shape,
     /// The optimizer.
-    #[serde(deserialize_with = "layers::optimizer::list::deserialize")]
+    #[serde(deserialize_with = "ops::optimizer::list::deserialize")]
     pub optimizer: OptimizerKind,
     /// The learning rate.
     pub lr: f64,

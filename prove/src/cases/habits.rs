@@ -1,7 +1,7 @@
 //! Habits: properties that drawn cases must often have, because bugs hide in what cases do not cover.
 use super::{CaseStep, Document, ProofCase};
 use comm::Axis;
-use layers::{OPTIMIZERS, SGD};
+use ops::{OPTIMIZERS, SGD};
 use parallel::deal;
 use shape::{Experts, FEATURES, Shape, Window};
 use std::sync::LazyLock;

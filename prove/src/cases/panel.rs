@@ -9,9 +9,10 @@ use crate::Subject;
 pub use certificate::{Certificate, Proven, certify_panel};
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Blocks, Experts, FeedForward, GradientScaling, Groups, LossScaling, NormKind,
-    OPTIMIZERS, Objective, OptimizerKind, Positions, Rates, Scoring, Shape, SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Positions,
+    Rates, Scoring, Shape, SharedExpert, Window,
 };
+use ops::{GradientScaling, LossScaling, OPTIMIZERS};
 use parallel::{Error, Layout, Result, Scheme};
 use shape::{FEATURES, Feature, Range};
 use std::sync::LazyLock;
@@ -30,8 +31,8 @@ pub struct Member {
 
 const CLIPPED: GradientScaling = GradientScaling { clip: Some(0.5), loss: None };
 const SCALED: GradientScaling = GradientScaling { loss: Some(LossScaling::USUAL), ..CLIPPED };
-const SGD: (OptimizerKind, GradientScaling) = (layers::SGD, CLIPPED);
-const ADAMW: (OptimizerKind, GradientScaling) = (layers::ADAMW, CLIPPED);
+const SGD: (OptimizerKind, GradientScaling) = (ops::SGD, CLIPPED);
+const ADAMW: (OptimizerKind, GradientScaling) = (ops::ADAMW, CLIPPED);
 const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 
 const fn heads(keys: usize) -> Heads {
@@ -171,7 +172,7 @@ const NAMED: &[Member] = &[
     Member {
         name: "biased Llama",
         shape: BIASED,
-        optimizer: (layers::ADAMW.with(&[0.5, 0.25, 0.25, 0.5]), GradientScaling { clip: None, loss: None }),
+        optimizer: (ops::ADAMW.with(&[0.5, 0.25, 0.25, 0.5]), GradientScaling { clip: None, loss: None }),
     },
     Member {
         name: "Mistral",
@@ -198,13 +199,13 @@ const NAMED: &[Member] = &[
             bias: Biases { qkv: false, out: false, mlp: false },
             ..GPT2
         },
-        optimizer: (layers::SGD, GradientScaling { clip: None, ..SCALED }),
+        optimizer: (ops::SGD, GradientScaling { clip: None, ..SCALED }),
     },
     Member { name: "experts that choose", shape: Shape { experts: Some(CHOOSING), ..LLAMA }, optimizer: SGD },
     Member {
         name: "Mixtral",
         shape: Shape { experts: Some(MIXTRAL), ..LLAMA },
-        optimizer: (layers::ADAMW, SCALED),
+        optimizer: (ops::ADAMW, SCALED),
     },
     Member {
         name: "Switch",
@@ -214,12 +215,12 @@ const NAMED: &[Member] = &[
             dropout: GPT2.dropout,
             ..LLAMA
         },
-        optimizer: (layers::SGD, SCALED),
+        optimizer: (ops::SGD, SCALED),
     },
     Member {
         name: "DeepSeek",
         shape: Shape { experts: Some(Experts { dense: Blocks::FIRST, ..DEEPSEEK }), tied: true, ..LLAMA },
-        optimizer: (layers::SGD, SCALED),
+        optimizer: (ops::SGD, SCALED),
     },
 ];
 

@@ -2,7 +2,8 @@
 use super::drawn::drawn_with;
 use super::*;
 use crate::{Difference, Verdict};
-use layers::{FeedForward, NormKind, SGD, Scoring, Shape};
+use layers::{FeedForward, NormKind, Scoring, Shape};
+use ops::SGD;
 use parallel::{Layout, strategies};
 use std::collections::BTreeSet;
 use std::iter::successors;

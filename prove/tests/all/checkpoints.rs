@@ -1,9 +1,8 @@
 //! Checkpoints in the field: every layout writes the same bytes, reads those of any other, and goes on
 //! exactly as a run that did not stop. Files hold an element's canonical integer.
 use comm::Axis;
-use layers::{
-    ADAMW, Choice, Draw, LossScaling, OPTIMIZERS, Param, ParamValues, RandomValues, VALUE, ValueSource,
-};
+use layers::Choice;
+use ops::{ADAMW, Draw, LossScaling, OPTIMIZERS, Param, ParamValues, RandomValues, VALUE, ValueSource};
 use parallel::checkpoint::{self, CheckpointFile, optimizer_file};
 use parallel::layout::covering::covering;
 use parallel::{BuildContext, Entry, Layout, Result, Trainer, named, session};
@@ -22,7 +21,7 @@ const KEY: Key = Key(41);
 struct FieldFile(Option<File>);
 
 impl ValueSource<F61> for FieldFile {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, F61>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> ops::Result<ParamValues<'_, F61>> {
         let Some(file) = &self.0 else { return RandomValues { seed: 5 }.of(name, shape, draw) };
         let values = file.values::<u64>(name, &shape).expect("the file has it");
         Ok(ParamValues::each(move |[row, col]| F61::from_canonical(values[row * shape[1] + col])))

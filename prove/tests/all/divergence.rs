@@ -3,7 +3,8 @@
 use comm::mutants::{CallSite, Mutation, Trial};
 use comm::{CallRecord, Op};
 use kernels::Heads;
-use layers::{Biases, GradientScaling, LossScaling, NormKind, Shape};
+use layers::{Biases, NormKind, Shape};
+use ops::{GradientScaling, LossScaling};
 use parallel::Layout;
 use prove::cases::PANEL;
 use prove::{Difference, OracleTraces, Subject, locate, locate_in, prove, prove_in};

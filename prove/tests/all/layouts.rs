@@ -2,7 +2,8 @@
 //! every gradient and every new weight, over two clipped steps of two ragged microbatches.
 use comm::Axis;
 use kernels::Heads;
-use layers::{ADAMW, Biases, Choice, Design, OptimizerKind, Positions, SGD, Shape, StrategyInfo, Window};
+use layers::{Biases, Choice, Design, OptimizerKind, Positions, Shape, StrategyInfo, Window};
+use ops::{ADAMW, SGD};
 use parallel::layout::covering::covering;
 use parallel::{Layout, Network, strategies};
 use prove::cases::{HABITS, Member, PANEL, ProofCase, certify_panel, never_ran};

@@ -3,10 +3,10 @@
 //! layout.
 use comm::World;
 use kernels::{Heads, Kernels};
-use layers::{Draw, ParamValues, PassContext, Shape, ValueSource};
+use layers::Shape;
 use models::Model;
-use parallel::Layout;
-use parallel::Stages;
+use ops::{Draw, ParamValues, PassContext, ValueSource};
+use parallel::{Layout, Stages};
 use std::path::Path;
 use tensor::{Cpu, Device, F61, Key, Scalar, TokenIds};
 
@@ -25,7 +25,7 @@ struct Rewritten<'a> {
 }
 
 impl<E: Scalar> ValueSource<E> for Rewritten<'_> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, E>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> ops::Result<ParamValues<'_, E>> {
         let (block, part) = name.split_at(name.find(".attention.").map_or(0, |at| at + ".attention.".len()));
         match (self.rewrite)(part, shape) {
             None => self.model.values().of(name, shape, draw),

@@ -2,7 +2,7 @@
 //! process of these tests is a thread with its own connections and its own world.
 use crate::strategies::{Adds, Newcomer, listed};
 use comm::{Launch, Processes, RunInputs};
-use layers::{ADAMW, RandomValues};
+use ops::{ADAMW, RandomValues};
 use parallel::{Layout, Network, Scheme, Trainer, session};
 use prove::cases::certify_panel;
 use prove::{Subject, certify};

@@ -1,13 +1,12 @@
 //! The book shows the list of strategies, and each strategy fits some model and is proven.
 use comm::Axis;
 use kernels::{Heads, Kernels};
-use layers::model::strategy::Row;
-use layers::ops::{Split, Stream, add_bias, bias_gradient};
-use layers::param::weight::WholeWeight;
+use layers::build::strategy::Row;
 use layers::{
-    Biases, BoxedLayer, Builder, Choice, Draw, Layer, NumberArgument, Params, PassContext, Result, RowLinear,
-    Shape, Strategy, StrategyInfo,
+    Biases, BoxedLayer, Builder, Choice, Layer, NumberArgument, Params, RowLinear, Shape, Strategy,
+    StrategyInfo,
 };
+use ops::{Draw, PassContext, Result, Split, Stream, WholeWeight, add_bias, bias_gradient};
 use parallel::layout::StrategyEntry;
 use parallel::{Layout, Network, Scheme, strategies};
 use prove::cases::{certify_panel, fitted, never_ran};

@@ -13,9 +13,9 @@
 //! An unpublished measurement of distributed inference of models with experts compares the first three.
 use comm::{Axis, Link};
 use kernels::Kernels;
-use layers::{AtRest, ShardingStrategy};
 use models::Model;
 use models::generate::{Generated, Prompts, RequestMode, repeated};
+use ops::{AtRest, ShardingStrategy};
 use parallel::data::zero3::ZERO3;
 use parallel::dtype::RunDevice;
 use parallel::{Layout, Network, Result, Scheme, bail};

@@ -8,7 +8,8 @@
 use super::Cost;
 use crate::event::{self, Observer};
 use comm::{Axes, Axis, Link, Op, Traffic, readable};
-use layers::{Choice, TokenShards};
+use layers::Choice;
+use ops::TokenShards;
 use parallel::{Layout, Result, strategies};
 use std::cmp::Ordering;
 use std::time::Duration;

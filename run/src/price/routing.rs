@@ -1,6 +1,7 @@
 //! `--routing FILE`: tokens per expert of each layer, as `eval --json` prints them for a text:
 //! `{"experts": {"blocks.0.mlp": [30, 0, 14, 20]}}`. Each microbatch is dispatched in these proportions.
-use layers::{Experts, LayerCounts, Shape};
+use layers::{Experts, Shape};
+use ops::LayerCounts;
 use parallel::{Error, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -1,16 +1,15 @@
 //! Checks of a run before anything is built.
-use super::TrainRun;
 use super::data::{TrainData, held_out_batch};
-use super::epochs;
 use super::evaluations::Evaluations;
 use super::settings::{Settings, at_least_1};
 use super::state::State;
+use super::{TrainRun, epochs};
 use crate::in_device;
 use bench::profile;
 use comm::Axis;
 use kernels::Kernels;
-use layers::Wide;
 use layers::counted;
+use ops::Wide;
 use parallel::dtype::RunDevice;
 use parallel::{Layout, Result, bail, budget, price};
 use tensor::Scalar;

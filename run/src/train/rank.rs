@@ -6,7 +6,7 @@ use super::{Finished, StepLine, TrainRun};
 use crate::event::{Observer, RunEvent};
 use bench::profile;
 use kernels::loss_scale;
-use layers::LayerCounts;
+use ops::LayerCounts;
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Recorded};
 use parallel::{Batch, BuildContext, Result, RunningStep, Trainer, bail};

@@ -3,11 +3,10 @@ use super::data::TrainData;
 use super::epochs;
 use super::schedule::{LearningRate, LrSchedule};
 use crate::device::DeviceName;
-use layers::{
-    ADAMW, Design, GradientScaling, LossScaling, Objective, OptimizerKind, Rates, SGD, Shape, counted,
-};
+use layers::{Design, Objective, OptimizerKind, Rates, Shape, counted};
 use models::text::{Corpus, TokenPair};
 use models::{Config, TrainableModel};
+use ops::{ADAMW, GradientScaling, LossScaling, SGD};
 use parallel::dtype::DtypeName;
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use plan::step::TrainingJob;
@@ -37,7 +36,7 @@ pub struct Settings {
     /// Steps until the largest learning rate is reached.
     pub warmup: usize,
     /// The optimizer.
-    #[serde(deserialize_with = "layers::optimizer::list::deserialize")]
+    #[serde(deserialize_with = "ops::optimizer::list::deserialize")]
     pub optimizer: OptimizerKind,
     /// The largest norm of the gradient.
     pub clip: Option<f64>,

@@ -11,16 +11,15 @@ pub use saves::Saves;
 use super::data::DataFiles;
 use super::evaluations::Evaluations;
 use super::settings::Settings;
-use layers::{Draw, ParamValues, ValueSource};
 use models::{TrainableModel, tokenizer};
+use ops::{Draw, ParamValues, ValueSource};
 use parallel::dtype::RunDevice;
 use parallel::{Error, Result, Trainer, bail, checkpoint};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tensor::Scalar;
-use tensor::files;
 use tensor::quoted::quoted;
 use tensor::safetensors::File;
+use tensor::{Scalar, files};
 
 const MODEL: &str = "model.safetensors";
 /// Key of the format's number in the metadata of both files; files without it are of the first.
@@ -201,7 +200,7 @@ impl State {
 pub(super) struct InF32<'a>(pub(super) &'a (dyn ValueSource<f32> + Sync));
 
 impl<S: Scalar> ValueSource<S> for InF32<'_> {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, S>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> ops::Result<ParamValues<'_, S>> {
         Ok(self.0.of(name, shape, draw)?.converted(name, |x| S::from_f64(f64::from(x))))
     }
 }

@@ -14,8 +14,9 @@ const OF_SPARSE: [&str; 2] = [
     "test --quiet --package parallel --lib sparse",
     "test --quiet --package prove --test all strategies::every",
 ];
-const OF_STATE: [&str; 6] = [
-    "test --quiet --package layers --lib optimizer::",
+const OF_STATE: [&str; 7] = [
+    "test --quiet --package ops --lib optimizer::",
+    "test --quiet --package layers --lib decay",
     "test --quiet --package outside --lib counted::",
     "test --quiet --package parallel --lib whole_matrices",
     "test --quiet --package parallel --lib coded_moments",

@@ -1,7 +1,7 @@
 //! Flags of loss scaling.
 use crate::cli::args::differs;
 use clap::Args;
-use layers::LossScaling;
+use ops::LossScaling;
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail};
 

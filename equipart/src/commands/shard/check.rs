@@ -4,7 +4,8 @@ use layers::graph::planned::PlannedGraph;
 use layers::graph::sharding::Sharding;
 use layers::graph::step::GraphStep;
 use layers::graph::{Operator, OperatorKind, OperatorSplit};
-use layers::{Builder, RandomValues};
+use layers::Builder;
+use ops::RandomValues;
 use parallel::measure::median;
 use parallel::{Result, budget};
 use prove::{GraphVerdict, prove_graph};
@@ -71,8 +72,8 @@ pub(super) fn run(plan: &PlannedGraph) -> Result<Option<(GraphVerdict, f64)>> {
             let start = Instant::now();
             step.run().map(|()| start.elapsed().as_secs_f64())
         };
-        let all = (0..STEPS).map(timed).collect::<layers::Result<_>>()?;
-        Ok::<_, layers::Error>(median(all).expect("some steps"))
+        let all = (0..STEPS).map(timed).collect::<ops::Result<_>>()?;
+        Ok::<_, ops::Error>(median(all).expect("some steps"))
     })?;
     Ok(Some((verdict, seconds.into_iter().fold(0.0, f64::max))))
 }

@@ -1,7 +1,8 @@
 //! Forwards of a model on pinned cores, and the kernels that they consist of.
 use super::pins::pin;
 use comm::{Axis, CallClock, GhostCall, Reduce, TimeUse, Trace};
-use layers::{Builder, Design, LayerCounts, PassContext};
+use layers::{Builder, Design};
+use ops::{LayerCounts, PassContext};
 use models::Model;
 use models::generate::all_logits_peak;
 use parallel::measure::median;

@@ -1,9 +1,8 @@
 //! Times of one layer on thread ranks over a slow link: dense with an all-reduce, and sparse.
 use comm::{Axis, Link, Mesh, World};
-use layers::model::strategy::Row;
-use layers::ops::{Split, matmul};
-use layers::param::weight::ColumnWeight;
-use layers::{Builder, EvenValues, Layer, PassContext, RowLinear};
+use layers::build::strategy::Row;
+use ops::{ColumnWeight, EvenValues, PassContext, Split, matmul};
+use layers::{Builder, Layer, RowLinear};
 use parallel::Result;
 use parallel::tensor::sparse::shard;
 use std::time::Instant;
@@ -38,7 +37,7 @@ impl LayerSize {
         work: impl Fn(
             (&Builder<Cpu<f32>>, &Mesh<Host>),
             &Tensor<Cpu<f32>>,
-        ) -> layers::Result<Box<dyn FnMut() -> layers::Result<()>>>
+        ) -> ops::Result<Box<dyn FnMut() -> ops::Result<()>>>
         + Sync,
     ) -> Result<f64> {
         let mut world = World::threads(&[(Axis::Tp, self.ranks)])?;
@@ -56,9 +55,9 @@ impl LayerSize {
                 mesh.barrier()?;
                 let start = Instant::now();
                 work()?;
-                Ok::<_, layers::Error>(start.elapsed().as_secs_f64())
+                Ok::<_, ops::Error>(start.elapsed().as_secs_f64())
             };
-            (0..TURNS).map(|_| turn()).collect::<layers::Result<Vec<_>>>()
+            (0..TURNS).map(|_| turn()).collect::<ops::Result<Vec<_>>>()
         })?;
         let slowest = |turn: usize| ranks.iter().map(|rank| rank[turn]).fold(0.0, f64::max);
         Ok((0..TURNS).map(slowest).fold(f64::INFINITY, f64::min))

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn a_price_is_that_of_the_step_that_is_trained_clipped_or_not() {
     let config = config(64, 1, 512);
-    for kind in layers::OPTIMIZERS.iter().map(|info| layers::OptimizerKind::usual(info)) {
+    for kind in ops::OPTIMIZERS.iter().map(|info| layers::OptimizerKind::usual(info)) {
         for (text, clip) in [("none", None), ("none", Some(1.0)), ("dp=2", None), ("dp=2", Some(1.0))] {
             let settings = Settings { optimizer: kind, clip, ..settings(16, 2) };
             let (layout, priced): (Layout, _) = (text.parse().unwrap(), prices(&config, &settings, text));

@@ -2,8 +2,9 @@
 use super::works::Unsplit;
 use crate::child::{binary, output};
 use crate::classify::written;
-use layers::{Design, OPTIMIZERS, OptimizerKind};
+use layers::{Design, OptimizerKind};
 use models::{Config, TrainableModel};
+use ops::OPTIMIZERS;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -5,7 +5,7 @@ use super::kind::{Kind, files, words};
 use crate::child::{Watched, binary, output};
 use crate::processes;
 use equipart::commands::diff::{FLOOR, TIMES, TensorDiff, diff};
-use layers::ADAMW;
+use ops::ADAMW;
 use parallel::Layout;
 use parallel::dtype::DtypeName;
 use run::roundoff::unit;

@@ -1,8 +1,9 @@
 //! Runs that are saved and go on: under every schedule of a pipeline, and to another end than they were begun
 //! with.
 use super::{SHAPE, corpus, files, model, settings, train_as};
-use layers::{ADAMW, Shape};
+use layers::Shape;
 use models::{Config, Model};
+use ops::ADAMW;
 use parallel::Layout;
 use run::train::settings::Settings;
 use tensor::safetensors::File;

@@ -1,13 +1,14 @@
 //! A split graph is a layer like any other: proven five ways.
+use crate::Builder;
 use crate::graph::prices::Nominal;
 use crate::graph::search::search;
 use crate::graph::sharding::part;
 use crate::graph::split::SplitGraph;
 use crate::graph::{Graph, OperatorKind, OperatorSplit, TensorSource};
 use crate::proof::{Answer, Case, LayerInput, proves};
-use crate::{Builder, Result};
 use comm::{Axis, Op};
 use kernels::{Activation, Kernels};
+use ops::Result;
 use std::sync::Arc;
 use tensor::Scalar;
 

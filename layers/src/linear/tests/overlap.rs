@@ -1,9 +1,9 @@
 //! Order of a column layer's products and collectives in a whole backward.
-use crate::model::strategy::Column;
-use crate::ops::{Region, Stream};
-use crate::{Builder, ColumnLinear, Layer, PassContext, RandomValues, Result};
+use crate::build::strategy::Column;
+use crate::{Builder, ColumnLinear, Layer};
 use comm::{Axis, CallClock, GhostCall, Mesh};
 use kernels::timed_meta_of;
+use ops::{PassContext, RandomValues, Region, Result, Stream};
 use std::sync::{Arc, Mutex};
 use tensor::{Category, Clock, Cpu, KernelKind, KernelWork, Tensor};
 

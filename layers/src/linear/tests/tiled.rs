@@ -1,13 +1,10 @@
 //! Linear layers whose weight is gathered in tiles, on data ranks that each have a shard of it.
-use crate::model::strategy::{Column, Row};
-use crate::ops::Split;
+use crate::build::strategy::{Column, Row};
 use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
-use crate::{
-    AtRest, Builder, ColumnLinear, Error, Layer, PassContext, RandomValues, Result, RowLinear,
-    ShardingStrategy,
-};
+use crate::{Builder, ColumnLinear, Layer, RowLinear};
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Kernels, Meta, Segment};
+use ops::{AtRest, Error, PassContext, RandomValues, Result, ShardingStrategy, Split};
 use std::rc::Rc;
 use tensor::{Category, Cpu, Scalar, Tensor};
 

@@ -1,10 +1,11 @@
 //! Builds a block of a transformer.
 use super::Residual;
-use crate::model::part::{Block, BoxedLayer};
-use crate::model::strategy;
-use crate::{Builder, Result, Rotary, Shape};
+use crate::build::part::{Block, BoxedLayer};
+use crate::build::strategy;
+use crate::{Builder, Shape};
 use comm::Axis;
 use kernels::Kernels;
+use ops::{Result, Rotary};
 
 /// Builds block `i` of a transformer: X + attention(norm1(X)), then X + mlp(norm2(X)), wrapped by the
 /// strategies. Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.

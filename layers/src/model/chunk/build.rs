@@ -1,15 +1,13 @@
 //! Builds a chunk: its blocks, its ends, and the table that ties the ends.
 use super::ends::{Ends, LastLayer, MeanSquare};
 use super::{Chunk, EMBEDDING};
+use crate::build::part::{Block, BoxedLayer};
+use crate::build::{positive, strategy};
 use crate::model::block;
-use crate::model::build::positive;
-use crate::model::part::{Block, BoxedLayer};
-use crate::model::strategy;
-use crate::ops::{Region, RootExchange, Stream};
-use crate::param::weight::RowWeight;
-use crate::{Builder, Design, Error, Layer, Positions, Result, Rotary, Shape, TokenShards, embedding};
+use crate::{Builder, Design, Layer, Positions, Shape, embedding};
 use comm::{Axes, Axis, Group};
 use kernels::Kernels;
+use ops::{Error, Region, Result, RootExchange, Rotary, RowWeight, Stream, TokenShards};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tensor::TokenIds;
@@ -67,7 +65,7 @@ impl<D: Kernels> Chunk<D> {
         let runs = transformer(at, shape, runs)?;
         let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::Tp).named("last tokens"));
         let front = (None, first.then_some(at.region));
-        let root = RootExchange::new(at, "outputs");
+        let root = RootExchange::new(at.rests, at.mesh, "outputs");
         let end = last.then(|| ("loss", BoxedLayer::new(MeanSquare { over, group, root })));
         Ok(Self::new(at, front, runs, end, false))
     }

@@ -1,10 +1,13 @@
 //! The layers before and after the blocks of a chunk.
-use crate::model::part::{BoxedLayer, Ticket};
-use crate::model::stage::{Ending, Output, StageRequest, Targets};
-use crate::ops::{Region, RootExchange, Stream, gather_last, gather_tokens, last_rows, mean_square};
-use crate::{InputHalf, KeptValue, Layer, Params, PassContext, Result};
+use crate::build::part::{BoxedLayer, Ticket};
+use crate::build::stage::{Ending, Output, StageRequest, Targets};
+use crate::{InputHalf, Layer, Params};
 use comm::{Axes, Group};
 use kernels::Kernels;
+use ops::{
+    KeptValue, PassContext, Region, Result, RootExchange, Stream, gather_last, gather_tokens, last_rows,
+    mean_square,
+};
 use std::sync::Arc;
 use tensor::TokenIds;
 

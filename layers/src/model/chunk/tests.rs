@@ -1,13 +1,12 @@
 //! Chunks: a model in parts equals the model whole, later weight halves equal immediate ones, decoding with a
 //! cache equals the whole forward; all bit for bit.
 mod bare;
+mod decay;
 
-use crate::{
-    AtRest, Builder, Chunk, Error, Half, Input, Keeper, Output, PassContext, Positions, RandomValues, Rates,
-    Shape, ShardingStrategy, StageRequest, Targets,
-};
+use crate::{Builder, Chunk, Half, Input, Output, Positions, Rates, Shape, StageRequest, Targets};
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Kernels};
+use ops::{AtRest, Error, Keeper, PassContext, RandomValues, ShardingStrategy};
 use std::collections::BTreeSet;
 use tensor::{Category, Cpu, Device, F61, Host, Key, Phase, Rope, Scaling, Tensor, TokenIds};
 

@@ -2,10 +2,9 @@ mod hidden;
 mod stages;
 
 use super::*;
-use crate::{
-    Design, Draw, Error, Half, Keeper, Optimizer, ParamValues, Pass, RandomValues, SGD, ValueSource,
-};
+use crate::{Design, Half};
 use comm::{Ledger, Mesh, Op, World};
+use ops::{Draw, Error, Keeper, Optimizer, ParamValues, Pass, RandomValues, SGD, ValueSource};
 use stages::Model;
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Phase, Real, Scalar, Tensor, TokenIds, mix};

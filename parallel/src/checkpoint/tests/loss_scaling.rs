@@ -1,5 +1,5 @@
 use super::*;
-use layers::{GradientScaling, LossScaling};
+use ops::{GradientScaling, LossScaling};
 
 /// Kills: a scale or a count that begins anew, a window that is not the run's, a scale that is no number or
 /// out of range.

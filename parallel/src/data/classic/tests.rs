@@ -3,9 +3,8 @@ use crate::rests::{files, goes_on};
 use crate::{Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, price, session};
 use comm::{Axis, Ledger, Op};
 use kernels::{Heads, Kernels, MetaOf};
-use layers::{
-    Biases, Design, Experts, Objective, OptimizerKind, PassContext, RandomValues, Rates, SGD, Shape, Wide,
-};
+use layers::{Biases, Design, Experts, Objective, OptimizerKind, Rates, Shape};
+use ops::{PassContext, RandomValues, SGD, Wide};
 use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, TokenIds};
 
 const SHAPE: Shape = Shape {
@@ -17,7 +16,7 @@ const SHAPE: Shape = Shape {
     bias: Biases { qkv: true, out: false, mlp: false },
     ..Shape::LLAMA
 };
-const ADAMW: OptimizerKind = layers::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
+const ADAMW: OptimizerKind = ops::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 
 /// Two microbatches, of four and five sequences, in each of which all ids but the first differ.
 fn batch() -> Batch {

@@ -3,7 +3,8 @@ use super::super::covering;
 use super::super::grammar::Grammar;
 use super::super::misfit::misfit;
 use super::*;
-use layers::{DividedSize, DivisionRule, NumberArgument, Sizes};
+use layers::{NumberArgument, Sizes};
+use ops::{DividedSize, DivisionRule};
 
 const NOTHING: StrategyInfo = StrategyInfo {
     name: "made up",

@@ -1,9 +1,9 @@
 use super::*;
 use crate::price::{STEPS, training};
 use crate::{Layout, Sequence};
-use kernels::Heads;
-use kernels::Meta;
-use layers::{ADAMW, OptimizerKind, RandomValues, Shape};
+use kernels::{Heads, Meta};
+use layers::{OptimizerKind, Shape};
+use ops::{ADAMW, RandomValues};
 use tensor::Cpu;
 
 type Float = Cpu<f32>;

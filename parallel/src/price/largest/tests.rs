@@ -2,7 +2,8 @@ use super::*;
 use crate::price::training;
 use crate::{Batch, BuildContext, Error, Sequence, Trainer, session};
 use kernels::{Heads, Meta};
-use layers::{ADAMW, Design, OptimizerKind, Shape};
+use layers::{Design, OptimizerKind, Shape};
+use ops::ADAMW;
 use std::cell::Cell;
 use tensor::{Category, Cpu, Device, Peaks};
 

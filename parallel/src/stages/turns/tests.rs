@@ -3,7 +3,8 @@ use super::*;
 use crate::pipeline::ALL;
 use crate::{BuildContext, Error, Layout, session};
 use kernels::Heads;
-use layers::{Experts, RandomValues, Shape, TokenShards};
+use layers::{Experts, Shape};
+use ops::{RandomValues, TokenShards};
 use std::collections::BTreeMap;
 use tensor::{Cpu, Device, F61, Key, TokenIds};
 

@@ -2,10 +2,8 @@
 use crate::{Batch, BuildContext, Layout, Sequence, Trainer, session};
 use comm::Mesh;
 use kernels::{Heads, Kernels};
-use layers::{
-    ADAMW, Balance, Chunk, Draw, Experts, Half, Input, Keeper, Output, ParamValues, PassContext,
-    RandomValues, Record, Shape, StageRequest, Targets, ValueSource, Wide,
-};
+use ops::{ADAMW, Draw, Keeper, ParamValues, PassContext, RandomValues, Record, ValueSource, Wide};
+use layers::{Balance, Chunk, Experts, Half, Input, Output, Shape, StageRequest, Targets};
 use tensor::{Bf16, Category, Cpu, Device, Dual, F61, Host, Key, Scalar, TokenIds, Work};
 
 type Seen = (Vec<Vec<(usize, F61)>>, String);
@@ -102,7 +100,7 @@ fn a_block_keeps_its_input_and_has_the_gradients_of_one_that_keeps_all() {
 struct Moving;
 
 impl ValueSource<Dual<F61>> for Moving {
-    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<ParamValues<'_, Dual<F61>>> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> ops::Result<ParamValues<'_, Dual<F61>>> {
         RandomValues { seed: 7 }.of(name, shape, draw)
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use comm::Op;
-use layers::ParamValues;
-use layers::param::placement::sent::SentFeatures;
+use ops::ParamValues;
+use ops::param::placement::sent::SentFeatures;
 use layers::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
 use tensor::{F61, Scalar};
 

@@ -1,6 +1,6 @@
 //! Training under schedules that update after each microbatch, compared with the oracle on stale weights.
 use super::*;
-use layers::ADAMW;
+use ops::ADAMW;
 use reference::{StaleTrainer, Staleness};
 use std::collections::BTreeMap;
 

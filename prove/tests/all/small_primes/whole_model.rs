@@ -1,11 +1,11 @@
 //! One training step of a small model, with attention and loss over two ranks, compared with the oracle at a
 //! small prime.
 use kernels::{Heads, Kernels};
-use layers::{RandomValues, SGD, Shape};
+use layers::Shape;
+use ops::{RandomValues, SGD};
 use parallel::{Batch, Layout, Sequence, Trainer, dump};
 use prove::oracle;
-use reference::Degree;
-use reference::Weights;
+use reference::{Degree, Weights};
 use tensor::{Cpu, Field, Host, Key, Scalar, mix};
 
 const SHAPE: Shape = Shape {

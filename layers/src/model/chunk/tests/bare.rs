@@ -1,11 +1,9 @@
 //! Blocks alone, without embedding and head: rows of features, judged by the mean square.
 use super::{LENGTHS, SHAPE, one_run};
-use crate::{
-    Builder, Chunk, Error, Half, Input, Keeper, Output, PassContext, RandomValues, Rates, SGD, Shape,
-    StageRequest, Targets,
-};
+use crate::{Builder, Chunk, Half, Input, Output, Rates, Shape, StageRequest, Targets};
 use comm::{Axis, Mesh, World};
 use kernels::Kernels;
+use ops::{Error, Keeper, PassContext, RandomValues, SGD};
 use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Host, Key, Scalar, Tensor};
 
@@ -129,7 +127,7 @@ fn blocks_equal_the_oracle_bit_for_bit() {
     };
     let start = under((1, false), |at: &Builder<Cpu<F61>>| {
         let mut model = Chunk::bare(at, &DROPPING, &one_run(&[0, 3]))?;
-        let whole = |p: &mut crate::Param<_>| Ok((p.name().to_string(), p.gather(at.mesh)?.unwrap()));
+        let whole = |p: &mut ops::Param<_>| Ok((p.name().to_string(), p.gather(at.mesh)?.unwrap()));
         model.params().into_iter().map(whole).collect()
     });
     let start: BTreeMap<_, _> = start.concat().into_iter().collect();
@@ -160,7 +158,7 @@ fn backward_of_blocks_is_the_derivative_exactly() {
     for place in [(1, false), (2, true)] {
         let run = |at: &Builder<Cpu<Dual<F61>>>| {
             let mut model = Chunk::bare(at, &DROPPING, &one_run(&[0, 3]))?;
-            let whole = |p: &mut crate::Param<_>| Ok((p.name().to_string(), p.gather(at.mesh)?.unwrap()));
+            let whole = |p: &mut ops::Param<_>| Ok((p.name().to_string(), p.gather(at.mesh)?.unwrap()));
             let start = model.params().into_iter().map(whole).collect::<Result<Trace<_>, Error>>()?;
             Ok([start, of_blocks(at, &DROPPING, WHOLE)?].concat())
         };

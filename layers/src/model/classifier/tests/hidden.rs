@@ -1,10 +1,11 @@
 //! The layers between two bars, as one layer.
 use super::super::hidden;
-use crate::model::part::Block;
+use crate::Builder;
+use crate::build::part::Block;
 use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
-use crate::{Builder, Result};
 use comm::{Axis, Op};
 use kernels::Kernels;
+use ops::Result;
 use std::collections::BTreeMap;
 use tensor::Scalar;
 

@@ -1,10 +1,10 @@
 //! A classifier cut into stages, each of which hands its activations to the next.
 use super::{SIZES, given, run_cut, truth};
 use crate::model::chunk::tests::one_run;
-use crate::ops::Partial;
-use crate::{Builder, Chunk, Half, Input, Keeper, Output, Param, PassContext, Result, StageRequest, Targets};
+use crate::{Builder, Chunk, Half, Input, Output, StageRequest, Targets};
 use comm::{Axis, World};
 use kernels::Kernels;
+use ops::{Keeper, Param, Partial, PassContext, Result};
 use tensor::{Cpu, F61, Key, Tensor, TokenIds};
 
 /// A classifier in stages, one after the other.

@@ -1,0 +1,173 @@
+//! Descriptions of layers to build, their sizes and names, passed from a model to the strategies.
+use crate::{Biases, Experts, FeedForward, NormKind, Objective, Shape};
+use comm::Axis;
+use kernels::{Heads, Kernels, Mask};
+use ops::{Rotary, Section};
+
+/// A column layer to build: parameter `name[I, Σ sections]`, and `name.bias` if it has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Column<'a> {
+    /// The axis whose ranks split it.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// `I`.
+    pub inputs: usize,
+    /// Sections of the output, each cut on its own.
+    pub sections: &'a [Section],
+    /// True if it has a bias.
+    pub bias: bool,
+}
+
+/// A row layer to build: parameter `name[I, O]`, and `name.bias` if it has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The axis whose ranks split it.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// `[I, O]`.
+    pub sizes: [usize; 2],
+    /// True if it has a bias.
+    pub bias: bool,
+}
+
+/// A norm to build: parameter `name[1, D]`, and `name.bias` if its kind has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// Kind of norm.
+    pub kind: NormKind,
+    /// Its name.
+    pub name: &'a str,
+    /// `D`.
+    pub width: usize,
+    /// ε, inside the root.
+    pub eps: f64,
+}
+
+/// A block's attention to build: parameters `name.qkv[D, (Hq+2Hk)·d]` and `name.out[Hq·d, D]`, their biases,
+/// and where heads have norms `name.q_norm` and `name.k_norm`.
+#[derive(Clone, Copy)]
+pub struct Attention<'a, D: Kernels> {
+    /// The axis whose ranks split it.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// `D`.
+    pub width: usize,
+    /// Query and KV heads of the whole model, and the head size, the same for queries, keys and values.
+    pub heads: Heads,
+    /// Mask: the keys that each query sees.
+    pub mask: Mask,
+    /// Rotary embedding of queries and keys, if any.
+    pub rotary: Option<&'a Rotary<D>>,
+    /// ε of the norms of query and key heads, if they have any.
+    pub head_norm: Option<f64>,
+    /// The products that have a bias.
+    pub bias: Biases,
+    /// Dropout rate of the probabilities.
+    pub rate: f64,
+    /// Number of the block in the model: the cache stores keys and values under it.
+    pub block: usize,
+}
+
+impl<'a, D: Kernels> Attention<'a, D> {
+    /// Describes the attention of a transformer's block.
+    #[must_use]
+    pub fn of(axis: Axis, name: &'a str, shape: &Shape, block: usize, rotary: Option<&'a Rotary<D>>) -> Self {
+        let Shape { width, heads, bias, .. } = *shape;
+        let (mask, rate) = (Mask::of(shape, block), shape.dropout.attention);
+        let head_norm = shape.head_norm.then_some(shape.eps);
+        Self { axis, name, width, heads, mask, rotary, head_norm, bias, rate, block }
+    }
+}
+
+/// The core of an attention to build.
+#[derive(Clone, Copy, Debug)]
+pub struct Core<'a> {
+    /// The name of its scores, which seeds their dropout.
+    pub name: &'a str,
+    /// Number of the block in the model: the cache stores keys and values under it.
+    pub block: usize,
+    /// This rank's heads.
+    pub heads: Heads,
+    /// Index of the first of them among the model's query heads.
+    pub first: usize,
+    /// Mask: the keys that each query sees.
+    pub mask: Mask,
+    /// Dropout rate of the probabilities.
+    pub rate: f64,
+}
+
+/// A block's feed-forward to build: parameters `name.gate_up` or `name.up`, and `name.down`, and their
+/// biases.
+#[derive(Clone, Copy, Debug)]
+pub struct Mlp<'a> {
+    /// The axis whose ranks split it.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// Kind of feed-forward.
+    pub kind: FeedForward,
+    /// `[D, F]`.
+    pub sizes: [usize; 2],
+    /// True if it has biases.
+    pub bias: bool,
+    /// The experts that replace it, if any.
+    pub experts: Option<Experts>,
+}
+
+/// An embedding to build: parameter `name[V, D]`, and `positions[context, D]` if positions are learned.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedding<'a> {
+    /// The axis whose ranks split it.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// `[V, D]`.
+    pub sizes: [usize; 2],
+    /// The id of padding, whose row gets no gradient from being read.
+    pub padding: Option<usize>,
+    /// Number of learned positions, if any.
+    pub context: Option<usize>,
+    /// Dropout rate.
+    pub rate: f64,
+    /// True if a head is tied to its table.
+    pub tied: bool,
+}
+
+/// A head to build: parameter `name[D, V]` unless it is tied, and `name.bias` if it has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The axis whose ranks split it.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// `[D, V]`.
+    pub sizes: [usize; 2],
+    /// The norm before it, if any.
+    pub norm: Option<Norm<'a>>,
+    /// True if its weight is the embedding's table.
+    pub tied: bool,
+    /// True if it has a bias.
+    pub bias: bool,
+    /// Terms that training adds to the loss.
+    pub objective: Objective,
+}
+
+impl Head<'_> {
+    /// Describes the head of a transformer.
+    pub fn of(axis: Axis, shape: &Shape) -> Self {
+        let Shape { width, vocabulary, tied, loss: objective, .. } = *shape;
+        let norm = Norm { kind: shape.norm, name: "norm", width, eps: shape.eps };
+        Self {
+            axis,
+            name: "head",
+            sizes: [width, vocabulary],
+            norm: Some(norm),
+            tied,
+            bias: false,
+            objective,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! RMSNorm of each head of queries and keys (qk-norm). Heads do not interact, so each rank normalises its
+//! own.
+use crate::handles::weight::WholeWeight;
+use crate::tensors::sum_of;
+use crate::{Result, Split, wide_along};
+use kernels::{Heads, Kernels};
+use tensor::{Tensor, View};
+
+/// Normalises every head of Q and K in `[Q | K | V]`. Returns the result and each head's 1/rms `[B, H+K]`.
+#[must_use]
+pub fn norm_heads<D: Kernels>(
+    qkv: &Split<D>,
+    heads: Heads,
+    [q_gain, k_gain]: [&Tensor<D>; 2],
+    eps: f64,
+) -> (Split<D>, Split<D::Wide>) {
+    let (x, device, d) = (qkv.share(), qkv.device(), heads.dim);
+    let turned = heads.queries + heads.keys;
+    let (mut y, mut r) = (x.along(x.cols()), wide_along(x, turned));
+    for head in 0..turned {
+        let gain = if head < heads.queries { q_gain } else { k_gain };
+        let (y, r) = (y.view_mut().take_cols(head * d, d), r.view_mut().take_cols(head, 1));
+        device.rms_norm(y, r, x.view().take_cols(head * d, d), gain.view(), eps);
+    }
+    let (from, len) = (turned * d, heads.keys * d);
+    device.copy(y.view_mut().take_cols(from, len), x.view().take_cols(from, len));
+    (Split::new(y, qkv.axis()), Split::new(r, qkv.axis()))
+}
+
+/// The gradient of [`norm_heads`]. Adds to the gains' gradients: partial sums, as each rank has only its own
+/// heads.
+///
+/// # Errors
+/// If a collective fails.
+pub fn norm_heads_backward<D: Kernels>(
+    qkv: &Split<D>,
+    heads: Heads,
+    [q_gain, k_gain]: [&mut WholeWeight<D>; 2],
+    r: &Split<D::Wide>,
+    dy: &Split<D>,
+) -> Result<Split<D>> {
+    let (x, r, dy, d) = (qkv.share(), r.share(), dy.share(), heads.dim);
+    let turned = heads.queries + heads.keys;
+    let mut dx = x.along(x.cols());
+    for (gain, range) in [(q_gain, 0..heads.queries), (k_gain, heads.queries..turned)] {
+        let value = gain.whole()?;
+        gain.param().accumulate(|device, dgain, write| {
+            let mut dgain = sum_of(device, dgain, write);
+            for head in range {
+                let of = |t| part(t, head * d, d);
+                let (to, r) = (dx.view_mut().take_cols(head * d, d), r.view().take_cols(head, 1));
+                device.rms_norm_backward(to, dgain.again(), of(x), r, value.view(), of(dy), None);
+            }
+        });
+    }
+    let (from, len) = (turned * d, heads.keys * d);
+    qkv.device().copy(dx.view_mut().take_cols(from, len), dy.view().take_cols(from, len));
+    Ok(Split::new(dx, qkv.axis()))
+}
+
+fn part<D: Kernels>(t: &Tensor<D>, from: usize, len: usize) -> View<'_, D> {
+    t.view().take_cols(from, len)
+}
