@@ -143,8 +143,8 @@ impl Card {
         }
         card.about.memory = card.memory()?;
         let by_hand: &[Module] = if card.about.name == TWIN { &[] } else { &ptx::BY_HAND };
-        let (modules, capability) = (ptx::MODULES.iter().chain(by_hand), card.about.capability);
-        card.load(modules.filter(|module| module.runs_on(capability)))?;
+        let capability = card.about.capability;
+        card.load(ptx::MODULES.iter().chain(by_hand).filter(|module| module.runs_on(capability)))?;
         Ok(card)
     }
     /// Makes this card current for the driver's next calls of this thread.
@@ -171,14 +171,14 @@ impl Card {
     pub(crate) fn alloc(&self, bytes: usize) -> Result<Option<u64>, CudaError> {
         let _whole = MEMORY.read();
         self.enter()?;
-        let mut at = 0;
+        let mut address = 0;
         // SAFETY: the driver writes the address to `at`.
-        let status = unsafe { (self.driver.functions.cuMemAlloc_v2)(&raw mut at, bytes.max(1)) };
+        let status = unsafe { (self.driver.functions.cuMemAlloc_v2)(&raw mut address, bytes.max(1)) };
         if !self.has_memory("cuMemAlloc", status)? {
             return Ok(None);
         }
-        call!(self.driver, cuMemsetD8Async(at, 0, bytes, self.stream()?))?;
-        Ok(Some(at))
+        call!(self.driver, cuMemsetD8Async(address, 0, bytes, self.stream()?))?;
+        Ok(Some(address))
     }
     /// Returns false if an allocation ended with this status because there is no more memory.
     ///
@@ -225,10 +225,10 @@ impl Card {
     pub(crate) fn pin(&self, bytes: usize) -> Result<Option<*mut u8>, CudaError> {
         let _whole = MEMORY.read();
         self.enter()?;
-        let mut at = null_mut();
+        let mut address = null_mut();
         // SAFETY: the driver writes the address to `at`.
-        let status = unsafe { (self.driver.functions.cuMemHostAlloc)(&raw mut at, bytes.max(1), 0) };
-        Ok(self.has_memory("cuMemHostAlloc", status)?.then(|| at.cast()))
+        let status = unsafe { (self.driver.functions.cuMemHostAlloc)(&raw mut address, bytes.max(1), 0) };
+        Ok(self.has_memory("cuMemHostAlloc", status)?.then(|| address.cast()))
     }
     /// Frees pinned memory.
     pub(crate) fn unpin(&self, at: *mut u8) {
@@ -247,7 +247,8 @@ impl Card {
         at: u64,
         to_card: bool,
     ) -> Result<(), CudaError> {
-        let (event, driver) = (self.event()?, self.enter()?);
+        let event = self.event()?;
+        let driver = self.enter()?;
         let copied = self.record(event).and_then(|()| {
             call!(driver, cuStreamWaitEvent(self.copies, event, 0))?;
             if to_card {

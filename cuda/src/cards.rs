@@ -74,9 +74,9 @@ impl Cards {
     /// half of `limit`, or fail.
     pub(crate) fn new(nccl: &'static Nccl, by_rank: Vec<Arc<Card>>, limit: Duration) -> Arc<Self> {
         let ranks = by_rank.len();
-        let (groups, under_way) = (BTreeMap::new(), VecDeque::new());
-        let (scratch, spare) = (vec![(0, 0); ranks], vec![Vec::new(); ranks]);
-        let state = CardState { groups, scratch, under_way, spare };
+        let scratch = vec![(0, 0); ranks];
+        let spare = vec![Vec::new(); ranks];
+        let state = CardState { groups: BTreeMap::new(), scratch, under_way: VecDeque::new(), spare };
         let failed = OnceLock::new();
         let cards = Arc::new(Self { nccl, by_rank, limit, state: Mutex::new(state), failed });
         let watched = Arc::downgrade(&cards);
@@ -227,7 +227,8 @@ impl Cards {
     }
     /// Makes NCCL's calls, rank by rank.
     fn calls(&self, joint: &JointCall, sides: &[CallSide]) -> Result<(), String> {
-        let (nccl, size) = (self.nccl, joint.size);
+        let nccl = self.nccl;
+        let size = joint.size;
         let number = if joint.number == "bf16" { nccl::BF16 } else { nccl::F32 };
         let each = |call: &dyn Fn(&CallSide) -> Result<(), String>| sides.iter().try_for_each(call);
         match &joint.what {
@@ -247,8 +248,8 @@ impl Cards {
                 each(&|&CallSide { give, take, of: [comm, stream], .. }| {
                     let mut blocks = (0..).zip(blocks).filter(|(_, [_, len])| *len > 0);
                     blocks.try_for_each(|(root, &[at, len])| {
-                        let (give, take) = (give.wrapping_add(at * size).cast(), take.cast());
-                        nccl!(nccl, ncclReduce(give, take, len, number, nccl::SUM, root, comm, stream))
+                        let give = give.wrapping_add(at * size).cast();
+                        nccl!(nccl, ncclReduce(give, take.cast(), len, number, nccl::SUM, root, comm, stream))
                     })
                 })
             }
@@ -262,12 +263,12 @@ impl Cards {
             }
             JointOperation::Moved(moves) => {
                 moves.iter().filter(|m| m.from != m.to && m.bytes > 0).try_for_each(|m| {
-                    let of = |rank| sides.iter().find(|side| side.rank == rank).map(|side| side.of);
+                    let communicator = |rank| sides.iter().find(|side| side.rank == rank).map(|side| side.of);
                     let (from, to) = (m.from as c_int, m.to as c_int);
-                    of(m.from).map_or(Ok(()), |[comm, stream]| {
+                    communicator(m.from).map_or(Ok(()), |[comm, stream]| {
                         nccl!(nccl, ncclSend(m.source.cast(), m.bytes, nccl::BYTES, to, comm, stream))
                     })?;
-                    of(m.to).map_or(Ok(()), |[comm, stream]| {
+                    communicator(m.to).map_or(Ok(()), |[comm, stream]| {
                         nccl!(nccl, ncclRecv(m.target.cast(), m.bytes, nccl::BYTES, from, comm, stream))
                     })
                 })
@@ -284,7 +285,7 @@ impl Cards {
 
 /// Returns a message that cards wait in a call for other cards, or for NCCL if all have reached it.
 fn late(call: &LaunchedCall, came: &[bool], limit: Duration) -> String {
-    let of = |wanted: bool| {
+    let listed = |wanted: bool| {
         let ranks = call.members.iter().zip(came).filter(|(_, came)| **came == wanted);
         let ranks: Vec<_> = ranks.map(|((rank, _), _)| rank.to_string()).collect();
         if let [rank] = &ranks[..] { format!("rank {rank}") } else { format!("ranks {}", ranks.join(", ")) }
@@ -292,21 +293,21 @@ fn late(call: &LaunchedCall, came: &[bool], limit: Duration) -> String {
     if came.iter().all(|came| *came) {
         return format!(
             "the GPUs of {} reached {} and did not finish it within {limit:?}",
-            of(true),
+            listed(true),
             call.call
         );
     }
-    format!("the GPU of {} did not reach {} within {limit:?}; {} did", of(false), call.call, of(true))
+    format!("the GPU of {} did not reach {} within {limit:?}; {} did", listed(false), call.call, listed(true))
 }
 
 /// Launches each card's own copies: a rank's pieces for itself, and the wanted columns of what was gathered.
 fn copied(joint: &JointCall, cards: &[&Arc<Card>], sides: &[CallSide]) -> Result<(), CudaError> {
     match &joint.what {
         JointOperation::Moved(moves) => {
-            let own = |rank| moves.iter().filter(move |m| [m.from, m.to] == [rank; 2] && m.bytes > 0);
-            let mut all =
-                sides.iter().zip(cards).flat_map(|(side, card)| own(side.rank).map(move |m| (card, m)));
-            all.try_for_each(|(card, m)| card.copy(m.source as u64, m.target as u64, m.bytes))
+            let local = |rank| moves.iter().filter(move |m| [m.from, m.to] == [rank; 2] && m.bytes > 0);
+            let mut copies =
+                sides.iter().zip(cards).flat_map(|(side, card)| local(side.rank).map(move |m| (card, m)));
+            copies.try_for_each(|(card, m)| card.copy(m.source as u64, m.target as u64, m.bytes))
         }
         &JointOperation::Columns { rows, cols, n } => {
             for (side, card) in sides.iter().zip(cards) {
@@ -316,9 +317,9 @@ fn copied(joint: &JointCall, cards: &[&Arc<Card>], sides: &[CallSide]) -> Result
                     let first = (peer * cols).min(n);
                     let len = ((peer + 1) * cols).min(n) - first;
                     let from = gathered + (peer * rows + row) * cols * joint.size;
-                    let to = take + (row * n + first) * joint.size;
+                    let target = take + (row * n + first) * joint.size;
                     if len > 0 {
-                        card.copy(from as u64, to as u64, len * joint.size)?;
+                        card.copy(from as u64, target as u64, len * joint.size)?;
                     }
                 }
             }

@@ -243,8 +243,8 @@ impl<D: SideKernels> Side<D> {
             let bound = slack * number.tolerance * wanted.abs().max(1.0);
             let other = seen.is_nan() != wanted.is_nan() || seen.is_infinite() != wanted.is_infinite();
             if (seen - wanted).abs() > bound || other {
-                let at = format!("row {}, column {}", i / cols, i % cols);
-                self.wrong(format!("{what} in {}: {at} is {seen}, wanted {wanted}", number.name));
+                let place = format!("row {}, column {}", i / cols, i % cols);
+                self.wrong(format!("{what} in {}: {place} is {seen}, wanted {wanted}", number.name));
             }
         }
     }
@@ -284,7 +284,8 @@ pub(crate) struct SideMatrix<D: Device> {
 
 impl<D: Device<Elem: Real>> SideMatrix<D> {
     fn new(place: &D::Place, number: CardDtype, shape: [usize; 4], f: impl Fn(usize) -> f64) -> Self {
-        let ([rows, cols, whole, at], value) = (shape, |i| D::Elem::from_f64((number.rounded)(f(i))));
+        let [rows, cols, whole, at] = shape;
+        let value = |i| D::Elem::from_f64((number.rounded)(f(i)));
         let tensor = Tensor::from_fn(D::on(place), Category::Buffers, rows, whole, value);
         Self { tensor, number, window: [0, at, rows, cols] }
     }

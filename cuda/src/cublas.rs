@@ -79,7 +79,8 @@ impl Cublas {
     ) -> Result<(), String> {
         const BF16: c_int = 14;
         const SUMS_IN_F32: c_int = 68;
-        let (kind, [m, n, k]) = (if narrow { BF16 } else { 0 }, [m, n, k].map(|n| n as c_int));
+        let kind = if narrow { BF16 } else { 0 };
+        let [m, n, k] = [m, n, k].map(|n| n as c_int);
         let [one, zero] = [1.0f32, 0.0].map(|x| x);
         let [one, zero]: [*const c_void; 2] = [(&raw const one).cast(), (&raw const zero).cast()];
         // The library is column-major, so this is the transposed product. SAFETY: the matrices have these

@@ -231,7 +231,7 @@ impl Driver {
     }
     /// Returns the driver's name and text of an error.
     pub(crate) fn reason(&self, status: c_int) -> String {
-        let of = |ask: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
+        let described = |ask: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
             let mut text = null();
             // SAFETY: the driver's texts are constants.
             unsafe {
@@ -239,7 +239,7 @@ impl Driver {
                 if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
             }
         };
-        match (of(self.functions.cuGetErrorName), of(self.functions.cuGetErrorString)) {
+        match (described(self.functions.cuGetErrorName), described(self.functions.cuGetErrorString)) {
             (Some(name), Some(text)) => format!("{name} ({text})"),
             _ => format!("error {status}"),
         }

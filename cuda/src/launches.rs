@@ -111,10 +111,10 @@ fn held<T: Copy>(argument: T, room: &mut ArgumentSpace) -> (*mut c_void, usize) 
             size_of::<T>() <= size_of::<ArgumentSpace>() && align_of::<T>() <= align_of::<ArgumentSpace>()
         );
     };
-    let at = (&raw mut *room).cast::<T>();
+    let slot = (&raw mut *room).cast::<T>();
     // SAFETY: the room is large enough, and aligned.
-    unsafe { at.write(argument) };
-    (at.cast(), size_of::<T>())
+    unsafe { slot.write(argument) };
+    (slot.cast(), size_of::<T>())
 }
 
 /// A list of integers in the kernels' layout: `List` of `number.cuh`.
@@ -194,9 +194,9 @@ pub(crate) fn scratch(gpu: &Gpu, rows: usize, cols: usize) -> Tensor<Cuda<f32>> 
 /// Describes a bf16 matrix for the card's own copies of boxes: by its rows, or by its columns if their
 /// elements are adjacent.
 pub(crate) fn boxes(gpu: &Gpu, x: &MatrixView) -> TensorMap {
-    let (size, stride) = ([u64::from(x.rows), u64::from(x.cols)], x.row_stride.max(x.col_stride));
+    let size = [u64::from(x.rows), u64::from(x.cols)];
     let size = if x.col_stride == 1 { size } else { [size[1], size[0]] };
-    well(gpu.card().boxes(x.at, size, stride * 2))
+    well(gpu.card().boxes(x.at, size, x.row_stride.max(x.col_stride) * 2))
 }
 
 /// A matrix that a kernel reads, and one that it writes.

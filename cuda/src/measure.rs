@@ -132,9 +132,9 @@ pub fn peak(gpu: &Gpu, scale: MeasureSize, narrow: bool) -> MeasureOutcome<f64> 
 pub fn copies(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<f64> {
     let bytes = (1usize << 30) / (scale.sides * scale.sides);
     let [from, to] = [(); 2].map(|()| Tensor::empty(Cuda::<f32>::on(gpu), Category::Buffers, 1, bytes / 4));
-    let at = |x: &Tensor<Cuda<f32>>| x.view().ptr().0;
+    let address = |x: &Tensor<Cuda<f32>>| x.view().ptr().0;
     let seconds = best(gpu.card(), scale, || {
-        gpu.card().copy(at(&from), at(&to), bytes).expect("both buffers have this size");
+        gpu.card().copy(address(&from), address(&to), bytes).expect("both buffers have this size");
     })?;
     Ok(2.0 * bytes as f64 / seconds / 1e9)
 }
@@ -169,24 +169,23 @@ fn products<D: Kernels<Place = Gpu>>(
 ) -> MeasureOutcome<CardFigure> {
     let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<D>(gpu, seed, n, n));
     let flops = 2.0 * (n as f64).powi(3);
-    let at = [c.view().ptr().0, a.view().ptr().0, b.view().ptr().0];
-    let mut own = || D::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set);
-    let (own, theirs) = match library {
-        Err(_) => (best(gpu.card(), scale, own)?, None),
+    let addresses = [c.view().ptr().0, a.view().ptr().0, b.view().ptr().0];
+    let mut gemm = || D::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set);
+    let (ours, theirs) = match library {
+        Err(_) => (best(gpu.card(), scale, gemm)?, None),
         Ok(library) => {
             let mut outcome = Ok(());
-            let mut of_library = || outcome = library.product(D::Elem::NARROW, [n; 3], at);
-            let [own, theirs] = in_turn(gpu.card(), scale, [&mut own, &mut of_library])?;
+            let mut of_library = || outcome = library.product(D::Elem::NARROW, [n; 3], addresses);
+            let [gemm, theirs] = in_turn(gpu.card(), scale, [&mut gemm, &mut of_library])?;
             outcome?;
-            (own, Some(theirs))
+            (gemm, Some(theirs))
         }
     };
-    let beside = theirs.map(|theirs| (flops / theirs / 1e12, "cuBLAS".to_string()));
     Ok(CardFigure {
         name: format!("product {n}^3, {}", D::Elem::NAME),
-        rate: flops / own / 1e12,
+        rate: flops / ours / 1e12,
         unit: "TFLOP/s",
-        beside,
+        beside: theirs.map(|theirs| (flops / theirs / 1e12, "cuBLAS".to_string())),
         wanted,
     })
 }
@@ -198,8 +197,8 @@ fn ladder(gpu: &Gpu, scale: MeasureSize, add: &mut dyn FnMut(CardFigure)) -> Mea
     for rung in [Rung::Naive, Rung::Small, Rung::Tensor, Rung::Hopper] {
         let mut there = true;
         let mut work = || {
-            let of = [(&c.view_mut()).into(), (&a.view()).into(), (&b.view()).into()];
-            there = Launches::<Bf16>::on(gpu).product(Some(rung), of, false, Write::Set);
+            let matrices = [(&c.view_mut()).into(), (&a.view()).into(), (&b.view()).into()];
+            there = Launches::<Bf16>::on(gpu).product(Some(rung), matrices, false, Write::Set);
         };
         let seconds = best(gpu.card(), scale, &mut work)?;
         if there {
@@ -223,8 +222,7 @@ fn attention(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<CardFigure> {
     let [q, k, v, mut o] = [1, 2, 3, 4].map(|seed| draw::<Cuda<Bf16>>(gpu, seed, sequences * len, width));
     let mut lse = draw::<Cuda<f32>>(gpu, 5, sequences * len, heads.queries);
     let on = Cuda::<Bf16>::on(gpu);
-    let room = <Cuda<Bf16> as Kernels>::attention_scratch(heads, len);
-    let mut scratch = draw::<Cuda<f32>>(gpu, 6, 1, room);
+    let mut scratch = draw::<Cuda<f32>>(gpu, 6, 1, <Cuda<Bf16> as Kernels>::attention_scratch(heads, len));
     let seconds = best(gpu.card(), scale, || {
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
         on.attention(&attend, &spans, qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());

@@ -74,9 +74,9 @@ impl Module {
     /// Returns true if a card of this compute capability runs the module. Kernels that use features of a
     /// single generation run on no other.
     pub(crate) fn runs_on(&self, capability: (i32, i32)) -> bool {
-        let own =
+        let exact =
             self.ptx().lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
-        if own { capability == self.least } else { capability >= self.least }
+        if exact { capability == self.least } else { capability >= self.least }
     }
 }
 

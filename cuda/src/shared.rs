@@ -92,13 +92,12 @@ impl CardEngine {
     }
     fn choose(ranks: usize) -> Result<(Self, Option<String>), String> {
         let there = Card::count().map_err(|error| error.to_string())?;
-        let asked = env::var("EQUIPART_ENGINE").ok();
         let gpus = if there == 1 { "1 GPU is".into() } else { format!("{there} GPUs are") };
         let own = TAKEN.get().map(|[_, ranks]| *ranks);
         // From 2.30 on, NCCL lets processes share a card if this variable is set.
         let shares = env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|set| set == "1");
         let few = there < own.map_or(ranks, |own| if shares { 1 } else { own });
-        let why = match asked.as_deref() {
+        let why = match env::var("EQUIPART_ENGINE").ok().as_deref() {
             Some("card") => "EQUIPART_ENGINE=card".into(),
             Some("nccl") if few => {
                 let who = own.map(|own| format!("{own} ranks or more are on this machine"));

@@ -94,8 +94,8 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
         fs::write(folder.join("sources.inc"), &sources).expect("target can be written");
     };
     // kernels access elements by 16 bytes at a time
-    let all = ["-DEQUIPART_TWIN", "-ffp-contract=off", "-fno-strict-aliasing"];
-    built("driver.cpp", digest, &[&all, flags].concat(), prepare)
+    let always = ["-DEQUIPART_TWIN", "-ffp-contract=off", "-fno-strict-aliasing"];
+    built("driver.cpp", digest, &[&always, flags].concat(), prepare)
 }
 
 /// Compiles NCCL's host twin with additional flags, and returns its path.
@@ -123,7 +123,7 @@ fn built(
     flags: &[&str],
     prepare: impl FnOnce(&Path),
 ) -> Result<PathBuf, String> {
-    let (home, compiler) = (home(), compiler()?);
+    let compiler = compiler()?;
     digest.update(flags.join(" "));
     let digest =
         format!("{:016x}", u64::from_be_bytes(digest.finalize()[..8].try_into().expect("eight bytes")));
@@ -144,7 +144,7 @@ fn built(
         .args(flags)
         .arg("-I")
         .arg(&folder);
-    command.arg(home.join("twin").join(source)).arg("-o").arg(&unfinished);
+    command.arg(home().join("twin").join(source)).arg("-o").arg(&unfinished);
     let output = command.output().map_err(|error| format!("{compiler} does not start: {error}"))?;
     assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
     fs::rename(unfinished, &library).expect("target can be written");
@@ -153,9 +153,8 @@ fn built(
 
 /// Returns the C++ compiler: `CXX`, or the first that is found.
 fn compiler() -> Result<String, String> {
-    let named = env::var("CXX").ok();
     let usual = ["c++", "g++", "clang++"].map(String::from);
-    let all = named.into_iter().chain(usual);
+    let all = env::var("CXX").ok().into_iter().chain(usual);
     let works = |name: &String| {
         Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
     };

@@ -281,9 +281,9 @@ impl Card {
         if shape.shared > 48 << 10 {
             call!(driver, cuFuncSetAttribute(*function, DYNAMIC_SHARED, shape.shared as c_int))?;
         }
-        let (mut at, lines) = ([null_mut(); MOST], &mut launch.lines);
+        let mut at = [null_mut(); MOST];
         for (at, line) in at.iter_mut().zip(CardLaunch::starts(sizes)) {
-            *at = lines[line..].as_mut_ptr().cast::<c_void>();
+            *at = launch.lines[line..].as_mut_ptr().cast::<c_void>();
         }
         let mut attribute = LaunchAttribute { id: BESIDE, value: [1, 0, 0, 0, 0, 0, 0, 0] };
         let how = DriverLaunch {

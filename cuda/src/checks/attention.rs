@@ -59,15 +59,15 @@ fn running<D: Device<Elem: Real>>([out, max, sum]: [&mut SideMatrix<D>; 3]) -> R
 /// Checks the forward pass if all keys of each query are in one span, then the same with a running softmax;
 /// then the gradients, if every query sees a key (`seen`).
 fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
-    let (attend, heads @ Heads { queries, keys, dim }) = (&case.attend, case.attend.heads);
+    let attend = &case.attend;
+    let heads @ Heads { queries, keys, dim } = case.attend.heads;
     c.case = format!("{attend:?}");
     let (query, key) = (case.shape(|s| s.query, queries * dim), case.shape(|s| s.key, keys * dim));
     let ([q, d_o], [k, v]) =
         ([1, 2].map(|seed| c.of(query, drawn(seed, query))), [3, 4].map(|seed| c.of(key, drawn(seed, key))));
     let qkv = || Qkv { q: q.of(), k: k.of(), v: v.of() };
     let numbers = case.shape(|s| s.query, queries); // one for each query and head
-    let most = case.calls.iter().flatten().map(|s| s.key.len).max().unwrap_or(0);
-    let room = D::attention_scratch(heads, most);
+    let room = D::attention_scratch(heads, case.calls.iter().flatten().map(|s| s.key.len).max().unwrap_or(0));
     let scratch = |c: &Side<D>| c.wide([1, room, room, 0], |_| f64::NEG_INFINITY);
     if let ([spans], false) = (&case.calls[..], case.shared) {
         let (mut o, mut lse) = (c.of(query, drawn(5, query)), c.wide(numbers, |i| i as f64));
@@ -101,8 +101,8 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
         [(8, query), (9, key), (10, key)].map(|(seed, shape)| c.of(shape, draw(seed)));
     for spans in &case.calls {
         let (spans, mut scratch) = (c.index(spans), scratch(c));
-        let (saved, to) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
-        check!(c.attention_backward(attend, &spans, qkv(), saved, d_o.of(), to, scratch.to()));
+        let (saved, gradients) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
+        check!(c.attention_backward(attend, &spans, qkv(), saved, d_o.of(), gradients, scratch.to()));
     }
     for (what, d) in [("dq", &dq), ("dk", &dk), ("dv", &dv)] {
         c.close(what, d, 4.0 * SLACK);
@@ -112,9 +112,9 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
         [(8, query), (9, key), (10, key)].map(|(seed, shape)| c.wide(shape, draw(seed)));
     for spans in &case.calls {
         let (spans, mut scratch) = (c.index(spans), scratch(c));
-        let (saved, to) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
+        let (saved, gradients) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
         // weights are rounded on tensor cores, sums are not
-        check!(c.attention_block_backward(attend, &spans, qkv(), saved, d_o.of(), to, scratch.to())
+        check!(c.attention_block_backward(attend, &spans, qkv(), saved, d_o.of(), gradients, scratch.to())
             => dq 4.0 * rounded, dk 4.0 * rounded, dv 4.0 * rounded);
     }
 }
@@ -161,29 +161,29 @@ pub(crate) fn single<D: SideKernels>(c: &mut Side<D>) {
 
 /// Checks a cache: keys lie in slots of 160 rows.
 pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
-    let of = |(row, n, past), slot: usize, sequence| Span {
+    let span = |(row, n, past), slot: usize, sequence| Span {
         query: tokens(row, n, past, sequence),
         key: tokens(slot * 160, past + n, 0, sequence),
     };
-    let prefill = || [of((0, 3, 4), 0, 1), of((3, 40, 100), 2, 2), of((43, 1, 150), 1, 5)];
-    let decode = || [of((0, 1, 150), 0, 1), of((1, 1, 0), 2, 2), of((2, 1, 77), 1, 5)];
+    let prefill = || [span((0, 3, 4), 0, 1), span((3, 40, 100), 2, 2), span((43, 1, 150), 1, 5)];
+    let decode = || [span((0, 1, 150), 0, 1), span((1, 1, 0), 2, 2), span((2, 1, 77), 1, 5)];
     let decode = |heads, edge| case(heads, Mask::Causal, decode()).with(edge, None);
     let prefill = [[3, 1, 20], [2, 2, 64]].map(|heads| case(heads, Mask::Causal, prefill()));
     let decode =
         [decode([8, 1, 24], 0), decode([4, 2, 128], 8), decode([3, 3, 65], 3), decode([2, 1, 256], 0)];
     // A warp's last query is where a tile of keys begins.
-    let edges = [64, 128].map(|dim| case([2, 1, dim], Mask::Causal, [of((0, 100, 1), 0, 1)]).with(8, None));
+    let edges = [64, 128].map(|dim| case([2, 1, dim], Mask::Causal, [span((0, 100, 1), 0, 1)]).with(8, None));
     several(c, prefill.into_iter().chain(decode).chain(edges));
 }
 
 pub(crate) fn windows<D: SideKernels>(c: &mut Side<D>) {
     let windows = [(1, 0), (3, 2), (40, 3), (64, 70), (500, 1)];
     let windows = windows.map(|(size, sinks)| Mask::Window { size, sinks });
-    let of = |(i, mask)| {
+    let windowed = |(i, mask)| {
         let dim = [8, 64][i % 2];
         case([2, 1, dim], mask, [itself(0, 10, 1), itself(10, 200, 2)]).with(8, (i % 3 == 0).then(dropout))
     };
-    several(c, windows.into_iter().enumerate().map(of));
+    several(c, windows.into_iter().enumerate().map(windowed));
 }
 
 /// Checks queries that see all keys, of which there are more or fewer than queries.

@@ -86,9 +86,9 @@ pub(crate) fn swiglu<D: SideKernels>(c: &mut Side<D>) {
 /// are padding.
 fn tokens() -> Vec<Segment> {
     let part = |row, len, position, sequence| Segment { row, len, position, sequence };
-    let mut all: Vec<_> = (0..40).map(|i| part(i, 1, 3 * i, 70_000 + i)).collect();
-    all.extend([part(70, 20, 65_530, 1), part(40, 0, 9, 9), part(40, 30, 4, 2)]);
-    all
+    let mut parts: Vec<_> = (0..40).map(|i| part(i, 1, 3 * i, 70_000 + i)).collect();
+    parts.extend([part(70, 20, 65_530, 1), part(40, 0, 9, 9), part(40, 30, 4, 2)]);
+    parts
 }
 
 /// Checks masks bit for bit. Kills: a row taken for a position, a sequence without its number, a feature

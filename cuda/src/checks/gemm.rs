@@ -20,13 +20,12 @@ impl<D: SideKernels> Factors<D> {
     /// Makes factors in windows that begin in column `first`; if that is a multiple of 8, rows are aligned.
     fn new(c: &mut Side<D>, seed: usize, size @ [m, n, k]: [usize; 3], layout: usize, first: usize) -> Self {
         c.case = format!("{size:?}, layout {layout}, from column {first}");
-        let of = |seed, rows, cols: usize, turned| {
+        let side = |seed, rows, cols: usize, turned| {
             let [rows, cols] = if turned { [cols, rows] } else { [rows, cols] };
             let width = (first + cols + 2).next_multiple_of(if first.is_multiple_of(8) { 8 } else { 1 });
             c.of([rows, cols, width, first], whole(seed as u64))
         };
-        let (a, b) = (of(seed, m, k, layout & 1 > 0), of(seed + 50, k, n, layout & 2 > 0));
-        Self { a, b, size, layout }
+        Self { a: side(seed, m, k, layout & 1 > 0), b: side(seed + 50, k, n, layout & 2 > 0), size, layout }
     }
     /// Returns A and B.
     fn of(&self) -> [View<'_, D>; 2] {
@@ -35,8 +34,8 @@ impl<D: SideKernels> Factors<D> {
     /// Makes the outputs, narrow and wide, and how they are written. Their windows are aligned where the rows
     /// are.
     fn to(&self, c: &Side<D>) -> (SideMatrix<D>, SideMatrix<D::Wide>, Write) {
-        let ([m, n, _], write) =
-            (self.size, if self.layout.is_multiple_of(3) { Write::Add } else { Write::Set });
+        let [m, n, _] = self.size;
+        let write = if self.layout.is_multiple_of(3) { Write::Add } else { Write::Set };
         (c.of([m, n, n + 24, 8], whole(7)), c.wide([m, n, n + 24, 8], whole(7)), write)
     }
 }
@@ -46,8 +45,10 @@ impl<D: SideKernels> Factors<D> {
 pub(crate) fn products<D: SideKernels>(c: &mut Side<D>) {
     for (at, size) in [[37, 29, 45], [1, 70, 33], [5, 3, 0], [0, 4, 4], [4, 0, 4]].into_iter().enumerate() {
         for layout in 0..4 {
-            let ([m, n, _], factors) = (size, Factors::new(c, at, size, layout, 1));
-            let ([a, b], mut to) = (factors.of(), c.of([m, n, n + 4, 2], whole(90)));
+            let [m, n, _] = size;
+            let factors = Factors::new(c, at, size, layout, 1);
+            let [a, b] = factors.of();
+            let mut to = c.of([m, n, n + 4, 2], whole(90));
             let mut wide = c.wide([m, n, n + 2, 1], whole(95));
             for write in [Write::Set, Write::Add] {
                 check!(c.gemm(to.to(), a, b, write) => to 0.0);
@@ -165,14 +166,14 @@ fn around<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(
 ) -> Vec<Vec<u64>> {
     const K: usize = 1096; // more than the threads of a block read at a time
     let on = D::on(gpu);
-    let of = |seed: u64, rows: usize, cols: usize| {
+    let tensor = |seed: u64, rows: usize, cols: usize| {
         Tensor::<D>::from_fn(on, Category::Buffers, rows, cols, |i| D::Elem::from_f64(draw(seed)(i)))
     };
     let [x, gain, gate, up, more] =
-        [(1, K), (2, K), (3, K), (4, K), (5, n)].map(|(seed, cols)| of(seed, 1, cols));
-    let (b, mut y, mut h) = (of(6, K, n), of(7, 1, K), of(8, 1, K));
+        [(1, K), (2, K), (3, K), (4, K), (5, n)].map(|(seed, cols)| tensor(seed, 1, cols));
+    let (b, mut y, mut h) = (tensor(6, K, n), tensor(7, 1, K), tensor(8, 1, K));
     let mut r = [(); 2].map(|()| Tensor::from_fn(D::Wide::on(gpu), Category::Buffers, 1, 1, |_| 0.0));
-    let mut c = [10, 11, 12, 13].map(|seed| of(seed, 1, n));
+    let mut c = [10, 11, 12, 13].map(|seed| tensor(seed, 1, n));
     let then = || {
         if alone {
             gpu.settle();
@@ -204,11 +205,11 @@ fn around<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(
     let bits = |x: &Tensor<D>| {
         x.read().expect("a card has values").into_iter().map(|x| x.to_f64().to_bits()).collect()
     };
-    let mut all: Vec<Vec<u64>> = c.iter().chain([&y, &h]).map(bits).collect();
+    let mut out: Vec<Vec<u64>> = c.iter().chain([&y, &h]).map(bits).collect();
     for r in r {
-        all.push(r.read().expect("a card has values").into_iter().map(|x| u64::from(x.to_bits())).collect());
+        out.push(r.read().expect("a card has values").into_iter().map(|x| u64::from(x.to_bits())).collect());
     }
-    all
+    out
 }
 
 /// Checks one product of Hopper's own.

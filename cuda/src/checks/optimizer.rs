@@ -10,8 +10,7 @@ pub(crate) fn norms<D: SideKernels>(c: &mut Side<D>) {
         [(3, 3, 0, 3), (40, 13, 0, 13), (40, 13, 2, 9), (1, 50, 3, 46), (0, 8, 0, 8), (1, 2, 0, 2)]
     {
         // In bf16 all sums stay below 257, the smallest integer that it cannot represent.
-        let few = |i| f64::from(u8::from(i % 11 == 4)) * (1 + i % 2) as f64;
-        let x = c.of([rows, take, cols, first], few);
+        let x = c.of([rows, take, cols, first], |i| f64::from(u8::from(i % 11 == 4)) * (1 + i % 2) as f64);
         check!(c.add_norm2(sum.part_mut([1, 2, 1, 1]), x.of()) => sum 0.0);
     }
 }
@@ -104,9 +103,9 @@ pub(crate) fn steps_of_adamw_8bit<D: SideKernels>(c: &mut Side<D>) {
         {
             let (codes, units) = (codes.read(), units.read());
             let value = |i: usize| {
-                let (row, column) = (i / cols, i % cols);
-                let of = |n: usize| row * cols.div_ceil(n) + column / n;
-                units[of(block)] * f64::decoded(codes[of(4)].codes()[column % 4], kind)
+                let column = i % cols;
+                let index = |n: usize| (i / cols) * cols.div_ceil(n) + column / n;
+                units[index(block)] * f64::decoded(codes[index(4)].codes()[column % 4], kind)
             };
             let decoded = c.wide([rows, cols, cols, 0], value);
             c.close(name, &decoded, 0.3);

@@ -128,8 +128,7 @@ fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> LaunchConfig {
 /// Returns the scratch elements of attention: a running softmax for each part of the keys, if single rows
 /// attend to many keys, else one unused element.
 pub(crate) fn attention_scratch(heads: Heads, keys: usize) -> usize {
-    let fan = heads.queries / heads.keys;
-    if keys < 512 { 1 } else { BUSY * TOGETHER.min(fan) * (heads.dim + 2) }
+    if keys < 512 { 1 } else { BUSY * TOGETHER.min(heads.queries / heads.keys) * (heads.dim + 2) }
 }
 
 #[allow(clippy::too_many_arguments)] // as the kernels
@@ -169,24 +168,24 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         to: Results,
         scratch: MatrixView,
     ) {
-        let (a, Heads { queries, dim, .. }) = (AttendArgs::from(attend), attend.heads);
+        let a = AttendArgs::from(attend);
+        let Heads { queries, dim, .. } = attend.heads;
         let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(MatrixView::from);
         let [o, out, max, sum] = to;
         let (rows, count) = (qkv.q.rows(), spans.len() / 8);
         if count > 0 && rows <= 4 * count {
             let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
-            let (splits, dim_word) = (splits as u32, dim as u32);
+            let splits = splits as u32;
             let arguments: [&dyn Argument; 11] =
                 [&a, spans, &q, &k, &v, &o, &out, &max, &sum, &scratch, &splits];
             if self.has("attention_rows_hopper_256") {
                 let kernel = self.wide_enough(by_width!("attention_rows_hopper"), dim);
                 self.launch_under(&BeginsEarly, kernel, shape, &arguments);
             } else {
-                let kernel = self.wide_enough(by_width!("attention_rows"), dim);
-                self.launch(kernel, shape, &arguments);
+                self.launch(self.wide_enough(by_width!("attention_rows"), dim), shape, &arguments);
             }
             if splits > 1 {
-                let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &dim_word];
+                let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &(dim as u32)];
                 self.launch("attention_join", warps(self.0, max.len()), &arguments);
             }
             return;
@@ -221,8 +220,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         lse: MatrixOut<f32>,
         scratch: MatrixOut<f32>,
     ) {
-        let to = [MatrixView::from(&o), MatrixView::NONE, MatrixView::from(&lse), MatrixView::NONE];
-        self.forward((attend, spans), &qkv, to, MatrixView::from(&scratch));
+        let outputs = [MatrixView::from(&o), MatrixView::NONE, MatrixView::from(&lse), MatrixView::NONE];
+        self.forward((attend, spans), &qkv, outputs, MatrixView::from(&scratch));
     }
 
     pub(crate) fn attention_block(
@@ -238,9 +237,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
 
     pub(crate) fn attention_finish(&self, heads: Heads, o: MatrixOut<S>, run: RunningSoftmax<Cuda<f32>>) {
-        let shape = warps(self.0, MatrixView::from(&run.max).len());
         let arguments: [&dyn Argument; 5] = [&o, &run.out, &run.max, &run.sum, &(heads.dim as u32)];
-        self.launch("attention_finish", shape, &arguments);
+        self.launch("attention_finish", warps(self.0, MatrixView::from(&run.max).len()), &arguments);
     }
 
     pub(crate) fn attention_delta(
@@ -260,9 +258,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         run: RunningSoftmax<Cuda<S>>,
         (out, max, sum): (MatrixIn<S>, MatrixIn<S>, MatrixIn<S>),
     ) {
-        let (dim, shape) = (heads.dim as u32, warps(self.0, MatrixView::from(&run.max).len()));
+        let dim = heads.dim as u32;
         let arguments: [&dyn Argument; 7] = [&run.out, &run.max, &run.sum, &out, &max, &sum, &dim];
-        self.launch("attention_merge", shape, &arguments);
+        self.launch("attention_merge", warps(self.0, MatrixView::from(&run.max).len()), &arguments);
     }
 
     pub(crate) fn attention_backward(
@@ -275,8 +273,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         dqkv: [MatrixOut<S>; 3],
         _: MatrixOut<f32>,
     ) {
-        let to = dqkv.each_ref().map(|to| (MatrixView::from(to), size_of::<S>() as u64));
-        self.both_passes((attend, spans), &qkv, saved, d_o, to, &NARROW);
+        let gradients = dqkv.each_ref().map(|to| (MatrixView::from(to), size_of::<S>() as u64));
+        self.both_passes((attend, spans), &qkv, saved, d_o, gradients, &NARROW);
     }
 
     pub(crate) fn attention_block_backward(
@@ -289,8 +287,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         dqkv: [MatrixOut<f32>; 3],
         _: MatrixOut<f32>,
     ) {
-        let to = dqkv.each_ref().map(|to| (MatrixView::from(to), 4));
-        self.both_passes((attend, spans), &qkv, saved, d_o, to, if S::NARROW { &WIDE } else { &NARROW });
+        let dqkv = dqkv.each_ref().map(|to| (MatrixView::from(to), 4));
+        self.both_passes((attend, spans), &qkv, saved, d_o, dqkv, if S::NARROW { &WIDE } else { &NARROW });
     }
 
     /// Makes two passes: the gradients of keys and values, where each block owns some of their rows; then
@@ -304,9 +302,11 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         outputs: [(MatrixView, u64); 3],
         kernels: &BackwardKernels,
     ) {
-        let (a, Heads { queries, keys, dim }) = (AttendArgs::from(attend), attend.heads);
+        let a = AttendArgs::from(attend);
+        let Heads { queries, keys, dim } = attend.heads;
         let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(MatrixView::from);
-        let ([dq, dk, dv], from) = (outputs.map(|(to, _)| to), [q, k, v, d_o]);
+        let [dq, dk, dv] = outputs.map(|(to, _)| to);
+        let from = [q, k, v, d_o];
         let on_cores = |kernel| self.on_cores(kernel, dim, &from, &outputs);
         let on_hopper = |kernel| TILED_ON_HOPPER.contains(&dim).then(|| on_cores(kernel)).flatten();
         let [of_keys, of_queries] = kernels.hopper.map(on_hopper);

@@ -86,12 +86,11 @@ impl Rung {
     /// Returns the kernel without its dtype suffix, and its launch; `None` if the rung cannot compute this
     /// product.
     fn launch(self, gpu: &Gpu, of: &Product) -> Option<(&'static str, LaunchConfig)> {
-        let (c, blocks) =
-            (&of.c, |blocks, threads, shared| LaunchConfig { blocks: [blocks, 1, 1], threads, shared });
+        let c = &of.c;
+        let blocks = |blocks, threads, shared| LaunchConfig { blocks: [blocks, 1, 1], threads, shared };
         Some(match self {
             Self::Row => {
-                let processors = gpu.card().about.processors;
-                let (names, shape) = row_kernels(processors, of).filter(|_| c.rows == 1)?;
+                let (names, shape) = row_kernels(gpu.card().about.processors, of).filter(|_| c.rows == 1)?;
                 let number = if of.bytes == 4 { "f32" } else { "bf16" };
                 (names.into_iter().find(|name| gpu.card().has((name, number)))?, shape)
             }
@@ -135,8 +134,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
 
     pub(crate) fn gemm_wide(&self, c: MatrixOut<f32>, a: MatrixIn<S>, b: MatrixIn<S>, write: Write) {
-        let of = [(&c).into(), (&a).into(), (&b).into()];
-        self.product(None, of, true, write);
+        self.product(None, [(&c).into(), (&a).into(), (&b).into()], true, write);
     }
 
     pub(crate) fn gemm_packed(&self, c: MatrixOut<S>, a: MatrixIn<S>, b: &Tensor<Cuda<S>>, write: Write) {
@@ -156,26 +154,26 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         assert!(fit && c.col_stride == 1, "the shapes of C, A and B must fit, and C must be row-major");
         let add = if write == Write::Add { ADD } else { 0 };
         let how = add | if wide && S::NARROW { WIDE } else { 0 };
-        let of = Product { c, a, b, bytes: size_of::<S>() as u64, how };
+        let product = Product { c, a, b, bytes: size_of::<S>() as u64, how };
         let launch = |rung: Rung| -> Option<(Rung, &'static str, LaunchConfig)> {
-            let (kernel, shape) = rung.launch(self.0, &of)?;
+            let (kernel, shape) = rung.launch(self.0, &product)?;
             self.has(kernel).then_some((rung, kernel, shape))
         };
-        let suiting = |rung: &Rung| rung.suits(self.0, &of);
+        let suiting = |rung: &Rung| rung.suits(self.0, &product);
         let found = by.map_or_else(|| Rung::ALL.into_iter().filter(suiting).find_map(launch), launch);
-        let bytes_of_c = if how & WIDE > 0 { 4 } else { of.bytes };
-        let [c, a, b] = [(of.c, bytes_of_c), (of.a, of.bytes), (of.b, of.bytes)]
+        let bytes_of_c = if how & WIDE > 0 { 4 } else { product.bytes };
+        let [c, a, b] = [(product.c, bytes_of_c), (product.a, product.bytes), (product.b, product.bytes)]
             .map(|(view, bytes)| SizedMatrix(view, bytes));
         match found {
             Some((Rung::Hopper, kernel, shape)) => {
-                let [a, b] = [&of.a, &of.b].map(|x| boxes(self.0, x));
-                self.launch(kernel, shape, &[&c, &of.a.cols, &a, &b, &of.how]);
+                let [a, b] = [&product.a, &product.b].map(|x| boxes(self.0, x));
+                self.launch(kernel, shape, &[&c, &product.a.cols, &a, &b, &product.how]);
             }
             Some((Rung::Row, kernel, shape)) => {
-                let arguments: [&dyn Argument; 5] = [&c, &a, &b, &of.how, &MatrixView::NONE];
+                let arguments: [&dyn Argument; 5] = [&c, &a, &b, &product.how, &MatrixView::NONE];
                 self.launch_under(&RowRules, kernel, shape, &arguments);
             }
-            Some((_, kernel, shape)) => self.launch(kernel, shape, &[&c, &a, &b, &of.how]),
+            Some((_, kernel, shape)) => self.launch(kernel, shape, &[&c, &a, &b, &product.how]),
             None => {}
         }
         found.is_some()

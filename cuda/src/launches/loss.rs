@@ -23,8 +23,8 @@ fn constants(terms: &LossTerms) -> [f32; 4] {
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     pub(crate) fn embed(&self, y: MatrixOut<S>, table: MatrixIn<S>, ids: &Index<Gpu>, slice: RowShard) {
-        let (blocks, [first, len]) =
-            (if MatrixView::from(&y).len() == 0 { 0 } else { ids.len() }, ends(slice));
+        let blocks = if MatrixView::from(&y).len() == 0 { 0 } else { ids.len() };
+        let [first, len] = ends(slice);
         let shape = LaunchConfig { blocks: [blocks, 1, 1], ..across(&y) };
         self.launch("embed", shape, &[&y, &table, ids, &first, &len]);
     }
@@ -71,8 +71,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     ) {
         let [share, own, every, z] = constants(terms);
         let arguments: [&dyn Argument; 8] = [&loss, &m, &sums, targets, &share, &own, &every, &z];
-        let shape = LaunchConfig { blocks: [1; 3], threads: 1024, shared: 0 };
-        self.launch("cross_entropy", shape, &arguments);
+        self.launch("cross_entropy", LaunchConfig { blocks: [1; 3], threads: 1024, shared: 0 }, &arguments);
     }
 
     pub(crate) fn cross_entropy_backward(
@@ -83,14 +82,16 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         slice: RowShard,
         terms: &LossTerms,
     ) {
-        let ([first, len], [share, own, every, z]) = (ends(slice), constants(terms));
+        let [first, len] = ends(slice);
+        let [share, own, every, z] = constants(terms);
         let arguments: [&dyn Argument; 9] = [&logits, &lse, targets, &first, &len, &share, &own, &every, &z];
         self.launch("cross_entropy_backward", across(&logits), &arguments);
     }
 
     /// Sums each block, then the blocks' sums.
     pub(crate) fn mean_square(&self, loss: MatrixOut<f32>, x: MatrixOut<S>, y: MatrixIn<S>, over: MeanOver) {
-        let (shape, share) = (each(self.0, MatrixView::from(&y).len().div_ceil(4)), over.share::<f64>());
+        let shape = each(self.0, MatrixView::from(&y).len().div_ceil(4));
+        let share = over.share::<f64>();
         let mut parts = scratch(self.0, 1, shape.blocks[0]);
         self.launch("mean_square", shape, &[&parts.view_mut(), &x, &y, &((2.0 * share) as f32)]);
         let one = LaunchConfig { blocks: [1; 3], ..shape };

@@ -84,9 +84,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         skip: Option<MatrixIn<S>>,
     ) {
         const ROOM: usize = 96 << 10; // bytes of shared memory, so that two blocks fit on a processor
-        let (LaunchConfig { threads, .. }, cols) = (across(&x), x.cols());
-        let most = self.0.card().about.processors * 1024 / threads;
-        let blocks = x.rows().div_ceil(8).min(most);
+        let LaunchConfig { threads, .. } = across(&x);
+        let cols = x.cols();
+        let blocks = x.rows().div_ceil(8).min(self.0.card().about.processors * 1024 / threads);
         if blocks == 0 || cols == 0 {
             return;
         }
@@ -94,8 +94,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         let shared = if bytes <= ROOM { bytes } else { 0 };
         let mut parts = scratch(self.0, blocks, N * cols);
         let shape = LaunchConfig { blocks: [blocks, 1, 1], threads, shared };
-        let (to, share, shared) = (parts.view_mut(), share(x), shared as u32);
-        self.launch(kernel, shape, &[&dx, &to, &x, &stats, &gain, &dy, &skip, &share, &shared]);
+        let sums = parts.view_mut();
+        self.launch(kernel, shape, &[&dx, &sums, &x, &stats, &gain, &dy, &skip, &share(x), &(shared as u32)]);
         for (i, gradient) in gradients.into_iter().enumerate() {
             Launches::<f32>::on(self.0).add_rows(gradient, parts.view().take_cols(i * cols, cols));
         }

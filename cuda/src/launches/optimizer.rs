@@ -42,8 +42,7 @@ impl OptimizerArgs {
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     pub(crate) fn add_norm2(&self, out: MatrixOut<S>, x: MatrixIn<S>) {
-        let shape = summing(self.0, MatrixView::from(&x).len().div_ceil(4));
-        self.launch("add_norm2", shape, &[&out, &x]);
+        self.launch("add_norm2", summing(self.0, MatrixView::from(&x).len().div_ceil(4)), &[&out, &x]);
     }
 
     pub(crate) fn clip_factor(&self, factor: MatrixOut<S>, norm2: MatrixIn<S>, limit: f64) {
@@ -74,10 +73,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         factor: MatrixIn<f32>,
         constants: ([f64; 5], usize),
     ) {
-        let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
         let arguments: [&dyn Argument; 7] =
             [&w, &master, &m, &v, &g, &factor, &OptimizerArgs::new(constants)];
-        self.launch("adamw", shape, &arguments);
+        self.launch("adamw", each(self.0, MatrixView::from(&g).len().div_ceil(4)), &arguments);
     }
 
     pub(crate) fn adamw_8bit(
@@ -90,9 +88,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         (constants, [number, block]): ([f64; 5], [usize; 2]),
     ) {
         let shape = each(self.0, 32 * MatrixView::from(&m_units).len()); // a warp a block
-        let (by, block) = (OptimizerArgs::new((constants, number)), block as u32);
+        let by = OptimizerArgs::new((constants, number));
         let arguments: [&dyn Argument; 10] =
-            [&w, &master, &m, &m_units, &v, &v_units, &g, &factor, &by, &block];
+            [&w, &master, &m, &m_units, &v, &v_units, &g, &factor, &by, &(block as u32)];
         self.launch("adamw_8bit", shape, &arguments);
     }
 

@@ -40,7 +40,8 @@ impl LaunchRules for RotaryRules {
             return None;
         }
         let ranges = |of: &CardLaunch| -> Option<[Range<u64>; 3]> { of.touched.clone()?.try_into().ok() };
-        let ([x, table, tokens], [y, kv, segments]) = (ranges(held)?, ranges(next)?);
+        let [x, table, tokens] = ranges(held)?;
+        let [y, kv, segments] = ranges(next)?;
         let apart = |of: &Range<u64>, all: &[&Range<u64>]| all.iter().all(|other| !meet(of, other));
         let (turned, given): (MatrixView, MatrixView) = (held.argument(card, 0), next.argument(card, 1));
         // A row's block reads no row that another block turns.

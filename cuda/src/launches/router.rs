@@ -66,8 +66,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
             }
         };
         let shared = 8 * (terms.groups as usize + logits.cols().div_ceil(2));
-        let shape = warps(logits.rows(), shared);
-        self.launch("choose", shape, &[chosen, &logits, &bias, &noise, &terms]);
+        self.launch("choose", warps(logits.rows(), shared), &[chosen, &logits, &bias, &noise, &terms]);
     }
 
     pub(crate) fn gates(
@@ -91,10 +90,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         sigmoid: bool,
     ) {
         let RouterBalance { weights, tokens, first, z } = of;
-        let (shape, first) = (summing(self.0, logits.rows() * 32), first as u64);
+        let first = first as u64;
         let arguments: [&dyn Argument; 8] =
             [&loss, &logits, &lse, &weights, tokens, &first, &z, &u32::from(sigmoid)];
-        self.launch("router_loss", shape, &arguments);
+        self.launch("router_loss", summing(self.0, logits.rows() * 32), &arguments);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -110,9 +109,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     ) {
         let (tokens, first) = of.as_ref().map_or((Words::NONE, 0), |of| (of.tokens.into(), of.first as u64));
         let (weights, z) = of.map(|of| (of.weights, of.z)).unzip();
-        let (shape, terms) = (warps(logits.rows(), 4 * logits.cols()), Terms::from(router));
+        let terms = Terms::from(router);
         let arguments: [&dyn Argument; 10] =
             [&dlogits, &logits, &lse, &dgates, chosen, &weights, &tokens, &first, &z, &terms];
-        self.launch("router_backward", shape, &arguments);
+        self.launch("router_backward", warps(logits.rows(), 4 * logits.cols()), &arguments);
     }
 }

@@ -97,8 +97,10 @@ impl LaunchRules for RowRules {
             written.iter().all(|w| read.iter().all(|r| !meet(&w.range(bytes), &r.range(bytes))))
         };
         if next.kernel.0 == ADD && self.begins_early(held) {
-            let (how, [to, more]) = (held.argument::<u32>(card, HOW), [0, 1].map(|i| matrix(next, i)));
-            let (c, a) = (matrix(held, C), matrix(held, A));
+            let how = held.argument::<u32>(card, HOW);
+            let [to, more] = [0, 1].map(|i| matrix(next, i));
+            let c = matrix(held, C);
+            let a = matrix(held, A);
             let fits = how == 0 && to.same(&c) && more.col_stride == 1 && apart(&[c, a], &[more]);
             return fits.then(|| {
                 let mut both = held.clone();
@@ -108,14 +110,16 @@ impl LaunchRules for RowRules {
         }
         let size = SIZES.iter().find(|size| size.hopper == next.kernel.0)?;
         let [c, a, b] = [C, A, B].map(|which| matrix(next, which));
-        let (how, shared) = (next.argument::<u32>(card, HOW), (u64::from(a.cols) * bytes) as usize);
+        let how = next.argument::<u32>(card, HOW);
+        let shared = (u64::from(a.cols) * bytes) as usize;
         let shape = LaunchConfig { shared, ..next.shape };
         if !a.same(&matrix(held, 0)) || !lanes(&a) || shared > COMPUTED || how & WIDE > 0 {
             return None;
         }
         let both = match held.kernel.0 {
             NORM => {
-                let (r, [x, gain]) = (matrix(held, 1), [2, 3].map(|which| matrix(held, which)));
+                let r = matrix(held, 1);
+                let [x, gain] = [2, 3].map(|which| matrix(held, which));
                 let [count, eps] = [4, 5].map(|which| held.argument::<f32>(card, which));
                 let threads = across(x).threads as u32;
                 let fits = lanes(&x) && lanes(&gain) && apart(&[c, a, r], &[x, gain]);
@@ -134,8 +138,7 @@ impl LaunchRules for RowRules {
         both.map(|both| both.under(&Self).touching(held, next))
     }
     fn begins_early(&self, launch: &CardLaunch) -> bool {
-        let of = |size: &Size| [size.hopper, size.normed, size.gated].contains(&launch.kernel.0);
-        SIZES.iter().any(of)
+        SIZES.iter().any(|size: &Size| [size.hopper, size.normed, size.gated].contains(&launch.kernel.0))
     }
 
     fn reading_early(&self, card: &Card, mut launch: CardLaunch, in_use: &[Range<u64>]) -> CardLaunch {
