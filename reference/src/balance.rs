@@ -76,7 +76,8 @@ impl Router {
         lengths: &[usize],
         mean_over: usize,
     ) -> S {
-        let (slopes, mut loss) = (self.slopes::<S>(routing, lengths, mean_over), S::ZERO);
+        let slopes = self.slopes::<S>(routing, lengths, mean_over);
+        let mut loss = S::ZERO;
         if let Some(slopes) = slopes {
             for (p, slopes) in routing.p.chunks(self.count).zip(slopes.chunks(self.count)) {
                 loss += dot(p, slopes) * self.part(p);
@@ -124,9 +125,9 @@ impl Router {
 
     /// Returns the derivatives of the balances by each `P̂[t,e]`, if there are any balances.
     fn slopes<S: Scalar>(&self, routing: &Routing<S>, lengths: &[usize], mean_over: usize) -> Option<Vec<S>> {
-        let (all, mut slopes) = (routing.chosen.len(), None);
-        assert_eq!(lengths.iter().sum::<usize>(), all, "the lengths must add up to all tokens");
-        for (weight, lengths) in [(self.balance.microbatch, &[all][..]), (self.balance.sequence, lengths)] {
+        let (len, mut slopes) = (routing.chosen.len(), None);
+        assert_eq!(lengths.iter().sum::<usize>(), len, "the lengths must add up to all tokens");
+        for (weight, lengths) in [(self.balance.microbatch, &[len][..]), (self.balance.sequence, lengths)] {
             let mut end = 0;
             for &n in lengths {
                 end += n;
@@ -134,7 +135,7 @@ impl Router {
                     continue;
                 }
                 let (slopes, mut counts) =
-                    (slopes.get_or_insert_with(|| vec![S::ZERO; all * self.count]), vec![0; self.count]);
+                    (slopes.get_or_insert_with(|| vec![S::ZERO; len * self.count]), vec![0; self.count]);
                 routing.chosen[end - n..end].iter().flatten().for_each(|&e| counts[e] += 1);
                 let each = S::from_usize(self.count) * S::from_usize(self.chosen * n).inv();
                 let weight = S::from_f64(weight) * each * share(mean_over);

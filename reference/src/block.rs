@@ -57,23 +57,23 @@ impl Model {
         walk: &mut Walk<S>,
     ) -> (Vec<S>, BlockSaved<S>) {
         let w = walk.w;
-        let (of, [scores, attended, fed]) = (self.maps(i), self.drops(i, walk.pass));
-        let norm1 = of.norm1.forward_recorded(walk, &x);
-        let projected = of.qkv.forward_recorded(walk, &norm1);
+        let (maps, [scores, attended, fed]) = (self.maps(i), self.drops(i, walk.pass));
+        let norm1 = maps.norm1.forward_recorded(walk, &x);
+        let projected = maps.qkv.forward_recorded(walk, &norm1);
         let mut qkv = projected.clone();
-        if let Some([q, k]) = &of.head_gains {
+        if let Some([q, k]) = &maps.head_gains {
             head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
         }
         if let Positions::Rotary(rope) = &self.positions {
             rotary(&mut qkv, self.heads, &tokens.positions(), rope, false);
         }
         let o = attention(&qkv, self.heads, self.mask(i), tokens, scores.as_ref());
-        let added = self.dropped(of.out.forward_recorded(walk, &o), tokens, attended.as_ref());
+        let added = self.dropped(maps.out.forward_recorded(walk, &o), tokens, attended.as_ref());
         walk.show(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
         add(&mut x1, added);
-        let norm2 = of.norm2.forward_recorded(walk, &x1);
-        let (added, fed_saved) = match &of.fed {
+        let norm2 = maps.norm2.forward_recorded(walk, &x1);
+        let (added, fed_saved) = match &maps.fed {
             SecondBranch::Dense(layer) => {
                 let (y, saved) = layer.forward(walk, norm2);
                 (y, SecondBranchSaved::Dense(saved))
@@ -100,9 +100,9 @@ impl Model {
         walk: &mut Walk<S>,
     ) -> (Vec<S>, Weights<S>) {
         let w = walk.w;
-        let (of, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, walk.pass), Weights::new());
+        let (maps, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, walk.pass), Weights::new());
         let d_branch = self.dropped(dx.clone(), tokens, fed.as_ref());
-        let dn = match (&of.fed, &saved.fed) {
+        let dn = match (&maps.fed, &saved.fed) {
             (SecondBranch::Dense(layer), SecondBranchSaved::Dense(saved)) => {
                 layer.backward(walk, (saved, &d_branch), &mut g)
             }
@@ -111,22 +111,22 @@ impl Model {
             }
             _ => panic!("the saved tensors are those of another kind of block than block {i}"),
         };
-        add(&mut dx, of.norm2.backward(walk.w, &saved.x1, &dn, &mut g)); // dX₁
-        walk.show(format_args!("gradient of {}.in", of.norm2.name), &dx);
+        add(&mut dx, maps.norm2.backward(walk.w, &saved.x1, &dn, &mut g)); // dX₁
+        walk.show(format_args!("gradient of {}.in", maps.norm2.name), &dx);
         let d_branch = self.dropped(dx.clone(), tokens, attended.as_ref());
-        let d_o = of.out.backward_recorded(walk, &saved.o, &d_branch, &mut g);
-        let (heads, mask) = (self.heads, self.mask(i));
-        let mut d_qkv = attention_backward(&saved.qkv, &d_o, heads, mask, tokens, scores.as_ref());
+        let d_o = maps.out.backward_recorded(walk, &saved.o, &d_branch, &mut g);
+        let heads = self.heads;
+        let mut d_qkv = attention_backward(&saved.qkv, &d_o, heads, self.mask(i), tokens, scores.as_ref());
         if let Positions::Rotary(rope) = &self.positions {
             rotary(&mut d_qkv, heads, &tokens.positions(), rope, true);
         }
-        if let Some([q, k]) = &of.head_gains {
+        if let Some([q, k]) = &maps.head_gains {
             let gains = head_norm_backward(&saved.projected, &mut d_qkv, heads, &w[q], &w[k], self.eps);
             g.extend([(q.clone(), gains.0), (k.clone(), gains.1)]);
         }
-        let dn = of.qkv.backward_recorded(walk, &saved.norm1, &d_qkv, &mut g);
-        add(&mut dx, of.norm1.backward(walk.w, &saved.x, &dn, &mut g));
-        walk.show(format_args!("gradient of {}.in", of.norm1.name), &dx);
+        let dn = maps.qkv.backward_recorded(walk, &saved.norm1, &d_qkv, &mut g);
+        add(&mut dx, maps.norm1.backward(walk.w, &saved.x, &dn, &mut g));
+        walk.show(format_args!("gradient of {}.in", maps.norm1.name), &dx);
         (dx, g)
     }
 

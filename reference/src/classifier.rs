@@ -45,7 +45,8 @@ impl Classifier {
         walk: &mut Walk<S>,
     ) -> (S, Weights<S>) {
         let (inputs, logits) = self.forward(x, walk);
-        let (classes, plain) = (*self.sizes.last().expect("a layer"), Objective::default());
+        let classes = *self.sizes.last().expect("a layer");
+        let plain = Objective::default();
         let loss = cross_entropy(&logits, labels, classes, mean_over, &plain);
         let (mut dy, mut g) =
             (cross_entropy_backward(&logits, labels, classes, mean_over, &plain), Weights::new());
@@ -76,8 +77,8 @@ impl Classifier {
 
     fn layers(&self) -> Vec<Map> {
         let layer = |(i, size): (usize, &[usize])| {
-            let (name, shape) = (format!("layers.{i}"), [size[0], size[1]]);
-            Map { name, shape, bias: true, does: MapKind::Affine }
+            let name = format!("layers.{i}");
+            Map { name, shape: [size[0], size[1]], bias: true, does: MapKind::Affine }
         };
         self.sizes.windows(2).enumerate().map(layer).collect()
     }

@@ -72,9 +72,8 @@ impl Design {
 
     /// Number of a sequence's tokens that the loss is a mean over.
     pub(crate) fn counted(&self, sequence: &Sequence) -> usize {
-        let targets = &sequence.targets;
         if sequence.y.is_empty() {
-            targets.iter().filter(|&&target| target != IGNORED).count()
+            sequence.targets.iter().filter(|&&target| target != IGNORED).count()
         } else {
             self.tokens(sequence)
         }

@@ -129,7 +129,8 @@ impl Mixture {
             }
             (logits, saved, of)
         });
-        let (lengths, mean_over) = (lengths.to_vec(), walk.pass.map(|pass| pass.mean_over));
+        let lengths = lengths.to_vec();
+        let mean_over = walk.pass.map(|pass| pass.mean_over);
         let loss = mean_over.map_or(S::ZERO, |n| experts.auxiliary(&routing, &lengths, n));
         (y, MixtureSaved { x, lengths, mean_over, routing, taken, shared, loss })
     }
@@ -186,12 +187,13 @@ impl Mixture {
 
     /// Returns the noise `[B,E]` that a pass adds to the scores that choose, if there is any.
     fn noise<S: Scalar>(&self, pass: Option<Pass>, lengths: &[usize]) -> Option<Vec<S>> {
-        let (pass, std) = (pass?, self.experts.noise);
+        let pass = pass?;
+        let std = self.experts.noise;
         let noise = Noise::new(std, pass.seed, pass.step, &self.part("router"));
         let numbers = (pass.first_sequence..).take(lengths.len()).collect();
-        let of = |(s, p)| (0..self.experts.count).map(move |e| noise.of(s, p, e as u64));
+        let draws = |(s, p)| (0..self.experts.count).map(move |e| noise.of(s, p, e as u64));
         let rows = Tokens { lengths: lengths.to_vec(), numbers }.rows();
-        (std != 0.0).then(|| rows.into_iter().flat_map(of).collect())
+        (std != 0.0).then(|| rows.into_iter().flat_map(draws).collect())
     }
 
     /// Computes dX of an expert's tokens from their dY, and the gradients of the expert's two matrices.
@@ -219,9 +221,9 @@ impl Mixture {
         if !self.gated() {
             return shared.backward(walk, (of, dy), g);
         }
-        let ([_, gate], rows) = (self.maps(), dy.chunks(self.width).zip(y.chunks(self.width)).zip(logits));
+        let [_, gate] = self.maps();
         let (mut d_own, mut dl) = (Vec::new(), Vec::new());
-        for ((dy, y), l) in rows {
+        for ((dy, y), l) in dy.chunks(self.width).zip(y.chunks(self.width)).zip(logits) {
             let s = l.sigmoid();
             d_own.extend(dy.iter().map(|&dy| s * dy));
             dl.push(dot(dy, y) * s * (S::ONE - s));
@@ -239,9 +241,9 @@ impl Mixture {
         })
     }
     fn shared(&self) -> Option<Pair> {
-        let of = |shared: SharedExpert| [self.width, shared.hidden];
+        let sizes = |shared: SharedExpert| [self.width, shared.hidden];
         let name = self.part("shared");
-        self.experts.shared.map(|shared| Pair::new(&name, self.kind, of(shared), false))
+        self.experts.shared.map(|shared| Pair::new(&name, self.kind, sizes(shared), false))
     }
     fn gated(&self) -> bool {
         self.experts.shared.is_some_and(|shared| shared.gated)
@@ -253,9 +255,9 @@ impl Mixture {
     }
     /// Returns expert `e`'s matrices: `W_up[D, F or 2F]`, and `W_down` transposed, `[D,F]`.
     fn matrices<'a, S>(&self, e: usize, w: &'a Weights<S>) -> [&'a [S]; 2] {
-        let ((first, columns), f) = (self.first(), self.experts.hidden);
-        let of = |name: &str, columns: usize| &w[name][e * self.width * columns..][..self.width * columns];
-        [of(&first, columns), of(&self.part("experts.down"), f)]
+        let (first, columns) = self.first();
+        let block = |name: &str, columns: usize| &w[name][e * self.width * columns..][..self.width * columns];
+        [block(&first, columns), block(&self.part("experts.down"), self.experts.hidden)]
     }
     fn part(&self, part: &str) -> String {
         format!("{}.{part}", self.name)

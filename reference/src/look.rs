@@ -54,23 +54,24 @@ impl<S: Scalar> Look<'_, S> {
     /// `dO[rows of Q, h·d]` → `dQ`, `[dK | dV]`.
     pub(crate) fn backward(&self, d_o: &[S]) -> (Vec<S>, Vec<S>) {
         assert_eq!(d_o.len(), self.q.len(), "each row of Q needs one row of dO");
-        let (heads, scale) = (self.heads, S::inv_sqrt(self.heads.dim));
+        let heads = self.heads;
+        let scale = S::inv_sqrt(self.heads.dim);
         let (mut dq, mut dkv) = (vec![S::ZERO; self.q.len()], vec![S::ZERO; self.kv.len()]);
         for query in self.queries() {
             for h in 0..heads.queries {
-                let (own, key, value) = (
+                let (range, key, value) = (
                     own(heads, query.row, h),
                     |j: usize| key(heads, query.first + j, h),
                     |j: usize| value(heads, query.first + j, h),
                 );
-                let (q, d_o) = (&self.q[own.clone()], &d_o[own.clone()]);
+                let (q, d_o) = (&self.q[range.clone()], &d_o[range.clone()]);
                 let (p, m) = (self.probabilities(h, &query), self.mask(h, &query));
                 let seen = query.keys.iter().zip(&m);
                 let dp: Vec<S> = seen.map(|(&j, &m)| m * dot(d_o, &self.kv[value(j)])).collect();
                 let mean = dot(&p, &dp);
                 for (i, &j) in query.keys.iter().enumerate() {
                     let ds = p[i] * (dp[i] - mean) * scale;
-                    add(&mut dq[own.clone()], self.kv[key(j)].iter().map(|&k| ds * k));
+                    add(&mut dq[range.clone()], self.kv[key(j)].iter().map(|&k| ds * k));
                     add(&mut dkv[key(j)], q.iter().map(|&q| ds * q));
                     add(&mut dkv[value(j)], d_o.iter().map(|&d_o| m[i] * p[i] * d_o));
                 }
@@ -90,8 +91,8 @@ impl<S: Scalar> Look<'_, S> {
     /// Returns dropout's factors of these probabilities.
     fn mask(&self, h: usize, query: &Query) -> Vec<S> {
         let Some((dropout, numbers)) = self.dropout else { return vec![S::ONE; query.keys.len()] };
-        let (number, scale) = (numbers[query.sequence], dropout.scale());
-        let keeps = |&j: &usize| dropout.keeps(number, query.position, Dropout::pair(h, j));
+        let scale = dropout.scale();
+        let keeps = |&j: &usize| dropout.keeps(numbers[query.sequence], query.position, Dropout::pair(h, j));
         query.keys.iter().map(|j| if keeps(j) { scale } else { S::ZERO }).collect()
     }
 
@@ -100,9 +101,10 @@ impl<S: Scalar> Look<'_, S> {
     /// # Panics
     /// If the rows do not fit the heads and lengths, or a query sees no key.
     fn queries(&self) -> Vec<Query> {
-        let (Heads { queries: h, keys: k, dim: d }, [own, seen]) = (self.heads, self.lengths);
+        let Heads { queries: h, keys: k, dim: d } = self.heads;
+        let [lengths, seen] = self.lengths;
         assert!(h.is_multiple_of(k), "the KV heads must divide the query heads: {:?}", self.heads);
-        assert_eq!(own.len(), seen.len(), "queries and keys must have the same number of sequences");
+        assert_eq!(lengths.len(), seen.len(), "queries and keys must have the same number of sequences");
         let [rows, seen_rows] = self.lengths.map(|lengths| lengths.iter().sum::<usize>());
         assert_eq!(self.q.len(), rows * h * d, "q must have {rows} rows [Q] of {:?}", self.heads);
         assert_eq!(
@@ -112,7 +114,7 @@ impl<S: Scalar> Look<'_, S> {
             self.heads
         );
         let (mut queries, mut first) = (Vec::new(), 0);
-        for (sequence, (&length, &memory)) in own.iter().zip(seen).enumerate() {
+        for (sequence, (&length, &memory)) in lengths.iter().zip(seen).enumerate() {
             for position in 0..length {
                 let keys: Vec<usize> = (0..memory).filter(|&k| self.mask.sees(position, k)).collect();
                 assert!(!keys.is_empty(), "query {position} of sequence {sequence} sees no key");

@@ -122,8 +122,8 @@ fn row_loss<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> S {
     let lse = log_sum_exp(z);
     let mut loss = lse - z[target];
     if objective.smoothing != 0.0 {
-        let (smoothing, sum) = (S::from_f64(objective.smoothing), z.iter().fold(S::ZERO, |sum, &z| sum + z));
-        loss += smoothing * (z[target] - sum * S::from_usize(z.len()).inv());
+        let sum = z.iter().fold(S::ZERO, |sum, &z| sum + z);
+        loss += S::from_f64(objective.smoothing) * (z[target] - sum * S::from_usize(z.len()).inv());
     }
     if objective.z != 0.0 {
         loss += S::from_f64(objective.z) * lse * lse;

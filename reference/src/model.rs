@@ -105,8 +105,8 @@ impl Model {
     }
 
     pub(crate) fn normed(&self, name: String) -> Map {
-        let (shape, bias) = ([1, self.width], self.norm == NormKind::Layer);
-        Map { name, shape, bias, does: MapKind::Norm(self.eps) }
+        let bias = self.norm == NormKind::Layer;
+        Map { name, shape: [1, self.width], bias, does: MapKind::Norm(self.eps) }
     }
 
     /// Returns the mask of the tokens of block `i`.

@@ -49,11 +49,11 @@ impl Map {
         format!("{}.bias", self.name)
     }
     pub(crate) fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
-        let own = &w[&self.name];
+        let weight = &w[&self.name];
         let mut y = match self.does {
-            MapKind::Affine => linear(x, own, self.shape),
-            MapKind::Norm(eps) if self.bias => return layer_norm(x, own, &w[&self.bias()], eps),
-            MapKind::Norm(eps) => rms_norm(x, own, eps),
+            MapKind::Affine => linear(x, weight, self.shape),
+            MapKind::Norm(eps) if self.bias => return layer_norm(x, weight, &w[&self.bias()], eps),
+            MapKind::Norm(eps) => rms_norm(x, weight, eps),
         };
         if self.bias {
             add_bias(&mut y, &w[&self.bias()]);
@@ -68,14 +68,14 @@ impl Map {
         dy: &[S],
         g: &mut Weights<S>,
     ) -> Vec<S> {
-        let own = &w[&self.name];
+        let weight = &w[&self.name];
         let (dx, d_own) = match self.does {
-            MapKind::Affine => linear_backward(x, own, dy, self.shape),
+            MapKind::Affine => linear_backward(x, weight, dy, self.shape),
             MapKind::Norm(eps) if self.bias => {
-                let (dx, dgain, _) = layer_norm_backward(x, own, dy, eps);
+                let (dx, dgain, _) = layer_norm_backward(x, weight, dy, eps);
                 (dx, dgain)
             }
-            MapKind::Norm(eps) => rms_norm_backward(x, own, dy, eps),
+            MapKind::Norm(eps) => rms_norm_backward(x, weight, dy, eps),
         };
         g.insert(self.name.clone(), d_own);
         if self.bias {

@@ -79,9 +79,9 @@ impl Model {
         let added = tape.blocks.iter().fold(pooled, |sum, block| sum + block.loss());
         if self.bare {
             let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
-            let (loss, dy) = (mean_squared_error(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));
+            let loss = mean_squared_error(&tape.x, &y, n);
             let mut g = Weights::new();
-            self.back(&tape, dy, &mut g, walk);
+            self.back(&tape, mean_square_backward(&tape.x, &y, n), &mut g, walk);
             return (loss + added, g);
         }
         assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "each id needs one target");

@@ -129,12 +129,12 @@ impl Router {
     pub(crate) fn gates_backward<S: Scalar>(&self, routing: &Routing<S>, dg: &[Vec<S>]) -> Vec<S> {
         let mut dp = vec![S::ZERO; routing.p.len()];
         for (t, (chosen, dg)) in routing.chosen.iter().zip(dg).enumerate() {
-            let at = |e: usize| t * self.count + e;
-            let p: Vec<S> = chosen.iter().map(|&e| routing.p[at(e)]).collect();
+            let index = |e: usize| t * self.count + e;
+            let p: Vec<S> = chosen.iter().map(|&e| routing.p[index(e)]).collect();
             let sum = p.iter().fold(S::ZERO, |sum, &p| sum + p);
             let mean = if self.normalize { dot(&p, dg) * sum.inv() } else { S::ZERO };
             for (&e, &dg) in chosen.iter().zip(dg) {
-                dp[at(e)] += self.scale_of(&p) * (dg - mean);
+                dp[index(e)] += self.scale_of(&p) * (dg - mean);
             }
         }
         dp
@@ -142,7 +142,6 @@ impl Router {
 
     /// `dP[B,E]` → `dl[B,E]`.
     pub(crate) fn scores_backward<S: Scalar>(&self, routing: &Routing<S>, dp: &[S]) -> Vec<S> {
-        let rows = routing.p.chunks(self.count).zip(dp.chunks(self.count));
         let row = |(p, dp): (&[S], &[S])| -> Vec<S> {
             let mean = dot(p, dp);
             let slope = |(&p, &dp): (&S, &S)| match self.scoring {
@@ -151,7 +150,7 @@ impl Router {
             };
             p.iter().zip(dp).map(slope).collect()
         };
-        rows.flat_map(row).collect()
+        routing.p.chunks(self.count).zip(dp.chunks(self.count)).flat_map(row).collect()
     }
 
     /// Lists the copies `(t, j)` that each expert takes: token `t` chose the expert as its `j`-th. Copies are

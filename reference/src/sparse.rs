@@ -27,10 +27,10 @@ pub(crate) type Masks = BTreeMap<String, Vec<bool>>;
 impl Sparsity {
     /// Chooses the inputs that are sent, by these weights.
     pub(crate) fn masks<S: Scalar>(&self, shapes: &Shapes, weights: &Weights<S>) -> Masks {
-        let of = |(name, shape): &(String, [usize; 2])| {
+        let mask = |(name, shape): &(String, [usize; 2])| {
             self.layers.contains(name).then(|| (name.clone(), self.mask(*shape, &weights[name])))
         };
-        shapes.iter().filter_map(of).collect()
+        shapes.iter().filter_map(mask).collect()
     }
     fn mask<S: Scalar>(&self, [inputs, outputs]: [usize; 2], w: &[S]) -> Vec<bool> {
         let part = |i: usize, of: usize| i * self.ranks / of;
@@ -40,8 +40,8 @@ impl Sparsity {
             out.fold(S::ZERO, |sum, w| sum + w * w)
         };
         let importance: Vec<S> = (0..inputs).map(importance).collect();
-        let own = inputs / self.ranks;
-        let sent = (own as f64 * (1.0 - self.percent as f64 / 100.0) + 1e-9).round() as usize;
+        let columns = inputs / self.ranks;
+        let sent = (columns as f64 * (1.0 - self.percent as f64 / 100.0) + 1e-9).round() as usize;
         let before = |a: usize, b: usize| importance[a].order(importance[b]).then(b.cmp(&a)).is_gt();
         let rank = |i: usize| {
             (0..inputs).filter(|other| part(*other, inputs) == part(i, inputs) && before(*other, i)).count()

@@ -140,8 +140,8 @@ impl<S: Scalar> StaleTrainer<S> {
             let norm2 = self.updates.apply(&gradients, lr);
             let rate = S::from_f64(self.model.bias_rate());
             for (name, counts) in chosen {
-                let all: usize = counts.iter().sum();
-                let up = |n: &usize| rate * S::from_f64(f64::from(all.cmp(&(n * counts.len())) as i8));
+                let total: usize = counts.iter().sum();
+                let up = |n: &usize| rate * S::from_f64(f64::from(total.cmp(&(n * counts.len())) as i8));
                 self.updates.shift(&name, counts.iter().map(up));
             }
             last = Some((norm2, gradients));

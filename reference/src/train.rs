@@ -104,8 +104,8 @@ impl<S: Scalar> Trainer<S> {
     ) -> Step<S> {
         let mean_over = microbatches.iter().flatten().map(|sequence| self.model.counted(sequence)).sum();
         let tokens = microbatches.iter().flatten().map(|sequence| self.model.tokens(sequence)).sum();
-        let (seed, step) = (self.seed, self.updates.steps());
-        let mut pass = Pass { seed, step, first_sequence: 0, mean_over, tokens };
+        let seed = self.seed;
+        let mut pass = Pass { seed, step: self.updates.steps(), first_sequence: 0, mean_over, tokens };
         let (mut losses, mut gradients) = (Vec::new(), zeros(&trained(self.model.shapes())));
         let mut chosen = Chosen::new();
         for (m, microbatch) in microbatches.iter().enumerate() {
@@ -124,8 +124,8 @@ impl<S: Scalar> Trainer<S> {
         let norm2 = self.updates.apply(&gradients, lr);
         let rate = S::from_f64(self.model.bias_rate());
         for (name, counts) in chosen {
-            let all: usize = counts.iter().sum();
-            let up = |n: &usize| rate * S::from_f64(f64::from(all.cmp(&(n * counts.len())) as i8));
+            let total: usize = counts.iter().sum();
+            let up = |n: &usize| rate * S::from_f64(f64::from(total.cmp(&(n * counts.len())) as i8));
             self.updates.shift(&name, counts.iter().map(up));
         }
         Step { losses, norm2, gradients }

@@ -108,8 +108,8 @@ impl<S: Scalar> Updates<S> {
     /// Returns weights or gradients with zeros where sparse layers have none.
     pub(crate) fn masked(&self, mut all: Weights<S>) -> Weights<S> {
         for (name, mask) in &self.masks {
-            let all = all.get_mut(name).expect("a layer of the model");
-            all.iter_mut().zip(mask).filter(|(_, may)| !**may).for_each(|(w, _)| *w = S::ZERO);
+            let weights = all.get_mut(name).expect("a layer of the model");
+            weights.iter_mut().zip(mask).filter(|(_, may)| !**may).for_each(|(w, _)| *w = S::ZERO);
         }
         all
     }
@@ -146,8 +146,8 @@ impl<S: Scalar> Updates<S> {
         let given = |(name, [rows, cols]): &(String, [usize; 2])| {
             gradients.get(name).is_some_and(|g| g.len() == rows * cols)
         };
-        let all = gradients.len() == self.shapes.len() && self.shapes.iter().all(given);
-        assert!(all, "every trained weight needs a gradient");
+        let complete = gradients.len() == self.shapes.len() && self.shapes.iter().all(given);
+        assert!(complete, "every trained weight needs a gradient");
         let norm2 = gradients.values().fold(S::ZERO, |sum, g| sum + dot(g, g));
         let c = self.clip.map_or(S::ONE, |limit| S::clip_factor(norm2, limit));
         self.steps += 1;
@@ -162,8 +162,8 @@ impl<S: Scalar> Updates<S> {
                 let [factor, momentum, by_rms, _, _, _, _, decay] = self.optimizer.constants();
                 let lr = S::from_f64(lr * factor);
                 let matrices = muon::matrices(model, name, *shape);
-                let (all, settings) = ((&mut *w, &mut **m, &clipped[..]), [momentum, by_rms]);
-                muon::update(all, (&matrices, shape[1]), settings, (lr, lr * S::from_f64(decay)));
+                let (values, settings) = ((&mut *w, &mut **m, &clipped[..]), [momentum, by_rms]);
+                muon::update(values, (&matrices, shape[1]), settings, (lr, lr * S::from_f64(decay)));
                 if let Some(mask) = self.masks.get(name) {
                     w.iter_mut().zip(mask).filter(|(_, may)| !**may).for_each(|(w, _)| *w = S::ZERO);
                 }
@@ -185,33 +185,32 @@ fn update<S: Scalar>(
     t: usize,
     shape: [usize; 2],
 ) {
-    let of = if of.name() == "muon" { ADAMW.with(&of.constants::<8>()[4..]) } else { of };
+    let rule = if of.name() == "muon" { ADAMW.with(&of.constants::<8>()[4..]) } else { of };
     let decay_of = |decay: f64| if shape[0] > 1 { lr * S::from_f64(decay) } else { S::ZERO };
-    match (of.name(), states) {
+    match (rule.name(), states) {
         ("sgd", []) => add(w, g.iter().map(|&g| -(lr * g))),
         ("lion", [m]) => {
-            let [beta1, beta2, decay] = of.constants();
+            let [beta1, beta2, decay] = rule.constants();
             let ([beta1, beta2], decay) = ([beta1, beta2].map(S::from_f64), decay_of(decay));
             for (i, w) in w.iter_mut().enumerate() {
-                let to = beta1 * m[i] + (S::ONE - beta1) * g[i];
-                *w = *w - decay * *w - lr * to.sign();
+                let mean = beta1 * m[i] + (S::ONE - beta1) * g[i];
+                *w = *w - decay * *w - lr * mean.sign();
                 m[i] = beta2 * m[i] + (S::ONE - beta2) * g[i];
             }
         }
         ("adamw", [m, v]) => {
-            let [beta1, beta2, eps, decay] = of.constants();
+            let [beta1, beta2, eps, decay] = rule.constants();
             let [beta1, beta2] = [beta1, beta2].map(S::from_f64);
             let [correct1, correct2] = [beta1, beta2].map(|beta| (S::ONE - beta.pow(t)).inv());
             let decay = decay_of(decay);
             for (i, w) in w.iter_mut().enumerate() {
                 m[i] = beta1 * m[i] + (S::ONE - beta1) * g[i];
                 v[i] = beta2 * v[i] + (S::ONE - beta2) * g[i] * g[i];
-                let scale = S::adam_scale(v[i] * correct2, eps);
-                *w = *w - decay * *w - lr * m[i] * correct1 * scale;
+                *w = *w - decay * *w - lr * m[i] * correct1 * S::adam_scale(v[i] * correct2, eps);
             }
         }
         ("adamw-8bit", [m_codes, m_units, v_codes, v_units]) => {
-            let [constants @ .., block] = of.constants::<5>();
+            let [constants @ .., block] = rule.constants::<5>();
             let blocks = CodedRows { columns: shape[1], block: block as usize };
             let mut m = blocks.read((m_codes, m_units), w.len(), CodeKind::Signed);
             let mut v = blocks.read((v_codes, v_units), w.len(), CodeKind::Unsigned);

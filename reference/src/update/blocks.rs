@@ -11,9 +11,9 @@ impl CodedRows {
     /// Returns the indices of a value's code among the numbers that hold codes, of the code in that number,
     /// and of the unit.
     fn index(&self, of_value: usize) -> [usize; 3] {
-        let (row, column) = (of_value / self.columns, of_value % self.columns);
-        let of = |n: usize| row * self.columns.div_ceil(n) + column / n;
-        [of(4), column % 4, of(self.block)]
+        let column = of_value % self.columns;
+        let index = |n: usize| (of_value / self.columns) * self.columns.div_ceil(n) + column / n;
+        [index(4), column % 4, index(self.block)]
     }
     /// Returns the `n` values.
     pub(super) fn read<S: Scalar>(&self, (codes, units): (&[S], &[S]), n: usize, kind: CodeKind) -> Vec<S> {

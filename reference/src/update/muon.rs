@@ -31,16 +31,16 @@ pub(super) fn matrices(model: &Shape, name: &str, [rows, cols]: [usize; 2]) -> V
     };
     let of_experts = name.contains(".experts.");
     let height = if of_experts { model.width } else { rows };
-    let mut all = Vec::new();
+    let mut blocks = Vec::new();
     for row in (0..rows).step_by(height) {
         let mut column = 0;
         for width in &columns {
             let transposed = of_experts && part == Some("down");
-            all.push(BlockMatrix { begin: [row, column], size: [height, *width], transposed });
+            blocks.push(BlockMatrix { begin: [row, column], size: [height, *width], transposed });
             column += width;
         }
     }
-    all
+    blocks
 }
 
 /// Updates a parameter with rows of `cols` elements. `decay` is η·λ.
@@ -53,14 +53,15 @@ pub(super) fn update<S: Scalar>(
     let (mu, fresh) = (S::from_f64(momentum), S::ONE - S::from_f64(momentum));
     m.iter_mut().zip(g).for_each(|(m, &g)| *m = mu * *m + fresh * g);
     for BlockMatrix { begin, size: [rows, width], transposed } in matrices {
-        let at = |i: usize| (begin[0] + i / width) * cols + begin[1] + i % width;
-        let u: Vec<S> = (0..rows * width).map(|i| mu * m[at(i)] + fresh * g[at(i)]).collect();
-        let (o, [a, b]) = (orthogonal(u, [*rows, *width]), [*rows as f64, *width as f64]);
+        let index = |i: usize| (begin[0] + i / width) * cols + begin[1] + i % width;
+        let u: Vec<S> = (0..rows * width).map(|i| mu * m[index(i)] + fresh * g[index(i)]).collect();
+        let o = orthogonal(u, [*rows, *width]);
+        let [a, b] = [*rows as f64, *width as f64];
         let [inputs, outputs] = if *transposed { [b, a] } else { [a, b] };
         let scale =
             if by_rms == 0.0 { (outputs / inputs).max(1.0).sqrt() } else { 0.2 * outputs.max(inputs).sqrt() };
         for (i, o) in o.into_iter().enumerate() {
-            let w = &mut w[at(i)];
+            let w = &mut w[index(i)];
             *w = *w - decay * *w - lr * (S::from_f64(scale) * o);
         }
     }
