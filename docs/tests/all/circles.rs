@@ -18,7 +18,7 @@ const LARGEST: usize = 3;
 const LEFT: &[(&str, &str, usize, &str)] = &[];
 
 /// The code of each file below `src`, without tests, by its path.
-fn texts(krate: &str, files: &[File]) -> BTreeMap<String, String> {
+pub(crate) fn texts(krate: &str, files: &[File]) -> BTreeMap<String, String> {
     let src = format!("{krate}/src/");
     let path = |file: &File| {
         let path = file.path[src.len()..].trim_end_matches(".rs").trim_end_matches("/mod");

@@ -2,6 +2,7 @@
 mod arrows;
 mod book;
 mod circles;
+mod counts;
 mod exercises;
 mod floors;
 mod museum;
