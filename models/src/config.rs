@@ -115,8 +115,8 @@ impl Config {
         if let Some(wrapper) = &self.wrapper {
             return Some(format!("only the text model of this {wrapper} model is meant (text_config)"));
         }
-        let all = self.bos.iter().map(|id| ("bos", id)).chain(self.eos.iter().map(|id| ("eos", id)));
-        let beyond = all.filter(|(_, id)| **id as usize >= self.shape.vocabulary);
+        let ids = self.bos.iter().map(|id| ("bos", id)).chain(self.eos.iter().map(|id| ("eos", id)));
+        let beyond = ids.filter(|(_, id)| **id as usize >= self.shape.vocabulary);
         let named: Vec<_> = beyond.map(|(key, id)| format!("{key}_token_id {id}")).collect();
         let vocabulary = self.shape.vocabulary;
         (!named.is_empty()).then(|| {
@@ -141,7 +141,7 @@ impl Config {
             [one] => json!(one),
             _ => json!(self.eos),
         };
-        let own = match self.architecture {
+        let specific = match self.architecture {
             Architecture::Gpt2 => gpt2::keys(self),
             _ => llama::keys(self),
         };
@@ -157,9 +157,9 @@ impl Config {
             ("use_cache", json!(true)),
             ("vocab_size", json!(self.shape.vocabulary)),
         ];
-        let all: Map<_, _> =
-            common.into_iter().chain(own).map(|(key, value)| (key.to_owned(), value)).collect();
-        format!("{:#}\n", Value::Object(all))
+        let keys: Map<_, _> =
+            common.into_iter().chain(specific).map(|(key, value)| (key.to_owned(), value)).collect();
+        format!("{:#}\n", Value::Object(keys))
     }
 }
 
@@ -218,7 +218,7 @@ fn products_of_llama(config: &Config) -> Products {
     let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, experts, .. } =
         config.shape;
     let (d, n, dim) = (("hidden_size", width), ("num_hidden_layers", blocks), ("head_dim", dim));
-    let mut of = vec![
+    let mut products = vec![
         vec![("vocab_size", vocabulary), d],
         vec![n, d],
         vec![n, d, ("num_attention_heads", queries), dim],
@@ -227,10 +227,10 @@ fn products_of_llama(config: &Config) -> Products {
         vec![("max_position_embeddings", config.positions), dim],
     ];
     if let (Some(experts), Some([count, hidden, shared])) = (experts, config.architecture.expert_keys()) {
-        of.push(vec![n, d, (count, experts.count), (hidden, experts.hidden)]);
-        of.extend(experts.shared.map(|expert| vec![n, d, (shared, expert.hidden)]));
+        products.push(vec![n, d, (count, experts.count), (hidden, experts.hidden)]);
+        products.extend(experts.shared.map(|expert| vec![n, d, (shared, expert.hidden)]));
     }
-    (n.0, of)
+    (n.0, products)
 }
 
 fn products_of_gpt2(config: &Config) -> Products {

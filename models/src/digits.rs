@@ -80,12 +80,12 @@ impl Set {
 
 /// Features of all pixels: MNIST's mean becomes 0, its standard deviation 1. Each step looks up thousands.
 const FEATURES: [f32; 256] = {
-    let (mut all, mut pixel) = ([0.0; 256], 0);
-    while pixel < all.len() {
-        all[pixel] = (pixel as f32 / 255.0 - 0.1307) / 0.3081;
+    let (mut table, mut pixel) = ([0.0; 256], 0);
+    while pixel < table.len() {
+        table[pixel] = (pixel as f32 / 255.0 - 0.1307) / 0.3081;
         pixel += 1;
     }
-    all
+    table
 };
 
 /// Order of `n` images in an epoch: a permutation by hash, the same under every layout.

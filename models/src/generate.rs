@@ -41,7 +41,8 @@ impl Prompts {
         if let RequestMode::Async { slots: Some(0) } = self.requests {
             bail!("there are 0 slots; give at least 1");
         }
-        let (data, positions) = (layout.tokens().data_ranks(), model.config.positions);
+        let data = layout.tokens().data_ranks();
+        let positions = model.config.positions;
         let least = if layout.shares_experts() { 1 } else { data };
         if self.prompts.len() < least {
             let n = self.prompts.len();
@@ -102,11 +103,11 @@ pub fn repeated<D: RunDevice>(
         let mut chunk = Stages::new(&at, model.config.shape)?;
         network.agrees(at.mesh)?;
         let once = |_| once((model, &mut chunk), request, &at, watch);
-        let all = (0..times).map(once).collect::<Result<Vec<_>>>()?;
+        let runs = (0..times).map(once).collect::<Result<Vec<_>>>()?;
         let reported = |(Answers { texts, times, prefill }, took, seen): OfRank<D>| -> Result<_> {
             Ok((network.of_all(at.mesh, (texts, times, prefill, took))?, seen))
         };
-        all.into_iter().map(reported).collect::<Result<Vec<_>>>()
+        runs.into_iter().map(reported).collect::<Result<Vec<_>>>()
     })?;
     let mut all: Vec<Generated<D::Elem>> = (0..times).map(|_| Generated::new()).collect();
     for rank in ranks {

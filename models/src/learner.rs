@@ -36,9 +36,8 @@ pub struct TrainableModel {
 
 impl From<Model> for TrainableModel {
     fn from(model: Model) -> Self {
-        let (design, origin, weights) =
-            (model.config.shape.into(), model.origin.clone(), model.weights.clone());
-        Self { design, origin, text: Some(model), weights }
+        let weights = model.weights.clone();
+        Self { design: model.config.shape.into(), origin: model.origin.clone(), text: Some(model), weights }
     }
 }
 
@@ -60,7 +59,8 @@ impl TrainableModel {
             return Ok(Model::read(dir)?.into());
         }
         let sizes = serde_json::from_value(config["sizes"].clone()).unwrap_or_default();
-        let (fresh, shards) = (Self::classifier(sizes, 0), File::open_folder(dir)?);
+        let fresh = Self::classifier(sizes, 0);
+        let shards = File::open_folder(dir)?;
         let origin = shards.path().to_owned();
         let weights = WeightsSource::Stored(Arc::new(Stored::new(shards, fresh.entries(), |_| false)?));
         Ok(Self { origin, weights, ..fresh })

@@ -29,15 +29,15 @@ pub const HEAD: &str = "lm_head.weight";
 pub fn entries(config: &Config) -> Vec<Entry> {
     let shape = &config.shape;
     let within = Default::default();
-    let mut all = Entries { all: Vec::new(), architecture: config.architecture, shape, within };
+    let mut entries = Entries { all: Vec::new(), architecture: config.architecture, shape, within };
     match shape.context() {
-        None => all.llama(),
-        Some(rows) => all.gpt2(rows),
+        None => entries.llama(),
+        Some(rows) => entries.gpt2(rows),
     }
     if !shape.tied {
-        all.add(HEAD, "head", shape.width, 0..shape.vocabulary, Orientation::Transposed);
+        entries.add(HEAD, "head", shape.width, 0..shape.vocabulary, Orientation::Transposed);
     }
-    all.all
+    entries.all
 }
 
 /// Returns the same entries under a file's own names: GPT-2's may lack their prefix, and experts may be

@@ -210,8 +210,8 @@ impl<'a> Candidates<'a> {
     /// Returns the candidate whose interval contains `u`.
     fn choose(&self, u: f64) -> SampledToken {
         let total = self.sums[self.kept - 1];
-        let at = self.sums[..self.kept].partition_point(|sum| sum / total <= u).min(self.kept - 1);
-        SampledToken { id: self.ids[at], margin: self.margin(at, u) }
+        let index = self.sums[..self.kept].partition_point(|sum| sum / total <= u).min(self.kept - 1);
+        SampledToken { id: self.ids[index], margin: self.margin(index, u) }
     }
 }
 

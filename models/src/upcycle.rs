@@ -86,8 +86,7 @@ pub fn upcycle(model: &Model, by: Upcycling, out: &Path, dtype: Option<Dtype>) -
     let config = by.config(&model.config)?;
     let shape = model.config.shape;
     written(model, &config, (out, dtype), &|stored, writer, (_, to)| {
-        let from = Upcycled { dense: stored, shape: &shape, by };
-        let numbers = from.of(to)?;
+        let numbers = Upcycled { dense: stored, shape: &shape, by }.of(to)?;
         let shape =
             if let [rows, columns] = to.shape()[..] { [rows, columns] } else { [1, to.columns.len()] };
         let [row, column] = [to.rows.start, to.columns.start];
@@ -112,7 +111,8 @@ impl<'a> Upcycled<'a> {
     fn of(&self, to: &Entry) -> Result<ParamValues<'a, f64>> {
         let Shape { width, hidden, .. } = *self.shape;
         let Upcycling { experts, slices, .. } = self.by;
-        let (f, dense) = (hidden / slices, self.dense);
+        let f = hidden / slices;
+        let dense = self.dense;
         let same = |name: &str, shape| dense.of(name, shape, ROUTER);
         if let Some(mlp) = to.param.strip_suffix(".router") {
             let drawn: ParamValues<'_, f64> =
@@ -134,8 +134,7 @@ impl<'a> Upcycled<'a> {
             }));
         }
         let parts = dense.entries().iter().filter(|entry| entry.param == to.param);
-        let columns = parts.map(|entry| entry.columns.end).max().unwrap_or(0);
-        Ok(same(&to.param, [to.height, columns])?)
+        Ok(same(&to.param, [to.height, parts.map(|entry| entry.columns.end).max().unwrap_or(0)])?)
     }
 }
 

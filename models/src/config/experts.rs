@@ -68,11 +68,11 @@ impl ConfigKeys<'_> {
             return Err(self.wrong("num_hidden_layers", &json!(blocks), &wanted));
         }
         let (chosen, hidden) = (self.size(CHOSEN, None)?, self.size(hidden, None)?);
-        let of =
+        let experts =
             Experts { count: self.expert_count(architecture, count)?, chosen, hidden, ..Experts::MIXTRAL };
         let experts = match architecture {
-            Architecture::Mixtral => of,
-            Architecture::EquipartMoe => self.equipart_moe(of, blocks)?,
+            Architecture::Mixtral => experts,
+            Architecture::EquipartMoe => self.equipart_moe(experts, blocks)?,
             _ => {
                 let step = self.size("decoder_sparse_step", Some(1))?;
                 let shared = (architecture == Architecture::Qwen2Moe).then(|| self.size(shared, None));
@@ -80,7 +80,7 @@ impl ConfigKeys<'_> {
                     normalize: self.flag("norm_topk_prob", false)?,
                     shared: shared.transpose()?.map(|hidden| SharedExpert { hidden, gated: true }),
                     dense: self.dense(blocks, |block| !(block + 1).is_multiple_of(step))?,
-                    ..of
+                    ..experts
                 }
             }
         };
@@ -155,10 +155,9 @@ impl ConfigKeys<'_> {
     }
     /// Returns the balance of an `equipart_moe` model.
     fn own_balance(&self, balance: Balance) -> Result<Balance> {
-        let (weight, wanted) =
-            (self.weight("balance_loss_coef", 0.0, 1)?, format!("\"{BLOCK}\" or \"{POOLED}\""));
+        let weight = self.weight("balance_loss_coef", 0.0, 1)?;
         let kind = |value: &Value| [BLOCK, POOLED].iter().position(|kind| value == kind);
-        let pooled = self.read(KIND, &wanted, kind)? == Some(1);
+        let pooled = self.read(KIND, &format!("\"{BLOCK}\" or \"{POOLED}\""), kind)? == Some(1);
         Ok(Balance {
             microbatch: if pooled { 0.0 } else { weight },
             pooled: if pooled { weight } else { 0.0 },
@@ -175,7 +174,8 @@ impl ConfigKeys<'_> {
                 ConfigField::Limit(at) => *at(&mut of) = self.positive(key)?,
             }
         }
-        let (scoring, groups) = (self.scoring()?, self.groups(of.count)?);
+        let scoring = self.scoring()?;
+        let groups = self.groups(of.count)?;
         let (first, step) = (self.count("first_k_dense_replace", 0)?, self.size("moe_layer_freq", Some(1))?);
         let shared = self.count("n_shared_experts", 0)?;
         let hidden = shared.saturating_mul(of.hidden);
@@ -272,7 +272,7 @@ pub(super) fn keys(
     let weight = [(WEIGHT, json!(weight)), (LOGITS, json!(pooled != 0.0))].into_iter().chain(block);
     let sizes =
         [(count, json!(experts.count)), (CHOSEN, json!(experts.chosen)), (hidden, json!(experts.hidden))];
-    let own = match architecture {
+    let specific = match architecture {
         Architecture::Mixtral => weight.collect(),
         Architecture::EquipartMoe => {
             let first = (0..shape.blocks).take_while(|block| experts.dense.contains(*block)).count();
@@ -280,30 +280,29 @@ pub(super) fn keys(
         }
         _ => {
             let shared = experts.shared.map(|expert| (shared, json!(expert.hidden)));
-            let step = ("decoder_sparse_step", json!(1));
-            weight.chain([dense(0), step, normalize]).chain(shared).collect()
+            weight.chain([dense(0), ("decoder_sparse_step", json!(1)), normalize]).chain(shared).collect()
         }
     };
-    sizes.into_iter().chain(own).collect()
+    sizes.into_iter().chain(specific).collect()
 }
 
 /// Returns the keys that only `equipart_moe` has, except `first_k_dense_replace`.
 fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
     let shared = experts.shared.map_or(0, |shared| {
-        let all = !shared.gated && shared.hidden.is_multiple_of(experts.hidden);
-        assert!(all, "a shared expert is some experts wide and has no gate");
+        let plain = !shared.gated && shared.hidden.is_multiple_of(experts.hidden);
+        assert!(plain, "a shared expert is some experts wide and has no gate");
         shared.hidden / experts.hidden
     });
     let groups = experts.groups.unwrap_or(Groups { count: 1, chosen: 1 });
     let Balance { microbatch, pooled, .. } = experts.balance;
-    let own = fields().map(|(key, field)| {
-        let mut of = *experts;
+    let stored = fields().map(|(key, field)| {
+        let mut copy = *experts;
         (
             key,
             match field {
-                ConfigField::Switch(at) => json!(*at(&mut of)),
-                ConfigField::Weight(at) | ConfigField::Factor(at) => json!(*at(&mut of)),
-                ConfigField::Limit(at) => json!(*at(&mut of)),
+                ConfigField::Switch(at) => json!(*at(&mut copy)),
+                ConfigField::Weight(at) | ConfigField::Factor(at) => json!(*at(&mut copy)),
+                ConfigField::Limit(at) => json!(*at(&mut copy)),
             },
         )
     });
@@ -318,5 +317,5 @@ fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
         ("topk_group", json!(groups.chosen)),
         ("topk_method", json!(method(experts.bias.is_some(), experts.groups))),
     ];
-    own.chain(others).collect()
+    stored.chain(others).collect()
 }

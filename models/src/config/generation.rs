@@ -66,8 +66,8 @@ impl Generation {
     /// # Errors
     /// If a file cannot be read, or a supported key has an invalid value.
     pub fn read(folder: &Path, draws: Option<bool>) -> Result<Self> {
-        let own = folder.join(FILE);
-        let path = if own.exists() { own } else { folder.join("config.json") };
+        let file = folder.join(FILE);
+        let path = if file.exists() { file } else { folder.join("config.json") };
         let (text, origin) = read_text(&path, "generation")?;
         let map = object(&text, &origin, "generation")?;
         ConfigKeys { map: &map, origin: &origin, within: "" }.generation(draws)
@@ -105,8 +105,8 @@ impl Generation {
 
 impl ConfigKeys<'_> {
     fn generation(&self, draws: Option<bool>) -> Result<Generation> {
-        let own = self.flag("do_sample", false)?;
-        let (heats, draws) = (draws.is_none() && own, draws.unwrap_or(own));
+        let samples = self.flag("do_sample", false)?;
+        let (heats, draws) = (draws.is_none() && samples, draws.unwrap_or(samples));
         let number = |key, counts: bool, wanted, fits: fn(f64) -> bool| {
             self.read(key, wanted, |value| value.as_f64().filter(|number| !counts || fits(*number)))
         };
@@ -115,7 +115,7 @@ impl ConfigKeys<'_> {
         let top_p = number("top_p", draws, "a number from 0 to 1", |p| (0.0..=1.0).contains(&p))?;
         let drawn = || Sampling {
             temperature: Some(temperature.unwrap_or(1.0)),
-            top_k: top_k.map(|k| k as usize).or(own.then_some(TOP_K)).filter(|k| *k > 0),
+            top_k: top_k.map(|k| k as usize).or(samples.then_some(TOP_K)).filter(|k| *k > 0),
             // a share of 0 keeps the likeliest token
             top_p: top_p.filter(|p| *p < 1.0).map(|p| p.max(f64::MIN_POSITIVE)),
             seed: 0,

@@ -124,10 +124,10 @@ impl ConfigKeys<'_> {
 
 /// Reads the text of a configuration of this kind; also returns its path, for messages.
 pub(super) fn read_text(path: &Path, kind: &str) -> Result<(String, String)> {
-    let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
-    let text = String::from_utf8(bytes).map_err(|why| {
-        let at = why.utf8_error().valid_up_to();
-        no_config((&origin, kind), &format!("it is not valid UTF-8 (at byte {at})"))
+    let origin = path.display().to_string();
+    let text = String::from_utf8(tensor::files::read(path)?).map_err(|why| {
+        let byte = why.utf8_error().valid_up_to();
+        no_config((&origin, kind), &format!("it is not valid UTF-8 (at byte {byte})"))
     })?;
     Ok((text, origin))
 }

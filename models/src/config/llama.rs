@@ -44,8 +44,8 @@ impl ConfigKeys<'_> {
     /// Reads a model with rotary positions.
     pub(super) fn llama(&self, architecture: Architecture) -> Result<Config> {
         let defaults = Defaults::of(architecture);
-        let (width, queries) = (self.size("hidden_size", None)?, self.size("num_attention_heads", None)?);
-        let heads = self.heads(width, queries, &defaults)?;
+        let width = self.size("hidden_size", None)?;
+        let heads = self.heads(width, self.size("num_attention_heads", None)?, &defaults)?;
         let (vocabulary, blocks) = (self.size("vocab_size", None)?, self.size("num_hidden_layers", None)?);
         let positions = self.size("max_position_embeddings", Some(defaults.positions))?;
         let shape = Shape {
@@ -117,15 +117,15 @@ impl ConfigKeys<'_> {
             Architecture::Llama | Architecture::EquipartMoe | Architecture::Gpt2 => Ok(None),
             Architecture::Mixtral if !self.map.contains_key("sliding_window") => Ok(None),
             Architecture::Qwen2Moe | Architecture::Qwen3Moe => {
-                let wanted = format!("{blocks} times \"{FULL}\"");
                 let full = |value: &Value| (*value == json!(vec![FULL; blocks])).then_some(());
-                self.read("layer_types", &wanted, full).map(|_| None)
+                self.read("layer_types", &format!("{blocks} times \"{FULL}\""), full).map(|_| None)
             }
             Architecture::Mistral | Architecture::Mixtral => {
                 Ok(self.window_size()?.map(|size| window(size, 0)))
             }
             Architecture::Qwen2 | Architecture::Qwen3 => {
-                let (used, size) = (self.flag("use_sliding_window", false)?, self.window_size()?);
+                let used = self.flag("use_sliding_window", false)?;
+                let size = self.window_size()?;
                 let size = size.filter(|_| used);
                 let from = match self.first_sliding(blocks)? {
                     Some(from) if from < blocks && size.is_none() => return Err(self.no_window(used)),

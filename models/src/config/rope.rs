@@ -78,7 +78,7 @@ impl ConfigKeys<'_> {
                 &format!("{}, as rope_type is", displayed(&new.to_string())),
             ));
         }
-        let own: &[&str] = match new.or(old).map(Value::as_str) {
+        let names: &[&str] = match new.or(old).map(Value::as_str) {
             None | Some(Some("default")) => &[],
             Some(Some("linear")) => &["factor"],
             Some(Some("llama3")) => {
@@ -91,9 +91,9 @@ impl ConfigKeys<'_> {
             }
         };
         self.check_against(&[FIXED], |key| {
-            matches!(key, "rope_theta" | "rope_type" | "type") || own.contains(&key)
+            matches!(key, "rope_theta" | "rope_type" | "type") || names.contains(&key)
         })?;
-        match own {
+        match names {
             [] => Ok(Scaling::None),
             [_] => Ok(Scaling::Linear { factor: self.needed("factor")? }),
             [_, _, _, _] => self.llama3(positions),

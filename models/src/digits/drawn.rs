@@ -17,8 +17,7 @@ pub(super) fn set(seed: u64, which: u64, count: usize) -> Set {
     let seed = mix(mix(seed) ^ which);
     let labels: Vec<u8> = (0..count).map(|i| label(seed, i)).collect();
     let draw = |(i, &label): (usize, &u8)| draw(label, Chance::new(seed ^ i as u64));
-    let images = labels.iter().enumerate().flat_map(draw).collect();
-    Set { images, labels, rows: SIDE, cols: SIDE }
+    Set { images: labels.iter().enumerate().flat_map(draw).collect(), labels, rows: SIDE, cols: SIDE }
 }
 
 /// Returns the label of image `i`: every ten images in a row show the ten digits, in random order.

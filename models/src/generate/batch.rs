@@ -36,8 +36,7 @@ pub(super) fn once<D: RunDevice>(
     let (mut answers, taken) = measure::work(at, Phase::Inference, || {
         let from = Instant::now();
         let watch = speaks.then_some(watch as &dyn Fn(u32));
-        let run = BatchRun { model, request, at, watch, record: record.clone(), from };
-        run.answers(chunk)
+        BatchRun { model, request, at, watch, record: record.clone(), from }.answers(chunk)
     })?;
     // without a batch, only the last stage has logits
     let reports = match request.requests {
@@ -70,14 +69,15 @@ struct BatchRun<'a, D: RunDevice> {
 impl<D: RunDevice> BatchRun<'_, D> {
     fn answers(&self, chunk: &mut Stages<D>) -> Result<Answers> {
         let Self { model, request, at, watch, from, .. } = self;
-        let (config, mine) = (&model.config, at.tokens.sequences(request.prompts.len()));
+        let config = &model.config;
+        let mine = at.tokens.sequences(request.prompts.len());
         if let RequestMode::Async { .. } = request.requests {
             let mut run = SlotRun::new(request, (&config.shape, &config.eos), at, (*watch, *from));
             chunk.in_turns(run.slots(), &mut run)?;
             return Ok(run.answers);
         }
-        let (mut answers, mut chooser) =
-            (Answers::default(), TokenChooser::new(request, config.shape.vocabulary));
+        let mut answers = Answers::default();
+        let mut chooser = TokenChooser::new(request, config.shape.vocabulary);
         for of in request.batches(mine, at.tokens.data_ranks(), together(&config.shape, at)) {
             self.batch(chunk, of, &mut chooser, &mut answers)?;
         }
@@ -138,7 +138,8 @@ impl<D: RunDevice> BatchRun<'_, D> {
         (texts, times): (&mut [Text], &mut [TokenTimes]),
         fed: &mut [Vec<u32>],
     ) -> Result<()> {
-        let (Self { model, request, watch, from, .. }, mut rows) = (self, 0..);
+        let Self { model, request, watch, from, .. } = self;
+        let mut rows = 0..;
         for (i, (text, fed)) in texts.iter_mut().zip(fed).enumerate().filter(|(_, (_, fed))| !fed.is_empty())
         {
             let row = rows.next().expect("a row for every open sequence");

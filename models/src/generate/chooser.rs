@@ -19,9 +19,8 @@ pub(super) struct TokenChooser<E> {
 
 impl<E: Real> TokenChooser<E> {
     pub(super) fn new(request: &Prompts, vocabulary: usize) -> Self {
-        let (sampling, needs) = (request.sampling, request.first(vocabulary));
         let (buffer, numbers, room) = (LogitsBuffer::default(), Vec::new(), SamplingRoom::default());
-        Self { sampling, needs, buffer, numbers, room }
+        Self { sampling: request.sampling, needs: request.first(vocabulary), buffer, numbers, room }
     }
     /// Reads what choices need of logits `[sequences, V]`, or `all` of them; returns false on the meta
     /// device.

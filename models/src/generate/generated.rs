@@ -77,8 +77,8 @@ impl<E: Scalar> Generated<E> {
     /// Returns the mean latencies of a token.
     pub fn latency(&self) -> TokenLatency {
         let with = |least: usize| {
-            let all = self.texts.iter().zip(&self.times).map(|(text, times)| (text.margins.len(), times));
-            all.filter(move |(new, _)| *new >= least)
+            let texts = self.texts.iter().zip(&self.times).map(|(text, times)| (text.margins.len(), times));
+            texts.filter(move |(new, _)| *new >= least)
         };
         let between = with(2).map(|(new, TokenTimes { first, last })| (last - first) / (new - 1) as f64);
         TokenLatency {

@@ -32,14 +32,15 @@ impl Prompts {
                 let mut run = run.priced(self.positions(&self.lengths(mine)));
                 return chunk.in_turns(run.slots(), &mut run);
             }
-            let (data, together) = (at.tokens.data_ranks(), together(shape, &at));
+            let data = at.tokens.data_ranks();
+            let together = together(shape, &at);
             let of_rank = |rank| {
                 self.batches(at.tokens.of_data_rank(rank).sequences(self.prompts.len()), data, together)
             };
             let mut all: Vec<_> = (0..data).map(of_rank).collect();
             for of in self.batches(mine, data, together) {
-                let all = all.iter_mut().map(|batches| self.lengths(batches.next().unwrap_or(0..0)));
-                self.read(&mut chunk, &at, (&self.lengths(of), all), (shape.vocabulary, passes))?;
+                let lengths = all.iter_mut().map(|batches| self.lengths(batches.next().unwrap_or(0..0)));
+                self.read(&mut chunk, &at, (&self.lengths(of), lengths), (shape.vocabulary, passes))?;
             }
             Ok(())
         };
@@ -72,28 +73,27 @@ impl Prompts {
     /// If texts can end early, all requests that wait are as long as the longest.
     pub(super) fn planned(&self, layout: &Layout, max_new: usize, ends_early: bool) -> Option<Self> {
         let RequestMode::Async { .. } = self.requests else { return None };
-        let (tokens, n) = (layout.tokens(), self.prompts.len());
+        let tokens = layout.tokens();
         let slots = self.slots(layout);
         let of_rank = |rank| {
-            let mut lengths = self.lengths(tokens.of_data_rank(rank).sequences(n));
+            let mut lengths = self.lengths(tokens.of_data_rank(rank).sequences(self.prompts.len()));
             let waiting = lengths.get_mut(slots..).unwrap_or_default();
             if let Some(longest) = waiting.iter().max().copied().filter(|_| ends_early) {
                 waiting.fill(longest);
             }
             lengths
         };
-        let lengths = (0..tokens.data_ranks()).flat_map(of_rank);
-        let prompts = lengths.map(|length| vec![0; length]).collect();
+        let prompts = (0..tokens.data_ranks()).flat_map(of_rank).map(|length| vec![0; length]).collect();
         Some(Self { prompts, max_new, ..self.clone() })
     }
     /// Number of slots of a data rank; 0 without slots.
     pub(super) fn slots(&self, layout: &Layout) -> usize {
-        let most = self.most_requests(layout.tokens().data_ranks());
-        self.requests.slots(layout.chunks(), most)
+        self.requests.slots(layout.chunks(), self.most_requests(layout.tokens().data_ranks()))
     }
     /// Number of requests that wait for a slot at first, and number of slots of a data rank; 0 without slots.
     pub fn waiting(&self, layout: &Layout) -> (usize, usize) {
-        let (tokens, slots) = (layout.tokens(), self.slots(layout));
+        let tokens = layout.tokens();
+        let slots = self.slots(layout);
         let wait = |rank| tokens.of_data_rank(rank).sequences(self.prompts.len()).len().saturating_sub(slots);
         (if slots > 0 { (0..tokens.data_ranks()).map(wait).sum() } else { 0 }, slots)
     }

@@ -45,9 +45,9 @@ impl Prompts {
         data_ranks: usize,
         together: bool,
     ) -> impl Iterator<Item = Range<usize>> + use<> {
-        let all = if together { self.most_requests(data_ranks) } else { mine.len() };
-        let (n, each) = if self.requests == RequestMode::Sync { (all, 1) } else { (1, mine.len()) };
-        let at = move |i: usize| (mine.start + i * each).min(mine.end);
-        (0..n).map(move |i| at(i)..at(i + 1))
+        let requests = if together { self.most_requests(data_ranks) } else { mine.len() };
+        let (n, each) = if self.requests == RequestMode::Sync { (requests, 1) } else { (1, mine.len()) };
+        let begin = move |i: usize| (mine.start + i * each).min(mine.end);
+        (0..n).map(move |i| begin(i)..begin(i + 1))
     }
 }

@@ -58,8 +58,8 @@ impl<'a, D: OrderedKernels<Elem: Real>> SlotRun<'a, D> {
         (watch, from): (Option<&'a dyn Fn(u32)>, Instant),
     ) -> Self {
         let (tokens, n) = (at.tokens, request.prompts.len());
-        let (mine, most) = (tokens.sequences(n), request.most_requests(tokens.data_ranks()));
-        let slots = request.requests.slots(chunks(at), most);
+        let mine = tokens.sequences(n);
+        let slots = request.requests.slots(chunks(at), request.most_requests(tokens.data_ranks()));
         let prompts = &request.prompts[mine.clone()];
         let lengths: Vec<_> = prompts.iter().map(Vec::len).collect();
         let empty = || PassContext::infer([0; 0]).sharded(tokens).with_cache(0);
@@ -110,10 +110,10 @@ impl<'a, D: OrderedKernels<Elem: Real>> SlotRun<'a, D> {
     }
     /// The number of tokens of each data rank in this pass of a slot, if every text gets all new tokens.
     fn planned_lengths(&self, slot: usize, pass: usize) -> Vec<Option<usize>> {
-        let ((nth, pass), prompts) = (self.planned(slot, pass), &self.request.prompts);
+        let (nth, pass) = self.planned(slot, pass);
+        let prompts = &self.request.prompts;
         let of_rank = |rank| {
-            let of = self.tokens.of_data_rank(rank).sequences(prompts.len());
-            let prompt = prompts[of].get(nth)?;
+            let prompt = prompts[self.tokens.of_data_rank(rank).sequences(prompts.len())].get(nth)?;
             Some(if pass == 0 { prompt.len() } else { 1 })
         };
         (0..self.tokens.data_ranks()).map(of_rank).collect()
@@ -140,9 +140,9 @@ impl<D: OrderedKernels<Elem: Real>> SlotRequests<D> for SlotRun<'_, D> {
         }
         *passes += 1;
         if self.data.is_some() && self.priced {
-            let all = self.planned_lengths(slot, self.slots[slot].passes - 1);
+            let lengths = self.planned_lengths(slot, self.slots[slot].passes - 1);
             let cx = &mut self.slots[slot].cx;
-            *cx = take(cx).among(all);
+            *cx = take(cx).among(lengths);
         }
         Ok(true)
     }
@@ -179,9 +179,9 @@ impl<D: OrderedKernels<Elem: Real>> SlotRequests<D> for SlotRun<'_, D> {
             self.claimed += usize::from(ends);
         }
         if let Some(data) = &self.data {
-            let mut all = [usize::from(open)];
-            data.all_reduce_values(&mut all, usize::max)?;
-            open = all == [1];
+            let mut flags = [usize::from(open)];
+            data.all_reduce_values(&mut flags, usize::max)?;
+            open = flags == [1];
         }
         Ok(Some(SlotToken { id, open }))
     }

@@ -38,8 +38,8 @@ pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[us
 }
 
 fn whole_logits<D: Kernels>(at: &BuildContext<D>, shape: &Shape, texts: &[Vec<u32>]) -> Result<Tensor<D>> {
-    let (mut chunk, lengths) = (Stages::new(at, shape)?, texts.iter().map(Vec::len));
-    let cx = PassContext::infer(lengths).sharded(at.tokens);
+    let mut chunk = Stages::new(at, shape)?;
+    let cx = PassContext::infer(texts.iter().map(Vec::len)).sharded(at.tokens);
     let ids = TokenIds::new(at.device.place(), cx.own(texts), shape.vocabulary)?;
     chunk.logits(&cx, ids, true)
 }

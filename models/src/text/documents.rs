@@ -51,22 +51,22 @@ pub fn read(files: &[PathBuf], field: Option<&str>, newline: bool) -> Result<Vec
 /// Documents of lines of JSON; blank lines are skipped.
 fn documents(bytes: &[u8], name: &str, field: &str, newline: bool) -> Result<Vec<Cow<'static, [u8]>>> {
     let document = |(line, number): (&[u8], usize)| {
-        let (at, asked) = (format!("{name}, line {number}"), quoted(field));
+        let (place, asked) = (format!("{name}, line {number}"), quoted(field));
         let value = serde_json::from_slice(line)
-            .map_err(|why| Error::new(format!("{at} is not JSON: {}", of_line(&why))))?;
+            .map_err(|why| Error::new(format!("{place} is not JSON: {}", of_line(&why))))?;
         let Value::Object(mut object) = value else {
-            bail!("{at} is {}; it must be a JSON object", displayed(&value.to_string()));
+            bail!("{place} is {}; it must be a JSON object", displayed(&value.to_string()));
         };
         match object.remove(field) {
             Some(Value::String(text)) => Ok((text + if newline { "\n" } else { "" }).into_bytes().into()),
             Some(other) => {
                 let other = displayed(&other.to_string());
-                bail!("{at}: the field {asked} is {other}; it must be a string")
+                bail!("{place}: the field {asked} is {other}; it must be a string")
             }
             None => {
                 let fields: Vec<_> = object.keys().map(|field| quoted(field)).collect();
                 let fields = if fields.is_empty() { "none".into() } else { displayed(&fields.join(", ")) };
-                bail!("{at} has no field {asked}; its fields are {fields}: choose one with --data-field")
+                bail!("{place} has no field {asked}; its fields are {fields}: choose one with --data-field")
             }
         }
     };
