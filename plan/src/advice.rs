@@ -107,10 +107,10 @@ impl DecisionTrees<'_> {
             let step = known.step::<D>(&layout, job, (microbatches, usize::MAX), machine).ok()?;
             Some(Weighed { layout, microbatches, step })
         };
-        let all: Vec<_> = powers(sizes[0], sizes[1]).take(TRIED).filter_map(step).collect();
-        let fitting = all.iter().filter(|of| self.fits(&of.step));
+        let tried: Vec<_> = powers(sizes[0], sizes[1]).take(TRIED).filter_map(step).collect();
+        let fitting = tried.iter().filter(|of| self.fits(&of.step));
         let found = fitting.min_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
-        found.or_else(|| all.iter().min_by_key(|of| of.step.peak)).cloned()
+        found.or_else(|| tried.iter().min_by_key(|of| of.step.peak)).cloned()
     }
     /// Weighs all of these that fit the model and the batch.
     fn all<D: Kernels>(&self, words: &[String], machine: &Arc<Machine>) -> Vec<Weighed> {
@@ -180,13 +180,13 @@ impl DecisionTrees<'_> {
     fn replicated<D: Kernels>(&mut self) {
         let ranks = self.search.ranks;
         let words = ["", ":zero1", ":zero2", ":zero3"].map(|word| format!("dp={ranks}{word}"));
-        let all = self.all::<D>(&words, self.search.machine);
-        let answer = if all.is_empty() {
+        let found = self.all::<D>(&words, self.search.machine);
+        let answer = if found.is_empty() {
             format!(
                 "The batch has fewer sequences than the {ranks} devices, so data ranks alone cannot share it."
             )
         } else {
-            format!("It fits, so data ranks are enough: {}.", self.described(&all))
+            format!("It fits, so data ranks are enough: {}.", self.described(&found))
         };
         self.says("DP or ZeRO?", answer);
     }
@@ -208,11 +208,11 @@ impl DecisionTrees<'_> {
         {
             let slow = Arc::new(Machine { levels: levels.to_vec(), ..(**machine).clone() });
             let words = fitting.iter().map(|of| of.layout.to_string());
-            let all = self.all::<D>(&words.collect::<Vec<_>>(), &slow);
-            let seconds = all.iter().map(|of| format!("{} {}", of.layout, time(of.step.seconds)));
+            let found = self.all::<D>(&words.collect::<Vec<_>>(), &slow);
+            let seconds = found.iter().map(|of| format!("{} {}", of.layout, time(of.step.seconds)));
             let seconds = seconds.collect::<Vec<_>>().join(", ");
             let level = &levels[0].name;
-            answer.push(format!("Over links of a {level} it would be {seconds}: {}", closest(&all, level)));
+            answer.push(format!("Over links of a {level} it would be {seconds}: {}", closest(&found, level)));
         }
         self.says("PP, ZeRO or TP?", answer.join(" "));
     }
@@ -226,8 +226,8 @@ impl DecisionTrees<'_> {
             "each fits a device, so no layer has to be split.".into()
         } else {
             let words = [format!("tp={node},sp"), format!("dp={node}:zero3:tile/16:offload-host")];
-            let all = self.all::<D>(&words, self.search.machine);
-            format!("too much, so TP, or ZeRO with offload and tiles: {}.", self.described(&all))
+            let found = self.all::<D>(&words, self.search.machine);
+            format!("too much, so TP, or ZeRO with offload and tiles: {}.", self.described(&found))
         };
         let wanted = format!("With its state a block wants {wants}, embedding and head {others}");
         self.says("Does the largest layer fit?", format!("{wanted}: {answer}"));
@@ -241,8 +241,8 @@ impl DecisionTrees<'_> {
         let tp = (2..=self.node()).rev().find(|tp| ranks.is_multiple_of(*tp) && of(*tp));
         let staged = tp.and_then(|tp| {
             let divides = |pp: &usize| (ranks / tp).is_multiple_of(*pp) && ranks / tp / pp <= job.batch_size;
-            let mut all = (2..=design.parts(1).min(ranks / tp)).filter(divides);
-            let pp = all.find(|pp| state / tp / pp <= memory / 2)?; // the other half for activations
+            let mut sizes = (2..=design.parts(1).min(ranks / tp)).filter(divides);
+            let pp = sizes.find(|pp| state / tp / pp <= memory / 2)?; // the other half for activations
             Some(format!("pp={pp},dp={},tp={tp},sp", ranks / tp / pp))
         });
         let zero = self.weighed::<D>(&format!("dp={ranks}:zero3"), machine);
@@ -251,7 +251,7 @@ impl DecisionTrees<'_> {
         });
         let words: Vec<_> = words.filter(|words| words.parse::<Layout>().is_ok()).collect();
         let three = self.all::<D>(&words, machine);
-        let all: Vec<_> = zero.iter().chain(&three).cloned().collect();
+        let tried: Vec<_> = zero.iter().chain(&three).cloned().collect();
         let fastest = |all: &[Weighed]| {
             let fitting = all.iter().filter(|of| self.fits(&of.step));
             fitting.map(|of| of.step.seconds).reduce(f64::min)
@@ -268,7 +268,7 @@ impl DecisionTrees<'_> {
         };
         let few = if zero.is_none() { "The batch has too few sequences for ZeRO alone. " } else { "" };
         let nodes = counted(ranks.div_ceil(self.node()), "node");
-        let answer = format!("{few}Over {nodes}, {}. {verdict}", self.described(&all));
+        let answer = format!("{few}Over {nodes}, {}. {verdict}", self.described(&tried));
         self.says("ZeRO, or PP + TP + DP, over nodes?", answer);
         three.into_iter().next()
     }
@@ -323,8 +323,8 @@ impl DecisionTrees<'_> {
                 Ok(of_data.map(|(_, _, traffic)| traffic.bytes).sum::<usize>())
             })
         };
-        let (one, two) = (step(1)?, step(2)?);
-        Ok(one + two.saturating_sub(one) * (microbatches - 1))
+        let one = step(1)?;
+        Ok(one + step(2)?.saturating_sub(one) * (microbatches - 1))
     }
 }
 

@@ -56,19 +56,19 @@ impl BlockKinds {
     /// Returns the kinds of a design's blocks.
     pub(crate) fn of(design: &Design) -> Self {
         let shape = design.shape();
-        let of = |shape: &Shape| (0..shape.blocks).map(|block| shape.experts(block).is_some()).collect();
-        let has_experts: Vec<bool> = shape.map_or_else(Vec::new, of);
+        let experts = |shape: &Shape| (0..shape.blocks).map(|block| shape.experts(block).is_some()).collect();
+        let has_experts: Vec<bool> = shape.map_or_else(Vec::new, experts);
         let dense = has_experts.iter().filter(|has| !**has).count();
         if dense == 0 || dense == has_experts.len() { Self::default() } else { Self { has_experts, dense } }
     }
     /// Returns the same work on a model of each kind: without experts, then with them, if there are both.
     pub(crate) fn jobs(&self, job: &TrainingJob) -> Vec<TrainingJob> {
         let alike = |dense: bool| {
-            let of = |shape: &Shape| {
-                let all = shape.experts.map(|experts| Experts { dense: Blocks::default(), ..experts });
-                Shape { experts: all.filter(|_| !dense), ..*shape }
+            let reduced = |shape: &Shape| {
+                let experts = shape.experts.map(|experts| Experts { dense: Blocks::default(), ..experts });
+                Shape { experts: experts.filter(|_| !dense), ..*shape }
             };
-            TrainingJob { design: with_shape(&job.design, of), ..job.clone() }
+            TrainingJob { design: with_shape(&job.design, reduced), ..job.clone() }
         };
         if self.are_both() { [true, false].map(alike).into() } else { vec![job.clone()] }
     }
@@ -164,9 +164,9 @@ impl BlockCost {
     /// The least sum over `n` consecutive blocks.
     pub(crate) fn least(&self, n: usize, of: impl Fn(&BlockTime) -> f64) -> f64 {
         let evenly = |blocks: &[BlockTime]| {
-            let all = blocks.iter().map(&of);
+            let costs = blocks.iter().map(&of);
             let (sum, least) =
-                all.fold((0.0, f64::INFINITY), |(sum, least), one| (sum + one, f64::min(least, one)));
+                costs.fold((0.0, f64::INFINITY), |(sum, least), one| (sum + one, f64::min(least, one)));
             (sum, least, blocks.len().max(1))
         };
         let [dense, others] = [&self.blocks, &self.others].map(|blocks| evenly(blocks));
@@ -175,7 +175,8 @@ impl BlockCost {
             let of = |(_, least, _): (f64, f64, usize), n: usize| if n > 0 { n as f64 * least } else { 0.0 };
             return self.kinds.least(n, |n| of(dense, n), |n| of(others, n));
         }
-        let ((sum, least, unlike), rest) = (dense, n % dense.2);
+        let (sum, least, unlike) = dense;
+        let rest = n % dense.2;
         (n / unlike) as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 }
     }
     /// Returns what the block of this number costs.
@@ -222,9 +223,9 @@ pub(crate) fn stage_of<D: Kernels>(
 
 /// Returns a middle stage's block.
 fn block_time(costs: &MoveCosts<Lap>, stage: usize, slices: usize) -> BlockTime {
-    let of = |act, slice| lap(costs, (act, stage, slice));
-    let seconds = |slice| ACTS.map(|act| of(act, slice).map_or(0.0, |lap| lap.seconds));
-    let attention = |act| of(act, 0).map_or(0.0, |lap| lap.parts[Part::Attention as usize]);
+    let measured = |act, slice| lap(costs, (act, stage, slice));
+    let seconds = |slice| ACTS.map(|act| measured(act, slice).map_or(0.0, |lap| lap.seconds));
+    let attention = |act| measured(act, 0).map_or(0.0, |lap| lap.parts[Part::Attention as usize]);
     let adds = |act, slice| costs.cost(run(act, stage, slice), false).map(|(change, _)| change.adds);
     let saved = (0..slices).filter_map(|slice| adds(PassKind::F, slice)).sum::<isize>();
     let halfway = adds(PassKind::I, 0).filter(|_| slices == 1).map_or(0, |freed| saved + freed);
@@ -240,8 +241,8 @@ fn block_time(costs: &MoveCosts<Lap>, stage: usize, slices: usize) -> BlockTime 
 
 /// Runs a cell for a microbatch that is not the last.
 pub(crate) fn run(act: PassKind, chunk: usize, slice: usize) -> Action {
-    let of = Task { slice: slice as u16, ..Task::new(chunk, 0) };
-    Action::Run { cell: Cell { act, of }, last: false, done: false }
+    let task = Task { slice: slice as u16, ..Task::new(chunk, 0) };
+    Action::Run { cell: Cell { act, of: task }, last: false, done: false }
 }
 
 fn lap(costs: &MoveCosts<Lap>, (act, chunk, slice): (PassKind, usize, usize)) -> Option<&Lap> {
@@ -250,8 +251,8 @@ fn lap(costs: &MoveCosts<Lap>, (act, chunk, slice): (PassKind, usize, usize)) ->
 
 /// True if the layout's schedule has backwards in halves.
 pub fn has_halves(layout: &Layout) -> bool {
-    let (pipeline, stages) = (layout.pipeline(), layout.size(Axis::Pp));
-    pipeline.schedule.row(0, &pipeline.plan(stages, 1)).any(|cell| cell.act == PassKind::I)
+    let pipeline = layout.pipeline();
+    pipeline.schedule.row(0, &pipeline.plan(layout.size(Axis::Pp), 1)).any(|cell| cell.act == PassKind::I)
 }
 
 /// Returns the layout with a schedule of one chunk a rank whose backwards are in halves.
@@ -280,11 +281,11 @@ impl CostLine {
         ideal: &Arc<Machine>,
     ) -> Result<Self> {
         let (staged, unlike) = staged(layout)?;
-        let of = |n: usize| {
+        let cost = |n: usize| {
             let sequences = n * layout.size(TokenShards::SEQUENCES);
             BlockCost::new::<D>((&staged, unlike), job, (sequences, has_head), ideal)
         };
-        Ok(Self([of(1)?, of(2)?]))
+        Ok(Self([cost(1)?, cost(2)?]))
     }
     /// Returns the same block with another one's head.
     #[must_use]

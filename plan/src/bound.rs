@@ -29,14 +29,14 @@ pub struct StageWork {
 impl StageWork {
     /// Returns what the ranks do; of those with as many blocks, the one that waits for most.
     pub fn of_ranks(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<Self> {
-        let all = plan.all_chunks();
+        let chunks = plan.all_chunks();
         let mut ranks = vec![Self::default(); plan.ranks];
-        for chunk in (0..all).rev() {
-            let (own, rank) = (pipeline.blocks(blocks, chunk, all), pipeline.schedule.rank_of(chunk, plan));
-            let at: &mut Self = &mut ranks[rank];
-            at.chunks.push(own.len());
-            at.has_head |= chunk + 1 == all;
-            (at.before, at.first) = (own.start, chunk);
+        for chunk in (0..chunks).rev() {
+            let range = pipeline.blocks(blocks, chunk, chunks);
+            let stage: &mut Self = &mut ranks[pipeline.schedule.rank_of(chunk, plan)];
+            stage.chunks.push(range.len());
+            stage.has_head |= chunk + 1 == chunks;
+            (stage.before, stage.first) = (range.start, chunk);
         }
         ranks.sort_unstable();
         ranks.reverse();
@@ -62,11 +62,10 @@ impl BlockCost {
         let (microbatches, parts) = (microbatches as f64, slices as f64 / self.sliced() as f64);
         let [occupies, latency] = self.message.map(|seconds| if plan.ranks > 1 { seconds } else { 0.0 });
         let pass = |act, n: usize| {
-            let of = |block: &BlockTime| {
-                let each = (0..slices).map(|slice| block.pass(act, (slice, slices)));
-                each.fold(f64::INFINITY, f64::min)
+            let pass = |block: &BlockTime| {
+                (0..slices).map(|slice| block.pass(act, (slice, slices))).fold(f64::INFINITY, f64::min)
             };
-            self.least(n, of).max(n as f64 * waits[act] / slices as f64)
+            self.least(n, pass).max(n as f64 * waits[act] / slices as f64)
         };
         let work = |n: usize| {
             let computing = self.least(n, |block| block.acts.iter().map(work_of).sum());
@@ -79,13 +78,13 @@ impl BlockCost {
             let hops = (occupies / parts + latency) * of.first as f64 * (1.0 + back);
             let head = if of.has_head { self.head } else { 0.0 };
             let works: f64 = of.chunks.iter().map(|n| work(*n)).sum();
-            let own = of.chunks.iter().sum::<usize>();
+            let blocks = of.chunks.iter().sum::<usize>();
             let cells = microbatches * (works + head) + passes + hops;
             let ends = [of.first == 0, of.has_head].into_iter().zip(sums_of_ends);
             let ends: f64 = ends.map(|(has, sums)| if has { sums } else { 0.0 }).sum();
-            let forwards = pass(0, of.before) + slices as f64 * pass(0, own);
-            let summed = (microbatches - 1.0) * (works + head) + forwards + sums * own as f64 + ends;
-            cells.max(summed) + update * own as f64
+            let forwards = pass(0, of.before) + slices as f64 * pass(0, blocks);
+            let summed = (microbatches - 1.0) * (works + head) + forwards + sums * blocks as f64 + ends;
+            cells.max(summed) + update * blocks as f64
         };
         let of_link = microbatches * occupies * self.sliced() as f64;
         ranks.iter().map(of_rank).fold(of_link, f64::max) * BELOW
@@ -106,37 +105,36 @@ impl BlockCost {
         (blocks, update): (usize, f64),
         plan: &Plan,
     ) -> Result<f64> {
-        let all = plan.all_chunks();
+        let chunks = plan.all_chunks();
         if self.blocks.is_empty() {
             return Ok(0.0);
         }
-        let few = (most / (all * plan.slices)).max(4 * plan.ranks).next_multiple_of(plan.ranks);
+        let few = (most / (chunks * plan.slices)).max(4 * plan.ranks).next_multiple_of(plan.ranks);
         let few = Plan { microbatches: few.min(plan.microbatches), ..*plan };
-        let of = |chunk: usize| pipeline.blocks(blocks, chunk, all);
+        let range = |chunk: usize| pipeline.blocks(blocks, chunk, chunks);
         let cells = Cells {
-            of_chunks: (0..all).map(|chunk| self.cells(of(chunk), chunk + 1 == all, plan)).collect(),
+            of_chunks: (0..chunks).map(|chunk| self.cells(range(chunk), chunk + 1 == chunks, plan)).collect(),
             cost: self,
         };
         let makespan = simulate(pipeline.schedule, &few, &cells, &mut |_, _, _, _| {});
         let work = |rank: usize| -> f64 {
-            let own = pipeline.schedule.chunks_of(rank, plan);
-            own.into_iter().flat_map(|chunk| &cells.of_chunks[chunk]).map(work_of).sum()
+            let held = pipeline.schedule.chunks_of(rank, plan);
+            held.into_iter().flat_map(|chunk| &cells.of_chunks[chunk]).map(work_of).sum()
         };
         let most = (0..plan.ranks).map(work).fold(0.0, f64::max);
         let more = (plan.microbatches - few.microbatches) as f64 * most;
-        let least = (0..all).map(|chunk| of(chunk).len()).min().unwrap_or(0) * plan.chunks;
+        let least = (0..chunks).map(|chunk| range(chunk).len()).min().unwrap_or(0) * plan.chunks;
         let below = if few == *plan { BELOW } else { FIRST_BELOW };
         Ok((makespan.map_err(Error::new)?.makespan + more + update * least as f64) * below)
     }
     /// Seconds of a chunk's cells, by slice.
     fn cells(&self, blocks: Range<usize>, is_last: bool, plan: &Plan) -> Vec<[f64; 4]> {
-        let of = |slice: usize, act: usize| {
-            let each = blocks.clone().map(|n| self.block(n).pass(act, (slice, plan.slices)));
+        let seconds = |slice: usize, act: usize| {
             let head =
                 if is_last && act == PassKind::F as usize { self.head / plan.slices as f64 } else { 0.0 };
-            each.sum::<f64>() + head
+            blocks.clone().map(|n| self.block(n).pass(act, (slice, plan.slices))).sum::<f64>() + head
         };
-        (0..plan.slices).map(|slice| std::array::from_fn(|act| of(slice, act))).collect()
+        (0..plan.slices).map(|slice| std::array::from_fn(|act| seconds(slice, act))).collect()
     }
 }
 

@@ -161,11 +161,10 @@ impl tensor::Clock for StepClock {
                 self.machine.kernel(rates, work) * self.slower
             });
             state.last = Some((*work, alone));
-            let (speed, busy) =
-                (self.machine.overlap.value, state.free.iter().fold(0.0, |a: f64, b| a.max(*b)));
+            let speed = self.machine.overlap.value;
+            let busy = state.free.iter().fold(0.0, |a: f64, b| a.max(*b));
             let beside = (busy - state.now).clamp(0.0, alone / speed); // while calls are under way
-            let part = Part::of(work.kind);
-            state.until(state.now + beside + (alone - beside * speed).max(0.0), part);
+            state.until(state.now + beside + (alone - beside * speed).max(0.0), Part::of(work.kind));
         });
     }
     fn start_move(&self, kind: StoreKind, bytes: usize) -> usize {
@@ -200,8 +199,7 @@ fn is_staged(call: &GhostCall) -> bool {
 
 impl CallClock for StepClock {
     fn call(&self, call: &GhostCall) {
-        let number = self.start(call);
-        self.finish(number);
+        self.finish(self.start(call));
     }
     fn start(&self, call: &GhostCall) -> usize {
         let (level, takes) = self.machine.call(call);

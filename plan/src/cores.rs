@@ -12,9 +12,9 @@ pub(crate) fn each<K: Sync + Send, T: Send>(
     let some = || {
         let mut done = Vec::new();
         loop {
-            let at = next.fetch_add(1, Relaxed);
-            let Some(one) = all.get(at) else { return done };
-            done.push((at, work(one)));
+            let index = next.fetch_add(1, Relaxed);
+            let Some(one) = all.get(index) else { return done };
+            done.push((index, work(one)));
         }
     };
     let cores = thread::available_parallelism().map_or(1, usize::from).min(all.len());

@@ -89,8 +89,8 @@ impl<D: Kernels> Strategy<D> for FoundSplit {
         at: &Builder<D>,
         sizes: &[usize],
     ) -> Result<Option<BoxedLayer<D, Ending<D>, Option<Output<D>>>>> {
-        let (graph, mesh) =
-            (Graph::classifier(self.rows, sizes), vec![(Axis::Tp, at.mesh.group(Axis::Tp).size())]);
+        let graph = Graph::classifier(self.rows, sizes);
+        let mesh = vec![(Axis::Tp, at.mesh.group(Axis::Tp).size())];
         let found = search((&graph, &mesh), &|_, _| true, &Nominal::new(&mesh)?, &|_| false)?;
         Ok(Some(BoxedLayer::new(GraphEnd::build(at, &Arc::new(found.plan))?)))
     }

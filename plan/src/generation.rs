@@ -136,9 +136,9 @@ fn passes<D: Kernels>(
     machine: &Arc<Machine>,
 ) -> Result<StagePasses> {
     let clock = StepClock::new(machine, layout.ranks() / layout.size(Axis::Pp));
-    let timing = Some(clock.of_rank());
-    session::timed::<D, _>(layout, (rank, None), timing, |at: BuildContext<MetaOf<D>>| {
-        let (mut model, vocabulary) = (Stages::new(&at, &job.design)?, job.design.outputs());
+    session::timed::<D, _>(layout, (rank, None), Some(clock.of_rank()), |at: BuildContext<MetaOf<D>>| {
+        let mut model = Stages::new(&at, &job.design)?;
+        let vocabulary = job.design.outputs();
         let mut two = |prompt: usize| {
             let dealt = |tokens: &TokenShards| vec![prompt; tokens.sequences(texts).len()];
             let lengths = dealt(&at.tokens);
@@ -222,8 +222,8 @@ impl GenerationSearch<'_> {
         let work: Vec<Choice> = WORK.iter().copied().filter(|choice| *choice != Choice::Recompute).collect();
         let all = numbers.into_iter().flat_map(|ranks| {
             // a prompt's tokens bound the ranks that share them
-            let all = divisions(ranks, &self.job.design, [self.job.texts, self.job.prompt]);
-            all.into_iter().flat_map(|layout| variants(layout, &work, &self.job.design, false))
+            let layouts = divisions(ranks, &self.job.design, [self.job.texts, self.job.prompt]);
+            layouts.into_iter().flat_map(|layout| variants(layout, &work, &self.job.design, false))
         });
         let mut found = FoundTexts::default();
         let all: Vec<Layout> = all.collect();
@@ -268,16 +268,15 @@ impl GenerationSearch<'_> {
             TextsGoal::Latency => self.job.texts.min(data * layout.size(Axis::Tp)),
             TextsGoal::Memory => self.job.texts.min(data),
         };
-        let numbers = (0..usize::BITS).map(|power| data << power).take_while(|n| *n <= most);
-        let mut all = Vec::new();
-        for texts in numbers {
+        let mut weighed = Vec::new();
+        for texts in (0..usize::BITS).map(|power| data << power).take_while(|n| *n <= most) {
             let Ok(time) = time::<D>((layout, texts), self.job, self.machine) else { break };
             if time.peak > self.memory {
-                return (all, Some(time.peak));
+                return (weighed, Some(time.peak));
             }
-            all.push(WeighedTexts { layout: *layout, texts, time });
+            weighed.push(WeighedTexts { layout: *layout, texts, time });
         }
-        (all, None)
+        (weighed, None)
     }
     /// Compares by the goal, then by time, memory and text.
     fn order(&self, a: &WeighedTexts, b: &WeighedTexts) -> Ordering {
@@ -286,9 +285,9 @@ impl GenerationSearch<'_> {
             TextsGoal::Latency => of.time.seconds,
             TextsGoal::Memory => of.time.peak as f64,
         };
-        let all = |of: &WeighedTexts| [score(of), of.time.seconds, of.time.peak as f64];
+        let keys = |of: &WeighedTexts| [score(of), of.time.seconds, of.time.peak as f64];
         let numbers =
-            all(a).into_iter().zip(all(b)).map(|(a, b)| a.total_cmp(&b)).find(|order| order.is_ne());
+            keys(a).into_iter().zip(keys(b)).map(|(a, b)| a.total_cmp(&b)).find(|order| order.is_ne());
         numbers.unwrap_or_else(|| a.layout.to_string().cmp(&b.layout.to_string()))
     }
 }

@@ -96,11 +96,11 @@ impl StateBytes {
     /// # Errors
     /// If the layout does not fit.
     pub fn new<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<Self> {
-        let all = BlockKinds::of(&job.design).jobs(job);
-        let all =
-            all.iter().map(|job| Self::of_kind::<D>(layout, job, machine)).collect::<Result<Vec<_>>>()?;
-        let [of, other] = [all[0], *all.last().expect("a model has blocks")];
-        if all.len() == 1 {
+        let kinds = BlockKinds::of(&job.design).jobs(job);
+        let costs =
+            kinds.iter().map(|job| Self::of_kind::<D>(layout, job, machine)).collect::<Result<Vec<_>>>()?;
+        let [of, other] = [costs[0], *costs.last().expect("a model has blocks")];
+        if costs.len() == 1 {
             return Ok(of);
         }
         let least = |a: [f64; 2], b: [f64; 2]| [a[0].min(b[0]), a[1].min(b[1])];
@@ -173,20 +173,20 @@ impl BlockCost {
             [few, few + 1].map(|n| self.least(n, |block| of(block) as f64) as usize)
         };
         let [saved, halfway] = [of_chunks(|block| block.saved), of_chunks(|block| block.halfway)];
-        let all = |chunks: [usize; 2], bytes: [usize; 2]| chunks[0] * bytes[0] + chunks[1] * bytes[1];
+        let product = |chunks: [usize; 2], bytes: [usize; 2]| chunks[0] * bytes[0] + chunks[1] * bytes[1];
         let needs = self.least(1, |block| block.needs[usize::from(halves)] as f64) as usize;
         let most = held.iter().map(|at| {
             // both ends on one rank may share their parameters
             let ends = [0, 1].map(|of| {
                 (0..2).filter(|end| at.ends[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0)
             });
-            let begun = all(at.begun, [few, few + 1]);
+            let begun = product(at.begun, [few, few + 1]);
             let of_blocks = |n, of: usize| {
                 let [dense, others] = state.block.map(|kind| move |n: usize| (kind[of] * n) as f64);
                 self.kinds.least(n, dense, others) as usize
             };
             let gradients = of_blocks(begun, 1) + if begun == at.blocks { ends[1] } else { 0 };
-            let saved = all(at.saved, saved) + all(at.halfway, halfway);
+            let saved = product(at.saved, saved) + product(at.halfway, halfway);
             let needs = if at.begins && plan.slices == 1 { needs } else { 0 };
             of_blocks(at.blocks, 0) + ends[0] + gradients + saved / plan.slices + needs
         });
@@ -197,11 +197,12 @@ impl BlockCost {
 /// Returns what the ranks of a pipeline over this number of blocks have at once, at the times at which one
 /// has most. None if there is no such table.
 pub fn held(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<HeldChunks> {
-    let (schedule, all) = (pipeline.schedule, plan.all_chunks());
+    let schedule = pipeline.schedule;
+    let chunks = plan.all_chunks();
     if schedule.fits(plan).is_err() {
         return Vec::new();
     }
-    let sizes: Vec<usize> = (0..all).map(|chunk| pipeline.blocks(blocks, chunk, all).len()).collect();
+    let sizes: Vec<usize> = (0..chunks).map(|chunk| pipeline.blocks(blocks, chunk, chunks).len()).collect();
     let mut most: Vec<HeldChunks> = Vec::new();
     let mut see = |at: &HeldChunks| {
         if !most.iter().any(|other| at.is_within(other)) {
@@ -210,13 +211,13 @@ pub fn held(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<HeldChunks> 
         }
     };
     for rank in 0..plan.ranks {
-        let own = schedule.chunks_of(rank, plan);
-        let ends = [0, all - 1].map(|end| own.contains(&end));
-        let of_rank = own.iter().map(|chunk| sizes[*chunk]).sum();
+        let held = schedule.chunks_of(rank, plan);
+        let ends = [0, chunks - 1].map(|end| held.contains(&end));
+        let of_rank = held.iter().map(|chunk| sizes[*chunk]).sum();
         let mut now = HeldChunks { blocks: of_rank, ends, ..HeldChunks::default() };
         let mut begun = BTreeSet::new();
         for Cell { act, of } in schedule.row(rank, plan) {
-            let size = usize::from(sizes[usize::from(of.chunk)] > blocks / all);
+            let size = usize::from(sizes[usize::from(of.chunk)] > blocks / chunks);
             if matches!(act, PassKind::B | PassKind::I) {
                 see(&HeldChunks { begins: true, ..now });
                 now.saved[size] -= 1;

@@ -23,12 +23,12 @@ pub(crate) struct KeptPrices {
 
 /// Returns what is kept under a key, or else makes it, which other threads do not wait for.
 fn kept<K: Eq + Hash, T: Clone>(all: &Mutex<HashMap<K, T>>, key: K, make: impl FnOnce(&K) -> T) -> T {
-    let all = || all.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = all().get(&key) {
+    let entries = || all.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = entries().get(&key) {
         return known.clone();
     }
     let made = make(&key);
-    all().entry(key).or_insert(made).clone()
+    entries().entry(key).or_insert(made).clone()
 }
 
 impl KeptPrices {

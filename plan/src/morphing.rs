@@ -24,22 +24,22 @@ pub fn find<D: Kernels>(search: &LayoutSearch) -> SearchResult {
     let numbers = numbers(search.ranks);
     let alone = if numbers.len() > 1 { alone::<D>(search) } else { 0.0 };
     let among = |needed: bool| {
-        let mut all = SearchResult::default();
+        let mut found = SearchResult::default();
         for ranks in &numbers {
-            let best = all.best.first().map_or(f64::INFINITY, |best| best.step.seconds);
+            let best = found.best.first().map_or(f64::INFINITY, |best| best.step.seconds);
             let is_enough = alone / *ranks as f64 >= best || search.goal == Goal::Memory;
-            if all.cut || is_enough && !all.best.is_empty() {
+            if found.cut || is_enough && !found.best.is_empty() {
                 break;
             }
             let more = search.among::<D>(&[*ranks], needed);
-            all.count(&more);
-            all.best.extend(more.best);
+            found.count(&more);
+            found.best.extend(more.best);
             if search.goal == Goal::Time {
-                all.best.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
+                found.best.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds));
             }
-            all.best.truncate(BEST);
+            found.best.truncate(BEST);
         }
-        all
+        found
     };
     search.find_in::<D>(&numbers, &among)
 }

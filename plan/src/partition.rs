@@ -97,7 +97,8 @@ impl ModelProfile {
     /// numbers must be at least 1.
     #[must_use]
     pub fn partition(&self, ranks: usize, replicas: usize) -> Partition {
-        let (parts, limits) = (self.parts.len(), [ranks, replicas]);
+        let parts = self.parts.len();
+        let limits = [ranks, replicas];
         let costs = self.best(limits, |before: Option<f64>, cost| before.map_or(cost, |b| b.max(cost)));
         let bottleneck = costs[parts].iter().flatten().map(|best| best.0).fold(f64::INFINITY, f64::min);
         // A prefix that is faster than the bottleneck may need more stages, so they are counted afterwards.

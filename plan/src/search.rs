@@ -148,16 +148,16 @@ impl LayoutSearch<'_> {
         let sizes = [self.job.batch_size, self.job.seq];
         let mut divided: Vec<_> = numbers.iter().flat_map(|n| divisions(*n, design, sizes)).collect();
         divided.sort_unstable();
-        let mut all = each(divided, |layout| Division::new(*layout, design, needed));
-        let states: BTreeSet<Layout> = all.iter().flat_map(|d| &d.state).map(state_key).collect();
+        let mut divisions = each(divided, |layout| Division::new(*layout, design, needed));
+        let states: BTreeSet<Layout> = divisions.iter().flat_map(|d| &d.state).map(state_key).collect();
         let states =
             measured(self.watch, states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
         let bytes = |state: &Layout| states.get(&state_key(state)).copied().unwrap_or_default();
-        for division in &mut all {
+        for division in &mut divisions {
             division.set_bytes(bytes);
         }
         let kept = KeptPrices::default();
-        let Some((mut heap, mut found)) = self.bounded::<D>(&all, &kept) else {
+        let Some((mut heap, mut found)) = self.bounded::<D>(&divisions, &kept) else {
             return SearchResult { cut: true, ..SearchResult::default() };
         };
         let wanted = if self.goal == Goal::Least { 1 } else { BEST };
@@ -176,7 +176,7 @@ impl LayoutSearch<'_> {
                 found.cut = !next.is_empty();
                 return found;
             }
-            for seen in each(next, |next| self.look::<D>(&all[next.division as usize], *next, &kept)) {
+            for seen in each(next, |next| self.look::<D>(&divisions[next.division as usize], *next, &kept)) {
                 match seen {
                     Seen::Bounded(Some(tighter)) => heap.push(tighter),
                     Seen::Bounded(None) => found.bounded += 1,
@@ -186,8 +186,8 @@ impl LayoutSearch<'_> {
                     }
                     Seen::Weighed(weighed) => {
                         found.weighed += 1;
-                        let at = found.best.partition_point(|best| self.order(best, &weighed).is_le());
-                        found.best.insert(at, *weighed);
+                        let index = found.best.partition_point(|best| self.order(best, &weighed).is_le());
+                        found.best.insert(index, *weighed);
                         found.best.truncate(BEST);
                     }
                 }
@@ -236,8 +236,10 @@ impl LayoutSearch<'_> {
             return Some(Candidate { level: WEIGHED, ..of });
         };
         let cost = kept.block::<D>(staged, self.job, sequences, self.machine);
-        let (pipeline, state) = (layout.pipeline(), &division.bytes[of.state as usize]);
-        let (times, halves) = (least(state), has_halves(layout));
+        let pipeline = layout.pipeline();
+        let state = &division.bytes[of.state as usize];
+        let times = least(state);
+        let halves = has_halves(layout);
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         if of.level == OWN {
             let bytes = cost.bytes(state, blocks, (&plan, halves), &kept.held(&pipeline, blocks, &plan));
@@ -248,8 +250,7 @@ impl LayoutSearch<'_> {
         let bound = if of.level == WEIGHED {
             cost.simulated(&pipeline, blocks, &plan, times.update).unwrap_or(0.0)
         } else {
-            let ranks = StageWork::of_ranks(&pipeline, blocks, &plan);
-            cost.seconds(&ranks, &plan, halves, &times)
+            cost.seconds(&StageWork::of_ranks(&pipeline, blocks, &plan), &plan, halves, &times)
         };
         Some(Candidate { bound: bound.max(of.bound), ..of })
     }
@@ -261,7 +262,8 @@ impl LayoutSearch<'_> {
         of: &Candidate,
         microbatches: usize,
     ) -> Option<((Layout, usize), usize)> {
-        let (work, sequences) = (division.work[of.work as usize], self.job.batch_size.div_ceil(microbatches));
+        let work = division.work[of.work as usize];
+        let sequences = self.job.batch_size.div_ceil(microbatches);
         let alike = &division.alike[of.state as usize];
         let layout = if of.level == OF_WORK { Some(work) } else { division.layout_with(of, alike) };
         let layout = layout.filter(|_| self.goal == Goal::Time)?;
@@ -327,12 +329,12 @@ impl LayoutSearch<'_> {
         kept: &KeptPrices,
         (heap, found): (&mut Vec<Candidate>, &mut SearchResult),
     ) {
-        let (blocks, work) = (self.job.design.parts(1), &division.work[0]);
+        let blocks = self.job.design.parts(1);
+        let work = &division.work[0];
         let (dp, pp) = (work.size(TokenShards::SEQUENCES), work.size(Axis::Pp));
         let order = |order: &Layout| {
             let pipeline = order.pipeline();
-            let ranks = StageWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1));
-            (pipeline, has_halves(order), ranks)
+            (pipeline, has_halves(order), StageWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1)))
         };
         let orders: Vec<_> = division.order.iter().map(order).collect();
         for power in self.powers(dp) {

@@ -55,8 +55,8 @@ impl SharedModel {
     /// Returns the seconds of a forward on this many cores.
     pub fn seconds(&self, cores: f64) -> f64 {
         let serial = ParallelKernel { work: self.serial, parallel: 1.0 };
-        let of = |kernel: &ParallelKernel| kernel.work / cores.min(kernel.parallel);
-        of(&serial) + self.kernels.iter().map(of).sum::<f64>()
+        let seconds = |kernel: &ParallelKernel| kernel.work / cores.min(kernel.parallel);
+        seconds(&serial) + self.kernels.iter().map(seconds).sum::<f64>()
     }
 }
 

@@ -22,7 +22,7 @@ const CONTEXT: [usize; 2] = [64, 256];
 pub fn divisions(ranks: usize, design: &Design, [sequences, seq]: [usize; 2]) -> Vec<Layout> {
     let most = CONTEXT[0].min(seq / CONTEXT[1]).max(1);
     let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
-    let mut all = Vec::new();
+    let mut layouts = Vec::new();
     for pp in divisors(ranks).filter(|pp| *pp <= design.parts(1)) {
         for dp in divisors(ranks / pp).filter(|dp| *dp <= sequences) {
             for cp in divisors(ranks / pp / dp).filter(|cp| *cp <= most) {
@@ -39,18 +39,18 @@ pub fn divisions(ranks: usize, design: &Design, [sequences, seq]: [usize; 2]) ->
                 for ep in divisors(inner).filter(|ep| *ep <= shared) {
                     let experts = if ep > 1 { vec![(Axis::Ep, ep)] } else { Vec::new() };
                     let layout = Layout::new(&[&dense[..], &experts].concat());
-                    all.extend(layout.ok().filter(|layout| layout.fits(design).is_ok()));
+                    layouts.extend(layout.ok().filter(|layout| layout.fits(design).is_ok()));
                 }
             }
         }
     }
-    all
+    layouts
 }
 
 /// Returns the layout with every entry of these choices, and with none: all that fit the model. With
 /// `needed`, also with entries that only save memory.
 pub fn variants(layout: Layout, choices: &[Choice], design: &Design, needed: bool) -> Vec<Layout> {
-    let mut all = vec![layout];
+    let mut layouts = vec![layout];
     for choice in choices {
         let listed = strategies::all().iter().filter(|about| about.choice == *choice && about.is_named());
         // one rank, too, can offload
@@ -62,12 +62,12 @@ pub fn variants(layout: Layout, choices: &[Choice], design: &Design, needed: boo
             let with = |word: &String| layout.with(word).ok();
             std::iter::once(*layout).chain(words.iter().filter_map(with)).collect::<Vec<_>>()
         };
-        all = all.iter().flat_map(with).collect();
-        all.retain(|layout| layout.fits(design).is_ok());
-        all.sort_unstable();
-        all.dedup();
+        layouts = layouts.iter().flat_map(with).collect();
+        layouts.retain(|layout| layout.fits(design).is_ok());
+        layouts.sort_unstable();
+        layouts.dedup();
     }
-    all
+    layouts
 }
 
 /// Words that a search tries for an entry.
@@ -85,10 +85,10 @@ fn words(about: &StrategyInfo, needed: bool) -> Vec<String> {
 
 /// Returns the powers of two that are tried as sequences of a data rank in a microbatch, up to all of a step.
 pub fn powers(sequences: usize, data_ranks: usize) -> impl Iterator<Item = u8> {
-    let all = sequences.div_ceil(data_ranks).next_power_of_two().trailing_zeros() as u8;
+    let most = sequences.div_ceil(data_ranks).next_power_of_two().trailing_zeros() as u8;
     let number = move |power| microbatches([sequences, data_ranks], power);
     let is_new = move |power: &u8| *power == 0 || number(*power) < number(*power - 1);
-    (0..=all).filter(move |power| data_ranks <= sequences && is_new(power))
+    (0..=most).filter(move |power| data_ranks <= sequences && is_new(power))
 }
 
 /// Returns the fewest microbatches in which a data rank has at most this power of two of sequences, but no

@@ -71,8 +71,7 @@ impl Clock for RecordingClock {
 
 impl CallClock for RecordingClock {
     fn call(&self, call: &GhostCall) {
-        let number = self.start(call);
-        self.finish(number);
+        self.finish(self.start(call));
     }
     fn start(&self, call: &GhostCall) -> usize {
         let number = self.clock.start(call);

@@ -140,7 +140,8 @@ impl KnownPrices {
         machine: &Arc<Machine>,
     ) -> Result<StepTime> {
         layout.fits(&job.design)?;
-        let (pipeline, stages) = (layout.pipeline(), layout.size(Axis::Pp));
+        let pipeline = layout.pipeline();
+        let stages = layout.size(Axis::Pp);
         let plan = pipeline.plan(stages, microbatches);
         let table = self.table(pipeline.schedule, pipeline.number, plan)?;
         let mut rows = Vec::new();
@@ -170,11 +171,10 @@ impl KnownPrices {
         plan: &Plan,
         machine: &Arc<Machine>,
     ) -> Result<Arc<Vec<MoveCosts<Lap>>>> {
-        let pipeline = layout.pipeline();
         let kinds = own.iter().map(|chunk| chunk_kind(&job.design, layout, *chunk, plan)).collect();
         let sequences = job.batch_size.div_ceil(plan.microbatches);
         let sizes = [job.seq, sequences, plan.slices];
-        let key = (layout.unscheduled().to_string(), pipeline.schedule.about().word, sizes, kinds);
+        let key = (layout.unscheduled().to_string(), layout.pipeline().schedule.about().word, sizes, kinds);
         if let Some(known) = self.stages.get(&key).filter(|_| !again) {
             return Ok(known.clone());
         }
@@ -206,8 +206,8 @@ pub(crate) fn priced_ranks(layout: &Layout, design: &Design, stage: usize) -> Ve
     let context = layout.size(TokenShards::CONTEXT) - 1;
     let of_data = [data, 0].into_iter().take(if uneven { 1 + data.min(1) } else { 1 });
     let of_context = move |data| [0, context].map(|cp| (cp, data)).into_iter().take(1 + context.min(1));
-    let at = |(cp, data)| [(Axis::Pp, stage), (TokenShards::CONTEXT, cp), (TokenShards::SEQUENCES, data)];
-    of_data.flat_map(of_context).map(|of| layout.rank_at(&at(of))).collect()
+    let place = |(cp, data)| [(Axis::Pp, stage), (TokenShards::CONTEXT, cp), (TokenShards::SEQUENCES, data)];
+    of_data.flat_map(of_context).map(|of| layout.rank_at(&place(of))).collect()
 }
 
 /// Returns the operations of a step of the unsplit model, without recomputation.
@@ -225,7 +225,8 @@ pub fn model_flops<D: Kernels>(job: &TrainingJob) -> Result<f64> {
 
 /// Returns the kind of a chunk.
 pub(crate) fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &Plan) -> ChunkKind {
-    let (pipeline, all) = (layout.pipeline(), plan.all_chunks());
+    let pipeline = layout.pipeline();
+    let all = plan.all_chunks();
     let blocks = pipeline.blocks(design.parts(layout.size(Axis::Tp)), chunk, all);
     let block = |block: usize| {
         let shape = design.shape();
@@ -235,8 +236,8 @@ pub(crate) fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &
     let beside = |other: Option<usize>| other.is_some_and(|other| other < all && rank(other) == rank(chunk));
     let ends = [chunk == 0, chunk + 1 == all, beside(chunk.checked_sub(1)), beside(Some(chunk + 1))];
     // parts of a classifier are all different
-    let own = if design.shape().is_none() { vec![(true, None); chunk] } else { Vec::new() };
-    (blocks.map(block).chain(own).collect(), ends)
+    let rest = if design.shape().is_none() { vec![(true, None); chunk] } else { Vec::new() };
+    (blocks.map(block).chain(rest).collect(), ends)
 }
 
 /// The times of a stage's rank in a step.
