@@ -84,9 +84,9 @@ fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
 pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
     use Function::{Clip, Density, Exp, Normal, Rsqrt, Sigmoid, Step};
     let opaque = Degree::take_tally().opaque;
-    let of = |(count, sum, _): (f64, f64, f64)| 2.0 * count * 2.0 * sum;
+    let product = |(count, sum, _): (f64, f64, f64)| 2.0 * count * 2.0 * sum;
     let functions = [Exp, Sigmoid, Rsqrt, Normal, Density, Step, Clip];
-    let pairs: f64 = functions.map(|function| of(opaque[function as usize])).iter().sum();
+    let pairs: f64 = functions.map(|function| product(opaque[function as usize])).iter().sum();
     let adam = opaque[Function::Adam as usize].2 * steps as f64;
     let codes = if opaque[Function::Code as usize].0 > 0.0 { 2f64.powi(-15) } else { 0.0 };
     ((pairs + 2.0 * (adam + output)) / prime as f64 + codes).log2()

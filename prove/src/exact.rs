@@ -111,22 +111,25 @@ fn salt(name: &str) -> u64 {
 /// Compares a column layer and a row layer, on this rank's tokens of two microbatches; and their gradients,
 /// over all tokens.
 fn linear_layers<D: RunDevice>(at: &BuildContext<D>, shared: usize, to: &mut Exact) -> Result<()> {
-    let (mesh, axis, [up, down]) = (at.mesh, Axis::Tp, [[WIDTH, shared], [shared, WIDTH]]);
+    let mesh = at.mesh;
+    let axis = Axis::Tp;
+    let [up, down] = [[WIDTH, shared], [shared, WIDTH]];
     let tokens = mesh.over(Axes::TOKENS)?;
     let rows = 2 * tokens.size() + 3; // of a microbatch: two or more for each rank
-    let of = |name: &str, n: usize| (0..n).map(|i| whole(salt(name), i)).collect::<Vec<F61>>();
-    let [x, dy] = ["x", "dy"].map(|name| of(name, 2 * rows * WIDTH));
-    let [w, v] = ["up", "down"].map(|name| of(name, shared * WIDTH));
+    let draws = |name: &str, n: usize| (0..n).map(|i| whole(salt(name), i)).collect::<Vec<F61>>();
+    let [x, dy] = ["x", "dy"].map(|name| draws(name, 2 * rows * WIDTH));
+    let [w, v] = ["up", "down"].map(|name| draws(name, shared * WIDTH));
     let mut h = linear(&x, &w, up);
-    add_bias(&mut h, &of("up.bias", shared));
+    add_bias(&mut h, &draws("up.bias", shared));
     let mut y = linear(&h, &v, down);
-    add_bias(&mut y, &of("down.bias", WIDTH));
+    add_bias(&mut y, &draws("down.bias", WIDTH));
     let (dh, dv) = linear_backward(&h, &v, &dy, down);
     let (dx, dw) = linear_backward(&x, &w, &dh, up);
 
     let column = Column { axis, name: "up", inputs: WIDTH, sections: &[shared.into()], bias: true };
     let row = Row { axis, name: "down", sizes: down, bias: true };
-    let (mut layer, mut keeper) = ((at.build(&column)?, at.build(&row)?), Keeper::new(at.rests));
+    let mut layer = (at.build(&column)?, at.build(&row)?);
+    let mut keeper = Keeper::new(at.rests);
     for microbatch in 0..2 {
         let mine = deal(rows, tokens.rank(), tokens.size());
         let first = microbatch * rows + mine.start;
@@ -143,8 +146,8 @@ fn linear_layers<D: RunDevice>(at: &BuildContext<D>, shared: usize, to: &mut Exa
         let (seen_y, saved) = layer.forward(&cx, given("x"))?;
         let seen_dx = layer.backward(&cx, saved, given("dy"))?;
         for (what, seen, wanted) in [("Y", seen_y, &y), ("dX", seen_dx, &dx)] {
-            let own = seen.mine();
-            let wanted = &wanted[(first + own.start) * WIDTH..(first + own.end) * WIDTH];
+            let range = seen.mine();
+            let wanted = &wanted[(first + range.start) * WIDTH..(first + range.end) * WIDTH];
             to.compare(&format!("{what} on rank {}", mesh.rank()), seen.share().read(), wanted);
         }
         let mut params = layers::Params::new();
@@ -170,8 +173,8 @@ fn collectives<D: RunDevice>(device: &D, group: &Group<D::Place>, to: &mut Exact
     let rows = |number: &dyn Fn(usize) -> F61, first: usize, rows: usize| -> Vec<F61> {
         (3 * first..3 * (first + rows)).map(number).collect()
     };
-    let of = |rank: usize, first: usize, count| rows(&|i| whole(ranks[rank], i), first, count);
-    let of_all = |first| (0..n).flat_map(|rank| of(rank, first, 2)).collect::<Vec<_>>();
+    let part = |rank: usize, first: usize, count| rows(&|i| whole(ranks[rank], i), first, count);
+    let of_all = |first| (0..n).flat_map(|rank| part(rank, first, 2)).collect::<Vec<_>>();
     let each = |first, count, add: fn(F61, F61) -> F61| {
         rows(&|i| ranks.iter().map(|&rank| whole(rank, i)).reduce(add).expect("ranks"), first, count)
     };
@@ -184,7 +187,7 @@ fn collectives<D: RunDevice>(device: &D, group: &Group<D::Place>, to: &mut Exact
     group.all_reduce(&mut most, Reduce::Stab)?;
     compare("all_reduce(max)", &most, each(0, 5, |a, b| if number(a) > number(b) { a } else { b }));
     group.broadcast(&mut sent, last)?;
-    compare("broadcast", &sent, of(last, 0, 5));
+    compare("broadcast", &sent, part(last, 0, 5));
     compare("all_gather", &group.all_gather(&mine(2))?, of_all(0));
     compare("reduce_scatter", &group.reduce_scatter(&mine(2 * n))?, each(2 * me, 2, |a, b| a + b));
     compare("all_to_all", &group.all_to_all(&mine(2 * n))?, of_all(2 * me));
@@ -192,10 +195,11 @@ fn collectives<D: RunDevice>(device: &D, group: &Group<D::Place>, to: &mut Exact
         compare("gather", &all, of_all(0));
     }
     let given = (me == last).then(|| mine(2 * n));
-    compare("scatter", &group.scatter(device, given.as_ref(), last, 2, 3)?, of(last, 2 * me, 2));
-    let (from, tag) = ((me + last) % n, Tag::new("ring", 0));
+    compare("scatter", &group.scatter(device, given.as_ref(), last, 2, 3)?, part(last, 2 * me, 2));
+    let from = (me + last) % n;
+    let tag = Tag::new("ring", 0);
     let message = group.start_send((me + 1) % n, mine(2), tag)?;
-    compare("a message", &group.receive(device, from, 2, 3, tag)?, of(from, 0, 2));
+    compare("a message", &group.receive(device, from, 2, 3, tag)?, part(from, 0, 2));
     message.wait()?;
     Ok(())
 }

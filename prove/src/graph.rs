@@ -33,8 +33,7 @@ fn number(tensor: usize, i: usize) -> F61 {
 pub fn prove_graph(plan: &Arc<PlannedGraph>, world: &World, key: Key) -> Result<GraphVerdict> {
     let _key = key.enter();
     let ranks = world.run(|device: Cpu<F61>, mesh| {
-        let values = RandomValues { seed: 5 };
-        GraphStep::build(&Builder::new(&device, &mesh, &values), plan, &number)?.trace()
+        GraphStep::build(&Builder::new(&device, &mesh, &RandomValues { seed: 5 }), plan, &number)?.trace()
     })?;
     let wanted = wanted(&plan.graph, &ranks[0][0]);
     let other = |(rank, [_, seen]): (usize, &[NamedValues<F61>; 2])| {
@@ -62,20 +61,20 @@ fn wanted(graph: &Graph, start: &NamedValues<F61>) -> NamedValues<F61> {
     let targets = graph.logits().map(|t| graph.tensors[t].shape).map(|[rows, n]| target_ids(rows, n));
     let dy = targets.is_none().then(|| (0..r * c).map(|i| number(result, i)).collect());
     let (values, gradients) = oracle::evaluate(graph, values, &targets.unwrap_or_default(), dy);
-    let mut all = NamedValues::from([("the result".to_string(), values[&result].clone())]);
+    let mut named = NamedValues::from([("the result".to_string(), values[&result].clone())]);
     for (t, tensor) in graph.tensors.iter().enumerate() {
         let gradient = || gradients[&t].clone();
         match tensor.source {
             TensorSource::Parameter => {
                 let new = start[&*tensor.name].iter().zip(gradient()).map(|(&w, g)| w - g).collect();
-                all.insert(format!("the new {}", tensor.name), new);
-                all.insert(format!("the gradient of {}", tensor.name), gradient());
+                named.insert(format!("the new {}", tensor.name), new);
+                named.insert(format!("the gradient of {}", tensor.name), gradient());
             }
             TensorSource::Input { wanted: true } => {
-                all.insert("the gradient of the input".into(), gradient());
+                named.insert("the gradient of the input".into(), gradient());
             }
             _ => {}
         }
     }
-    all
+    named
 }

@@ -47,10 +47,11 @@ pub fn locate_in<'a>(
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     key: Key,
 ) -> Result<Option<Difference>> {
-    let (scheme, _key) = (scheme.into(), key.enter());
+    let scheme = scheme.into();
+    let _key = key.enter();
     scheme.fits(&subject.model)?;
-    let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
-    let world = world.traced(&trace, "prove");
+    let truth = expected(subject, subject.start()?);
+    let world = world.traced(&Trace::new(), "prove");
     let ranks = session::run((scheme, &world), &START, |at: BuildContext<Cpu<F61>>| {
         let mut judged = BTreeMap::new();
         let mut see = |moment| judged.extend([Judged::of(moment, &truth)]);
@@ -106,9 +107,9 @@ fn first(
     let unknown = ranks.iter().flat_map(BTreeMap::keys).filter(|name| !truth.order.contains(name));
     let mut after = None;
     for name in truth.order.iter().chain(unknown) {
-        let all: Vec<_> =
+        let seen: Vec<_> =
             ranks.iter().enumerate().filter_map(|(r, rank)| Some((r, rank.get(name)?))).collect();
-        let differing: Vec<_> = all.iter().filter(|(_, judged)| judged.differ > 0).collect();
+        let differing: Vec<_> = seen.iter().filter(|(_, judged)| judged.differ > 0).collect();
         if let Some((rank, Judged { differ, of, touched, .. })) = differing.first() {
             return Some(Difference {
                 ranks: differing.iter().map(|(rank, _)| *rank).collect(),
@@ -118,20 +119,19 @@ fn first(
                 ..Difference::of(name.clone(), *rank, *differ, *of)
             });
         }
-        if all.is_empty() && ACTIVATION.iter().any(|end| name.ends_with(end)) {
+        if seen.is_empty() && ACTIVATION.iter().any(|end| name.ends_with(end)) {
             continue;
         }
-        if let Some(tensor) = truth.tensor(name).filter(|_| !all.iter().any(|(_, judged)| judged.partial)) {
+        if let Some(tensor) = truth.tensor(name).filter(|_| !seen.iter().any(|(_, judged)| judged.partial)) {
             let lacks =
-                tensor.keys().filter(|place| all.iter().all(|(_, judged)| judged.lacks.contains(place)));
+                tensor.keys().filter(|place| seen.iter().all(|(_, judged)| judged.lacks.contains(place)));
             let lacks = lacks.count();
             if lacks > 0 {
-                let hint = hint(name, &[], strategies, built);
                 let of_none = Difference::of(format!("{name} (no rank has it)"), 0, lacks, tensor.len());
-                return Some(Difference { after, hint, ..of_none });
+                return Some(Difference { after, hint: hint(name, &[], strategies, built), ..of_none });
             }
         }
-        after = if all.is_empty() { after } else { Some(name.clone()) };
+        after = if seen.is_empty() { after } else { Some(name.clone()) };
     }
     None
 }
@@ -155,11 +155,11 @@ pub(super) fn hint(
     let says = |about: &'static StrategyInfo| {
         Some((about, about.hints.iter().find(|(part, _)| name.contains(part))?))
     };
-    let mut all: Vec<_> = strategies.iter().copied().filter_map(says).collect();
-    all.sort_by_key(|(about, (part, _))| {
+    let mut hints: Vec<_> = strategies.iter().copied().filter_map(says).collect();
+    hints.sort_by_key(|(about, (part, _))| {
         (maker.is_none_or(|(_, by)| *by != about.name), !near(about), part.is_empty(), !word(about))
     });
-    let (about, (_, says)) = all.first()?;
+    let (about, (_, says)) = hints.first()?;
     Some(format!("{}: {says}", about.name))
 }
 

@@ -28,12 +28,13 @@ pub(crate) fn documents(s: &Sequence) -> Vec<reference::Sequence> {
         let each = all.len() / tokens; // 0 where there are none
         all[at.start * each..at.end * each].to_vec()
     }
-    let (mut from, tokens) = (0, s.tokens());
+    let mut from = 0;
+    let tokens = s.tokens();
     let document = |n: &usize| {
-        let at = from..from + n;
-        from = at.end;
-        let (ids, targets) = (part(&s.ids, tokens, &at), part(&s.targets, tokens, &at));
-        reference::Sequence { ids, targets, x: part(&s.x, tokens, &at), y: part(&s.y, tokens, &at) }
+        let range = from..from + n;
+        from = range.end;
+        let (ids, targets) = (part(&s.ids, tokens, &range), part(&s.targets, tokens, &range));
+        reference::Sequence { ids, targets, x: part(&s.x, tokens, &range), y: part(&s.y, tokens, &range) }
     };
     s.documents.iter().map(document).collect()
 }

@@ -31,7 +31,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     (results, mut everything): Observers<D::Elem>,
     watch: &ProofProgress,
 ) -> Result<Vec<(String, &'static str)>> {
-    let (device, mesh) = (at.device, at.mesh);
+    let mesh = at.mesh;
     let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
     let looks = everything.is_some();
     let record = || looks.then(|| Record::new(mesh));
@@ -52,7 +52,8 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
         watch(&format!("step {n}"));
-        let (of_step, calls) = (record(), mesh.calls_made());
+        let of_step = record();
+        let calls = mesh.calls_made();
         trainer.record(of_step.clone());
         let report = trainer.step(batch, *lr)?;
         if let Some(see) = &mut everything {
@@ -64,7 +65,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
             };
             timeline::moments(displayed, trainer.model().params(), mesh, see);
         }
-        trace::seen(results, n, &report, trainer.model().params(), device, mesh)?;
+        trace::seen(results, n, &report, trainer.model().params(), at.device, mesh)?;
     }
     Ok(at.built.take())
 }
@@ -98,14 +99,15 @@ fn read_batch<D: Kernels>(
     model: &mut Stages<D>,
     record: Option<Record<D>>,
 ) -> Result<Vec<D::Elem>> {
-    let (vocabulary, tokens) = (subject.model.outputs(), model.tokens());
+    let vocabulary = subject.model.outputs();
+    let tokens = model.tokens();
     if let Some(width) = subject.model.features() {
-        let all = subject.given();
-        let mine = tokens.sequences(all.len());
-        let first = all[..mine.start].iter().map(|s| s.documents.len()).sum();
-        let lengths = all[mine.clone()].iter().flat_map(|s| &s.documents);
+        let given = subject.given();
+        let mine = tokens.sequences(given.len());
+        let first = given[..mine.start].iter().map(|s| s.documents.len()).sum();
+        let lengths = given[mine.clone()].iter().flat_map(|s| &s.documents);
         let cx = PassContext::infer(lengths).sharded(tokens).numbered_from(first).recorded(record);
-        let x = Input::Rows(features(device, width, &all[mine], &tokens));
+        let x = Input::Rows(features(device, width, &given[mine], &tokens));
         return Ok(model.logits(&cx, x, true)?.read().unwrap_or_default());
     }
     let mine = tokens.sequences(subject.texts.len());

@@ -35,12 +35,12 @@ impl OracleTraces {
         let subject = self.only.as_ref().unwrap_or(subject);
         let place = {
             let mut all = self.all.lock().expect("nothing panics under this lock");
-            let at =
+            let index =
                 all.iter().position(|(of, under, _)| (of, *under) == (subject, key)).unwrap_or(all.len());
-            if at == all.len() {
+            if index == all.len() {
                 all.push((subject.clone(), key, Arc::default()));
             }
-            all[at].2.clone()
+            all[index].2.clone()
         };
         if place.get().is_none() {
             let start = subject.start()?;
@@ -145,11 +145,11 @@ pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
 /// Returns the host's bytes during a proof: the oracle's trace, with tensors of these sizes, each this number
 /// of times; the oracle's weights; and on every rank the tensor that is being compared.
 fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
-    let all = compared
+    let counts = compared
         .iter()
         .flat_map(|(sizes, times)| sizes.iter().map(move |n| *n as u128 * (*times as u128 + 1)));
     let largest = compared.iter().flat_map(|(sizes, _)| sizes).max().copied().unwrap_or(0);
-    (all.sum::<u128>() + layout.ranks() as u128 * largest as u128) * size_of::<F61>() as u128
+    (counts.sum::<u128>() + layout.ranks() as u128 * largest as u128) * size_of::<F61>() as u128
 }
 
 /// Proves one layout under these keys, without the bound. The oracle's traces are kept in `truths` for the
@@ -212,8 +212,7 @@ pub fn prove_in<'a>(
 /// # Errors
 /// As [`Network::world`].
 pub fn world(layout: &Layout, network: &Network) -> Result<World> {
-    let timeout = network.timeout.or(Some(limit(layout)));
-    Network { timeout, ..network.clone() }.world(layout, "proof")
+    Network { timeout: network.timeout.or(Some(limit(layout))), ..network.clone() }.world(layout, "proof")
 }
 
 /// Time limit of a call in a proof. Ranks only compute: those that share a core wait for each other's work,
@@ -263,12 +262,13 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
         |at: BuildContext<Cpu<F61>>| {
             let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };
             let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
-            let (report, all) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
+            let (report, recorded) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
             let after = dump::after(&report, trainer.model().params(), at.mesh)?;
-            Ok(Some(dump::Recorded { after: Some(after), ..all }))
+            Ok(Some(dump::Recorded { after: Some(after), ..recorded }))
         },
     )?;
-    let ((kind, scaling), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
+    let (kind, scaling) = subject.optimizer;
+    let lr = subject.steps.first().map(|(_, lr)| *lr);
     let optimizer = lr.map(|lr| (kind, scaling.clip, lr));
     let about = Provenance { key: Some(key.0), layout: layout.to_string(), step: Some(0), optimizer };
     dump::write(dir, entries, ranks.into_iter().flatten().collect(), &about)

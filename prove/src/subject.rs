@@ -170,7 +170,8 @@ impl Subject {
     }
     /// Returns the oracle, with these weights.
     pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> Oracle<S> {
-        let ((kind, GradientScaling { clip, .. }), design) = (self.optimizer, oracle::design(&self.model));
+        let (kind, GradientScaling { clip, .. }) = self.optimizer;
+        let design = oracle::design(&self.model);
         let sparse = &self.sparse.clone().unwrap_or_default();
         match self.stale.clone() {
             None => Oracle::Latest(reference::Trainer::new(design, kind, clip, weights).sparse(sparse)),
@@ -215,7 +216,8 @@ impl Subject {
     ) -> TensorTrace {
         let (model, mut trace, texts) =
             (oracle::design(&self.model), TensorTrace::new(), self.oracle_texts());
-        let (shapes, rows) = (model.shapes(), tokens(&model, &texts, 0));
+        let shapes = model.shapes();
+        let rows = tokens(&model, &texts, 0);
         watch("the oracle, the texts");
         let mut trainer = self.oracle(weights);
         let mut see_texts = |name: Arguments, x: &[F61]| see(0, &name.to_string(), &rows, x);
@@ -239,8 +241,8 @@ fn sparse(model: &Design, layout: &Layout) -> Option<Sparsity> {
     let about = layout.strategies().into_iter().find(|about| about.choice == Choice::Features)?;
     let (device, mesh, ranks) =
         (kernels::meta_of::<Cpu<f32>>(), layout.ghost(0).ok()?, layout.size(Axis::Tp));
-    let (at, all) = (layout.place(&device, &mesh, &START), 0..model.parts(ranks));
-    model.stage(&at, &[all], None).ok()?;
+    let at = layout.place(&device, &mesh, &START);
+    model.stage(&at, &[0..model.parts(ranks)], None).ok()?;
     let built = at.built.borrow();
     let layers = built.iter().filter(|(_, by)| *by == about.name).map(|(name, _)| name.clone()).collect();
     Some(Sparsity { layers, ranks, percent: layout.number(about).unwrap_or(0) })
@@ -252,8 +254,8 @@ pub(super) type OracleObserver<'a> = dyn FnMut(usize, &str, &[(usize, usize)], &
 
 /// Returns the (sequence, position) of every token, with sequences numbered from `first`.
 fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
-    let of = |(b, s): (usize, &reference::Sequence)| (0..model.tokens(s)).map(move |p| (first + b, p));
-    sequences.iter().enumerate().flat_map(of).collect()
+    let positions = |(b, s): (usize, &reference::Sequence)| (0..model.tokens(s)).map(move |p| (first + b, p));
+    sequences.iter().enumerate().flat_map(positions).collect()
 }
 
 impl Subject {
@@ -268,8 +270,8 @@ impl Subject {
             format!("; step {n} on {}{noun}", words.join(" + "))
         };
         let steps: String = self.steps.iter().enumerate().map(step).collect();
-        let (texts, rows) = (self.texts.len(), self.given().len());
-        let read = if rows > 0 { counted(rows, "sequence") } else { counted(texts, "text") };
+        let rows = self.given().len();
+        let read = if rows > 0 { counted(rows, "sequence") } else { counted(self.texts.len(), "text") };
         format!("{read} read{steps}")
     }
     /// Describes the optimizer, in words.

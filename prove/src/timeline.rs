@@ -57,8 +57,7 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
                       see: &mut dyn FnMut(&str, Option<Vec<_>>, Vec<TokenPart>)| {
         let touched = parts(&a, &calls);
         let row = |((sequence, position), row): ((usize, usize), Vec<D::Elem>)| {
-            let at = a.columns.iter().map(move |&column| (sequence, position, column));
-            at.zip(row).collect::<Vec<_>>()
+            a.columns.iter().map(move |&column| (sequence, position, column)).zip(row).collect::<Vec<_>>()
         };
         let elements = a.rows.into_iter().flat_map(row).collect();
         see(&a.name, (!a.is_partial).then_some(elements), touched);
@@ -109,11 +108,11 @@ fn padding_of(name: &str) -> String {
 
 /// Returns the calls between the previous activation and this one, part by part.
 fn parts<E>(a: &RecordedActivation<E>, calls: &[CallRecord]) -> Vec<TokenPart> {
-    let of = |touched: &RecordedCall| {
+    let part = |touched: &RecordedCall| {
         let made = touched.calls.start.min(calls.len())..touched.calls.end.min(calls.len());
         (touched.tokens.clone(), calls[made].to_vec())
     };
-    a.touched.iter().map(of).collect()
+    a.touched.iter().map(part).collect()
 }
 
 /// Oracle's values, by name and in program order.

@@ -48,10 +48,10 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
         see(format!("step {n}: gradient of {}", param.name()), gradient);
     }
     let noise = noise(n);
-    let at = Builder::new(device, mesh, &noise);
+    let builder = Builder::new(device, mesh, &noise);
     for param in &mut params {
         see(format!("step {n}: new {}", param.name()), param.gather(mesh)?.unwrap_or_default());
-        param.disturb(&at, NOISE)?;
+        param.disturb(&builder, NOISE)?;
     }
     Ok(())
 }
@@ -83,7 +83,8 @@ pub(super) fn disturbed(
     step: usize,
     weights: &Weights<F61>,
 ) -> Weights<F61> {
-    let (mut disturbed, noise) = (weights.clone(), noise(step));
+    let mut disturbed = weights.clone();
+    let noise = noise(step);
     for (name, shape) in shapes {
         let noise = ValueSource::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
         for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
@@ -128,12 +129,12 @@ impl<'a> Judge<'a> {
         let whole = &self.truth[at].1;
         let want: &[F61] = if at == 0 { &whole[self.read.clone()] } else { whole };
         let same = got.iter().zip(want).filter(|(a, b)| a == b).count();
-        let (differ, of) = (want.len().max(got.len()) - same, want.len());
+        let (differ, total) = (want.len().max(got.len()) - same, want.len());
         if differ > 0 {
-            self.differs(at, name.into(), [differ, of]);
+            self.differs(at, name.into(), [differ, total]);
         }
         self.compared.seen[at] = true;
-        self.compared.elements += of;
+        self.compared.elements += total;
     }
     /// Keeps the difference that is first in the oracle's order.
     fn differs(&mut self, at: usize, name: String, [differ, of]: [usize; 2]) {
@@ -145,9 +146,9 @@ impl<'a> Judge<'a> {
 
 /// Returns the first of the oracle's tensors that no rank has.
 pub(super) fn uncovered(truth: &TensorTrace, ranks: &[Compared]) -> Option<(usize, Difference)> {
-    let at = (0..truth.len()).find(|at| !ranks.iter().any(|rank| rank.seen[*at]))?;
-    let (name, x) = &truth[at];
-    Some((at, Difference::of(format!("{name} (no rank has it)"), 0, x.len(), x.len())))
+    let index = (0..truth.len()).find(|at| !ranks.iter().any(|rank| rank.seen[*at]))?;
+    let (name, x) = &truth[index];
+    Some((index, Difference::of(format!("{name} (no rank has it)"), 0, x.len(), x.len())))
 }
 
 #[cfg(test)]

@@ -26,14 +26,12 @@ pub(crate) fn read<D: Kernels>(
 ) -> Result<Vec<D::Elem>> {
     let rows = subject.rows_read();
     let most = rows.len().div_ceil(at.tokens.data_ranks());
-    let chunks = at.pipeline.plan(at.mesh.group(Axis::Pp).size(), 1).all_chunks();
-    let n = chunks.min(most);
-    let (mine, empty) =
-        (at.tokens.sequences(rows.len()), || PassContext::infer([0; 0]).sharded(at.tokens).with_cache(0));
+    let n = at.pipeline.plan(at.mesh.group(Axis::Pp).size(), 1).all_chunks().min(most);
+    let mine = at.tokens.sequences(rows.len());
+    let empty = || PassContext::infer([0; 0]).sharded(at.tokens).with_cache(0);
     let slot = |slot: usize| {
         let of_rank = |rank| {
-            let all = &rows[at.tokens.of_data_rank(rank).sequences(rows.len())];
-            all.iter().skip(slot).step_by(n).sum()
+            rows[at.tokens.of_data_rank(rank).sequences(rows.len())].iter().skip(slot).step_by(n).sum()
         };
         let texts = mine.clone().skip(slot).step_by(n);
         TextSlot {
@@ -89,13 +87,13 @@ impl<D: Kernels> TextTurns<'_, D> {
 
 impl<D: Kernels> SlotRequests<D> for TextTurns<'_, D> {
     fn begin(&mut self, slot: usize) -> Result<bool> {
-        let (TextSlot { passes, most, begun, cx, .. }, tokens) = (&mut self.slots[slot], self.at.tokens);
+        let TextSlot { passes, most, begun, cx, .. } = &mut self.slots[slot];
         if begun == most {
             return Ok(false);
         }
         match passes.get(*begun) {
             Some((text, range)) if range.start == 0 => {
-                let fresh = PassContext::infer([range.len()]).sharded(tokens).numbered_from(*text);
+                let fresh = PassContext::infer([range.len()]).sharded(self.at.tokens).numbered_from(*text);
                 *cx = fresh.with_cache(self.subject.texts[*text].0.len());
             }
             Some(_) => cx.advance(&[1]),
@@ -108,8 +106,8 @@ impl<D: Kernels> SlotRequests<D> for TextTurns<'_, D> {
         &self.slots[slot].cx
     }
     fn input(&mut self, slot: usize) -> Result<Input<D>> {
-        let (TextSlot { cx, id, .. }, pass) = (&self.slots[slot], self.slots[slot].pass());
-        let fed = pass.map(|(text, range)| match id {
+        let TextSlot { cx, id, .. } = &self.slots[slot];
+        let fed = self.slots[slot].pass().map(|(text, range)| match id {
             Some(id) if range.start > 0 => vec![*id],
             _ => self.subject.texts[*text].0[range.clone()].to_vec(),
         });

@@ -87,7 +87,8 @@ impl Campaign<'_> {
             })?;
         }
         let mut report = CampaignReport::new(self.key, self.layout);
-        let (next, stop) = (Mutex::new((0, self.key)), AtomicBool::new(false));
+        let next = Mutex::new((0, self.key));
+        let stop = AtomicBool::new(false);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let failed = std::thread::scope(|scope| {
             let (sender, judged) = channel();
@@ -158,8 +159,7 @@ impl Failure {
     pub fn located(mut self) -> Self {
         let locate = || locate(&self.case.subject()?, &self.case.layout, &[self.case.key]);
         if let Some(seen) = self.first_difference.take() {
-            let located = caught(locate).ok().and_then(Result::ok).flatten();
-            self.first_difference = Some(located.unwrap_or(seen));
+            self.first_difference = Some(caught(locate).ok().and_then(Result::ok).flatten().unwrap_or(seen));
         }
         self
     }

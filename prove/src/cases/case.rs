@@ -84,23 +84,23 @@ impl ProofCase {
             ("shape.hidden", hidden),
             ("shape.vocabulary", vocabulary),
         ];
-        let mut all: Vec<_> = sizes.map(size).to_vec(); // name, value seen, true if it holds, value wanted
+        let mut checks: Vec<_> = sizes.map(size).to_vec(); // name, value seen, true if it holds, value wanted
         let below = format!("below the vocabulary of {vocabulary}");
-        all.extend(padding.map(|id| ("shape.padding", id as f64, id < vocabulary, below)));
+        checks.extend(padding.map(|id| ("shape.padding", id as f64, id < vocabulary, below)));
         for n in self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(Document::tokens) {
-            all.push(("the length of a document", n as f64, n <= most, format!("at most {most}")));
+            checks.push(("the length of a document", n as f64, n <= most, format!("at most {most}")));
         }
         for &(n, prompt) in &self.texts {
             let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
-            all.push(("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted));
+            checks.push(("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted));
         }
         for rate in [dropout.embedding, dropout.attention, dropout.residual, loss.smoothing] {
-            let (holds, wanted) = ((0.0..1.0).contains(&rate), "0 or more and below 1".into());
-            all.push(("a rate of dropout or smoothing", rate, holds, wanted));
+            let holds = (0.0..1.0).contains(&rate);
+            checks.push(("a rate of dropout or smoothing", rate, holds, "0 or more and below 1".into()));
         }
-        all.extend(self.shape.experts.iter().flat_map(of_experts));
-        all.extend(window.map(|w| ("the window", w.size as f64, w.size > 0, "at least 1".into())));
-        if let Some((what, seen, _, wanted)) = all.into_iter().find(|(_, _, holds, _)| !holds) {
+        checks.extend(self.shape.experts.iter().flat_map(of_experts));
+        checks.extend(window.map(|w| ("the window", w.size as f64, w.size > 0, "at least 1".into())));
+        if let Some((what, seen, _, wanted)) = checks.into_iter().find(|(_, _, holds, _)| !holds) {
             bail!("invalid case: {what} is {seen}; it must be {wanted}");
         }
         if let Some(why) = self.shape.experts.and_then(|of| of.expert_choice_conflict()) {
@@ -161,10 +161,9 @@ impl ProofCase {
         let text = |(t, &(tokens, prompt)): (usize, &(usize, usize))| {
             ((0..tokens).map(|i| self.id([TEXTS, t, 0, i])).collect(), prompt)
         };
-        let texts = self.texts.iter().enumerate().map(text).collect();
         Ok(Subject {
             model: self.shape.into(),
-            texts,
+            texts: self.texts.iter().enumerate().map(text).collect(),
             steps,
             optimizer: (self.optimizer, GradientScaling { clip: self.clip, loss }),
             narrowed: None,
@@ -198,7 +197,7 @@ fn of_experts(of: &Experts) -> Vec<(&'static str, f64, bool, String)> {
     let most = (of.count / groups.max(1)).saturating_mul(from);
     let size =
         |what, n: usize, most: usize| (what, n as f64, (1..=most).contains(&n), format!("1 to {most}"));
-    let mut all = vec![
+    let mut checks = vec![
         size("shape.experts.count", of.count, LARGEST),
         size("shape.experts.hidden", of.hidden, LARGEST),
         size("shape.experts.groups.count", groups, of.count),
@@ -206,14 +205,14 @@ fn of_experts(of: &Experts) -> Vec<(&'static str, f64, bool, String)> {
         size("shape.experts.chosen", of.chosen, most),
     ];
     let even = groups > 0 && of.count.is_multiple_of(groups);
-    all.push(("shape.experts.groups.count", groups as f64, even, format!("a divisor of {}", of.count)));
-    all.extend(of.shared.map(|shared| size("shape.experts.shared.hidden", shared.hidden, LARGEST)));
+    checks.push(("shape.experts.groups.count", groups as f64, even, format!("a divisor of {}", of.count)));
+    checks.extend(of.shared.map(|shared| size("shape.experts.shared.hidden", shared.hidden, LARGEST)));
     let capacity = of.capacity.unwrap_or(1.0);
     let rate = of.bias.unwrap_or(0.0);
-    all.push(("shape.experts.bias", rate, rate >= 0.0, "0 or more".into()));
-    all.push(("shape.experts.noise", of.noise, of.noise >= 0.0, "0 or more".into()));
-    all.push(("shape.experts.capacity", capacity, capacity > 0.0, "more than 0".into()));
-    all
+    checks.push(("shape.experts.bias", rate, rate >= 0.0, "0 or more".into()));
+    checks.push(("shape.experts.noise", of.noise, of.noise >= 0.0, "0 or more".into()));
+    checks.push(("shape.experts.capacity", capacity, capacity > 0.0, "more than 0".into()));
+    checks
 }
 
 /// First coordinate of the ids of texts: no step has it.

@@ -96,8 +96,8 @@ impl Wish {
 /// model stays unsplit.
 fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
     let scheme = (&layout).into();
-    let all = [wish, Shape { experts: None, ..wish }, Shape::LLAMA];
-    let shape = all.into_iter().find_map(|wish| fitted(wish, &scheme));
+    let wishes = [wish, Shape { experts: None, ..wish }, Shape::LLAMA];
+    let shape = wishes.into_iter().find_map(|wish| fitted(wish, &scheme));
     let (layout, shape) = shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape));
     (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
 }
@@ -108,7 +108,8 @@ fn with(layout: Layout, named: &str) -> Layout {
     let alone = strategies::all().iter().find(|about| about.alone && about.method() == named);
     let axis = alone.and_then(|about| about.axis).filter(|axis| layout.size(*axis) > 1);
     let layout = axis.map_or(layout, |axis| Layout::new(&[(axis, layout.size(axis))]).expect("one axis"));
-    let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
+    let with = layout.with(named).unwrap_or(layout);
+    let n = layout.ranks();
     let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
     if with.conflict(shape).is_some() { layout } else { with }
 }
@@ -122,8 +123,7 @@ fn reversed(layout: Layout) -> Layout {
 /// Returns the axis and the choice that a strategy is drawn with: its own, or those of the one that it needs.
 pub(super) fn drawn_with(about: &StrategyInfo) -> (Option<Axis>, Choice) {
     let needed = |of: &&&StrategyInfo| of.axis == about.axis && Some(of.word) == about.needs;
-    let choice = strategies::all().iter().find(needed).map_or(about.choice, |of| of.choice);
-    (about.axis, choice)
+    (about.axis, strategies::all().iter().find(needed).map_or(about.choice, |of| of.choice))
 }
 
 /// Draws the ranks along the axes, and the strategies. The first axis and the first strategy get their wish,
@@ -134,11 +134,11 @@ fn layouts() -> impl Strategy<Value = Layout> {
     let mut choices: Vec<(&StrategyInfo, Vec<String>)> = Vec::new();
     for about in strategies::all() {
         let same = |of: &&StrategyInfo| of.choice != Choice::Layers && drawn_with(of) == drawn_with(about);
-        let at = choices.iter().position(|(of, _)| same(of)).unwrap_or(choices.len());
-        if at == choices.len() {
+        let index = choices.iter().position(|(of, _)| same(of)).unwrap_or(choices.len());
+        if index == choices.len() {
             choices.push((about, Vec::new()));
         }
-        choices[at].1.extend(about.is_named().then(|| about.method()));
+        choices[index].1.extend(about.is_named().then(|| about.method()));
     }
     let (n, m) = (axes.len(), choices.len());
     let said = (vec(any::<Index>(), m), 0..m, proptest::bool::weighted(0.2));
@@ -194,9 +194,9 @@ fn shapes() -> impl Strategy<Value = Shape> {
 fn optimizers() -> impl Strategy<Value = (OptimizerKind, f64)> {
     let drawn = (select(OPTIMIZERS), vec(any::<Index>(), 8), select(vec![1.0, 0.125]));
     drawn.prop_map(|(info, at, lr)| {
-        let mut at = at.into_iter();
+        let mut indices = at.into_iter();
         let kind = info.constants.iter().fold(OptimizerKind::usual(info), |kind, constant| {
-            let value = |i| *at.next().expect("few constants").get(&constant.drawn(i));
+            let value = |i| *indices.next().expect("few constants").get(&constant.drawn(i));
             let values: Vec<f64> = (0..constant.usual.len()).map(value).collect();
             kind.set(constant.key, &values).expect("values of its range")
         });
@@ -216,8 +216,7 @@ fn step() -> impl Strategy<Value = StepWish> {
     let mixed = vec(proptest::bool::weighted(0.2), 1..=TOKENS);
     let ignored = (1..=TOKENS).prop_map(|tokens| vec![true; tokens]);
     let document = prop_oneof![6 => mixed, 1 => ignored];
-    let sequence = vec(document, 1..=2);
-    let sequences = vec(sequence, 1..=4);
+    let sequences = vec(vec(document, 1..=2), 1..=4);
     (select(vec![1usize, 2, 2, 2, 3]), sequences, 0..=2usize)
         .prop_map(|(microbatches, sequences, more)| StepWish { microbatches, sequences, more })
 }

@@ -51,9 +51,9 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
             }
             Shape { experts: other.experts.map(sound), ..other }
         };
-        let mut all: Vec<usize> = (1..=MOST).collect();
-        all.sort_by_key(|n| n.abs_diff(wished));
-        shape = nearest(shape, scheme, all.into_iter().map(with));
+        let mut sizes: Vec<usize> = (1..=MOST).collect();
+        sizes.sort_by_key(|n| n.abs_diff(wished));
+        shape = nearest(shape, scheme, sizes.into_iter().map(with));
     }
     scheme.fits(shape).is_ok().then_some(shape)
 }
@@ -76,8 +76,8 @@ pub(super) fn sound(of: Experts) -> Experts {
         return Experts { chosen: of.chosen.min(of.count), ..of };
     };
     let groups = Groups { count, chosen: chosen.min(count) };
-    let all = of.count.next_multiple_of(count);
-    Experts { count: all, chosen: of.chosen.min(all / count * groups.chosen), groups: Some(groups), ..of }
+    let total = of.count.next_multiple_of(count);
+    Experts { count: total, chosen: of.chosen.min(total / count * groups.chosen), groups: Some(groups), ..of }
 }
 
 /// Returns the first of the shapes with the fewest misfits; the given one if none has fewer.
@@ -92,11 +92,11 @@ fn nearest(shape: Shape, scheme: &Scheme<Cpu<F61>>, others: impl Iterator<Item =
 
 /// Returns all heads with KV heads that divide the query heads, nearest first.
 fn heads(wish: Heads) -> impl Iterator<Item = Heads> {
-    let of = move |queries: usize| {
+    let heads = move |queries: usize| {
         let keys = (1..=queries).filter(move |keys| queries.is_multiple_of(*keys));
         keys.map(move |keys| Heads { queries, keys, ..wish })
     };
-    let mut all: Vec<_> = (1..=MOST).flat_map(of).collect();
-    all.sort_by_key(|heads| heads.queries.abs_diff(wish.queries) + heads.keys.abs_diff(wish.keys));
-    all.into_iter()
+    let mut found: Vec<_> = (1..=MOST).flat_map(heads).collect();
+    found.sort_by_key(|heads| heads.queries.abs_diff(wish.queries) + heads.keys.abs_diff(wish.keys));
+    found.into_iter()
 }

@@ -122,15 +122,15 @@ const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, orig
 /// All members: the named ones, a Llama with each feature that none of them has, and one with experts in one
 /// of its blocks for each optimizer that none of them has.
 pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| {
-    let mut all = with_every(NAMED, FEATURES);
+    let mut members = with_every(NAMED, FEATURES);
     for info in OPTIMIZERS {
-        if !all.iter().any(|member| member.optimizer.0.name() == info.name) {
+        if !members.iter().any(|member| member.optimizer.0.name() == info.name) {
             let optimizer = (with_small_blocks(OptimizerKind::usual(info)), CLIPPED);
             let experts = Some(Experts { dense: Blocks::FIRST, ..MIXTRAL });
-            all.push(Member { name: info.title, shape: Shape { experts, ..LLAMA }, optimizer });
+            members.push(Member { name: info.title, shape: Shape { experts, ..LLAMA }, optimizer });
         }
     }
-    all
+    members
 });
 
 /// Returns the optimizer with the smallest blocks of state, of which small models have several in a row.
@@ -145,9 +145,9 @@ fn with_small_blocks(kind: OptimizerKind) -> OptimizerKind {
 
 /// Returns these members, and one more for each feature that none of them has.
 fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
-    let mut all = named.to_vec();
+    let mut members = named.to_vec();
     for feature in features.iter().filter(|feature| feature.often > 0) {
-        if !all.iter().any(|member| feature.is_of(&member.shape)) {
+        if !members.iter().any(|member| feature.is_of(&member.shape)) {
             let with = |experts| {
                 let mut shape = Shape { experts, ..LLAMA };
                 feature.give(&mut shape, 0);
@@ -155,10 +155,10 @@ fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
             };
             let shapes = [None, Some(MIXTRAL), Some(DEEPSEEK)].map(with);
             let shape = shapes.into_iter().find(|shape| feature.is_of(shape)).expect("a Llama can have it");
-            all.push(Member { name: feature.what, shape, optimizer: SGD });
+            members.push(Member { name: feature.what, shape, optimizer: SGD });
         }
     }
-    all
+    members
 }
 
 /// Members of the model families.

@@ -47,7 +47,8 @@ impl CampaignReport {
     /// Creates a report without cases.
     pub(super) fn new(key: Key, layout: Option<Layout>) -> Self {
         let none = |what: &str| CaseCount { what: what.into(), cases: 0 };
-        let (key, layout) = (key.to_string(), layout.map(|layout| layout.to_string()));
+        let key = key.to_string();
+        let layout = layout.map(|layout| layout.to_string());
         let strategies = strategies::all().iter().map(|about| none(about.name)).collect();
         let habits = HABITS.iter().map(|(what, _)| none(what)).collect();
         Self { equal: true, layout, next_key: key.clone(), key, strategies, habits, ..Self::default() }
@@ -60,8 +61,8 @@ impl CampaignReport {
         self.next_key = next.to_string();
         *self.layouts.entry(case.layout.to_string()).or_default() += 1;
         for about in case.layout.strategies() {
-            let mut all = self.strategies.iter_mut();
-            all.find(|count| count.what == about.name).expect("a strategy of the list").cases += 1;
+            let mut counts = self.strategies.iter_mut();
+            counts.find(|count| count.what == about.name).expect("a strategy of the list").cases += 1;
         }
         for (count, (_, is)) in self.habits.iter_mut().zip(HABITS.iter()) {
             count.cases += usize::from(is(case));

@@ -83,11 +83,11 @@ fn smaller(layout: Layout) -> Vec<Layout> {
         sizes = sizes.iter().flat_map(|before| (1..=most).map(move |n| with(before, n))).collect();
     }
     // sizes of expert axes divide a stage's
-    let mut all: Vec<_> = sizes.iter().filter_map(|sizes| Layout::new(sizes).ok()).collect();
+    let mut layouts: Vec<_> = sizes.iter().filter_map(|sizes| Layout::new(sizes).ok()).collect();
     for named in layout.named() {
-        all.extend(all.clone().into_iter().filter_map(|layout| layout.with(&named).ok()));
+        layouts.extend(layouts.clone().into_iter().filter_map(|layout| layout.with(&named).ok()));
     }
-    all.retain(|other| *other != layout);
-    all.sort_by_key(|layout| (layout.ranks(), layout.strategies().len()));
-    all
+    layouts.retain(|other| *other != layout);
+    layouts.sort_by_key(|layout| (layout.ranks(), layout.strategies().len()));
+    layouts
 }

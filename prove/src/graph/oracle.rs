@@ -67,8 +67,7 @@ fn forward<S: Scalar>(graph: &Graph, of: &Operator, values: &Values<S>, targets:
         OperatorKind::Norm { eps } => reference::rms_norm(x(0), x(1), eps),
         OperatorKind::Attention { heads, seq } => {
             let qkv = joined(&[(x(0), n(0)), (x(1), n(1)), (x(2), n(2))]);
-            let tokens = sequences(x(0).len() / n(0), seq);
-            reference::attention(&qkv, heads, Mask::Causal, &tokens, None)
+            reference::attention(&qkv, heads, Mask::Causal, &sequences(x(0).len() / n(0), seq), None)
         }
         OperatorKind::Loss => {
             vec![reference::cross_entropy(x(0), targets, n(0), targets.len(), &Objective::default())]
@@ -95,8 +94,7 @@ fn backward<S: Scalar>(
         OperatorKind::Value => vec![dy],
         OperatorKind::Activation(f) => vec![reference::activate_backward(x(0), &dy, f)],
         OperatorKind::Gated => {
-            let joint = joined(&[(x(0), n(0)), (x(1), n(1))]);
-            let d = reference::swiglu_backward(&joint, &dy, n(0));
+            let d = reference::swiglu_backward(&joined(&[(x(0), n(0)), (x(1), n(1))]), &dy, n(0));
             [0, n(0)].map(|from| columns(&d, 2 * n(0), from, n(0))).to_vec()
         }
         OperatorKind::Norm { eps } => {

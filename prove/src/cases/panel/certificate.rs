@@ -51,14 +51,14 @@ pub fn certify_panel<'a>(
     let keys = &*keys.into().all(|| bounds.clone());
     let verdict = Verdict::of((&scheme, &"small models"), keys);
     let verdict = Verdict { bound_log2: Some(f64::NEG_INFINITY), ..verdict };
-    let mut all = Certificate { verdict, work: String::new(), models: Vec::new() };
+    let mut certificate = Certificate { verdict, work: String::new(), models: Vec::new() };
     for ((member, subject), bound) in PANEL.iter().zip(subjects).zip(bounds) {
         reported(member.name);
         let one = bounded(&subject, scheme, (keys, &|| bound), (network, &|_| ()))?;
         let model = format!("{}; {}", subject.model, subject.learner());
-        all.models.push(Proven { name: member.name, model, bound_log2: one.bound_log2 });
-        all.work = subject.work();
-        let sum = &mut all.verdict;
+        certificate.models.push(Proven { name: member.name, model, bound_log2: one.bound_log2 });
+        certificate.work = subject.work();
+        let sum = &mut certificate.verdict;
         sum.bound_log2 = sum.bound_log2.zip(one.bound_log2).map(|(a, b)| a.max(b));
         (sum.tensors, sum.elements) = (sum.tensors + one.tensors, sum.elements + one.elements);
         (sum.equal, sum.first_difference) = (one.equal, one.first_difference);
@@ -66,7 +66,7 @@ pub fn certify_panel<'a>(
             break;
         }
     }
-    Ok(all)
+    Ok(certificate)
 }
 
 impl Certificate {
