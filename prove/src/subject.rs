@@ -242,7 +242,8 @@ fn sparse(model: &Design, layout: &Layout) -> Option<Sparsity> {
     let (device, mesh, ranks) =
         (kernels::meta_of::<Cpu<f32>>(), layout.ghost(0).ok()?, layout.size(Axis::Tp));
     let at = layout.place(&device, &mesh, &START);
-    model.stage(&at, &[0..model.parts(ranks)], None).ok()?;
+    let parts = 0..model.parts(ranks);
+    model.stage(&at, &[parts], None).ok()?;
     let built = at.built.borrow();
     let layers = built.iter().filter(|(_, by)| *by == about.name).map(|(name, _)| name.clone()).collect();
     Some(Sparsity { layers, ranks, percent: layout.number(about).unwrap_or(0) })
