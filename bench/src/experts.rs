@@ -33,11 +33,12 @@ pub(super) fn as_one() -> [usize; 3] {
 
 /// Seconds of every expert's tokens times its own matrix, as in a layer of experts.
 pub(super) fn grouped<H: Hardware>(scale: &Scale) -> Result<f64> {
-    let (device, [experts, tokens, features]) = (H::F32::default(), GROUPED.map(|n| scale.of(n)));
+    let device = H::F32::default();
+    let [experts, tokens, features] = GROUPED.map(|n| scale.of(n));
     let (x, counts) = (matrix(&device, 1 << 40, experts * tokens, features), vec![tokens; experts]);
     let (mesh, draw) = (Mesh::alone(), Draw { mean: 0.0, std: 1.0 });
-    let at = Builder::new(&device, &mesh, &EvenValues);
-    let w = ExpertWeight::new(&at, "experts", [experts, features], (&[features.into()], false), draw)?
+    let builder = Builder::new(&device, &mesh, &EvenValues);
+    let w = ExpertWeight::new(&builder, "experts", [experts, features], (&[features.into()], false), draw)?
         .matrices()?;
     Ok(fastest::<H>(scale, device.place(), || drop(expert_columns(&x, &counts, &w))))
 }

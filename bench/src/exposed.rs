@@ -41,14 +41,16 @@ pub(super) fn of<D: RunDevice>(
     if network.links.is_empty() {
         return Ok(None);
     }
-    let (two, mut best) = (linked_and_not(network), [f64::INFINITY; 2]);
+    let two = linked_and_not(network);
+    let mut best = [f64::INFINITY; 2];
     for turn in 1..=turns {
         for ((best, network), what) in best.iter_mut().zip(&two).zip(["over the links", "without"]) {
             watch(&format!("training steps {what}, turn {turn} of {turns}"));
             *best = best.min(seconds::<D>(network, BenchPass::Step, layout, scale)?);
         }
     }
-    let ([linked, unlinked], priced) = (best, priced(layout, network, scale)?.as_secs_f64());
+    let [linked, unlinked] = best;
+    let priced = priced(layout, network, scale)?.as_secs_f64();
     Ok(Some(Exposed {
         linked_ms: linked * 1e3,
         unlinked_ms: unlinked * 1e3,

@@ -207,8 +207,8 @@ fn field(cores: usize, n: usize) -> f64 {
         let (key, cpu) = (Key(1).enter(), Cpu::<F61>::default());
         let matrix =
             |salt| Tensor::from_fn(&cpu, Category::Buffers, n, n, |i| F61::sample(i as u64 ^ salt, 1.0));
-        let all = [1 << 20, 2 << 20, 3 << 20].map(matrix);
-        (key, cpu, all)
+        let matrices = [1 << 20, 2 << 20, 3 << 20].map(matrix);
+        (key, cpu, matrices)
     };
     let product = |(_, cpu, [a, b, c]): &mut (_, Cpu<F61>, [Tensor<_>; 3])| {
         cpu.gemm(c.view_mut(), a.view(), b.view(), Write::Set);
@@ -221,12 +221,12 @@ fn field(cores: usize, n: usize) -> f64 {
 fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
     let (each, times) = (bytes.div_ceil(4 * WINDOWS), (scale.of(64 << 20) / bytes).max(1));
     let way = |windows: usize| {
-        let all = |x: &mut Tensor<Cpu<f32>>| {
+        let pass = |x: &mut Tensor<Cpu<f32>>| {
             for _ in 0..times {
                 machine::rewrite(std::hint::black_box(x.view_mut()).flat(), windows);
             }
         };
-        at_once(cores, |_| memory(4 * each * WINDOWS), all) / times as f64
+        at_once(cores, |_| memory(4 * each * WINDOWS), pass) / times as f64
     };
     [1, 2, WINDOWS].map(way).into_iter().fold(f64::INFINITY, f64::min)
 }

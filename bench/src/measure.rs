@@ -56,7 +56,7 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
     let links = links(of)?;
     let moved = |store: &Store| moved(store, (16 << 20) / of.divisor, of.turns);
     let (host, file) = (moved(&Store::host()), moved(&Store::file(std::env::temp_dir())));
-    let all = cores(usize::MAX);
+    let cores = cores(usize::MAX);
     watch("peaks");
     let peak = 1.0 / probe(Probe::Peak { cores: 1 });
     let bf16 = 1.0 / probe(Probe::PeakBf16 { cores: 1 });
@@ -78,7 +78,7 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
     Ok(Machine {
         about: format!("this machine ({})", Cores.name()),
         memory: Sourced {
-            value: budget::free().map_or(8e9, |bytes| bytes as f64 / all as f64),
+            value: budget::free().map_or(8e9, |bytes| bytes as f64 / cores as f64),
             source:
                 "free memory when it was measured, shared by a rank on each core; 8 GB if it is not known"
                     .into(),
@@ -89,7 +89,7 @@ pub fn machine(of: &MeasureScale, watch: &dyn Fn(&str)) -> Result<Machine> {
         overlap: Sourced { value: 0.001, source: "ranks pass data on the cores that compute".into() },
         host: known(host),
         file: known(file),
-        cores: Some(all),
+        cores: Some(cores),
         levels: vec![links],
     })
 }
@@ -155,8 +155,8 @@ impl KernelTimes {
     fn step<D: RunDevice>(&mut self, number: usize, layout: &Layout, shape: Shape) -> Result<()> {
         let batch = batch(&Scale { shape, batch: [4, shape.width.min(128)], ..Scale::FULL })?;
         if self.0.len() == number {
-            let (alone, noted) = (layout.ranks() == 1, notes::<D>(layout, shape, &batch)?);
-            self.0.push(StepKernels { alone, noted, ran: Vec::new() });
+            let noted = notes::<D>(layout, shape, &batch)?;
+            self.0.push(StepKernels { alone: layout.ranks() == 1, noted, ran: Vec::new() });
         }
         times::<D>(layout, shape, &batch, &mut self.0[number].ran)
     }
@@ -196,19 +196,19 @@ impl KernelTimes {
     }
     /// Rates of all kernels, of other kernels of their kinds, and of all others.
     fn rates(&self) -> BTreeMap<String, KernelRates> {
-        let (mut all, mut kinds) = (BTreeMap::new(), BTreeMap::<&str, Vec<Timed>>::new());
+        let (mut found, mut kinds) = (BTreeMap::new(), BTreeMap::<&str, Vec<Timed>>::new());
         for ((kind, name, dtype), calls) in &self.calls() {
             let is_f32 = *dtype == f32::NAME;
-            all.insert(if is_f32 { name.to_string() } else { format!("{name}/{dtype}") }, rates(calls));
+            found.insert(if is_f32 { name.to_string() } else { format!("{name}/{dtype}") }, rates(calls));
             let computes = matches!(kind, KernelKind::Product | KernelKind::Attention);
             let of_kind = calls.iter().filter(|[flops, ..]| is_f32 && computes == (*flops > 0.0));
             let names = [kind.name()].into_iter().chain((*kind == KernelKind::ElementWise).then_some("*"));
             names.for_each(|name| kinds.entry(name).or_default().extend(of_kind.clone()));
         }
         for (kind, calls) in kinds {
-            all.entry(kind.into()).or_insert_with(|| rates(&calls));
+            found.entry(kind.into()).or_insert_with(|| rates(&calls));
         }
-        all
+        found
     }
 }
 
@@ -248,7 +248,8 @@ fn table(calls: impl Iterator<Item = [f64; 2]>) -> Vec<[f64; 2]> {
 /// Kernels of rank 0 in the second training step of a shape-only program.
 fn notes<D: RunDevice>(layout: &Layout, shape: Shape, batch: &Batch) -> Result<Vec<KernelWork>> {
     let notes = Arc::new(Notes::default());
-    let (device, mesh) = (timed_meta_of::<D>(Some(notes.clone())), layout.ghost(0)?);
+    let device = timed_meta_of::<D>(Some(notes.clone()));
+    let mesh = layout.ghost(0)?;
     let mut trainer = Trainer::new(&layout.place(&device, &mesh, &EvenValues), shape, (ADAMW, Some(1.0)))?;
     trainer.step(batch, RATE)?;
     notes.take();

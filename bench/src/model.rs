@@ -179,11 +179,10 @@ pub(super) fn traffic(layout: &Layout, rank: usize, scale: &Scale) -> Result<Led
 /// Seconds of a token that `generate` adds to a prompt, on one rank: the mean of all added tokens.
 pub(super) fn decode<D: RunDevice>(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
-    let (shape, positions) = (scale.shape, prompt + new + 1);
     let config = Config {
         architecture: Architecture::Llama,
-        shape,
-        positions,
+        shape: scale.shape,
+        positions: prompt + new + 1,
         bos: None,
         eos: Vec::new(),
         spare_coefficient: 0.0,

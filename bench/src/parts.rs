@@ -39,7 +39,8 @@ pub fn profile<D: RunDevice>(
     (shape, values): (Shape, Source<D>),
     [sequences, seq]: [usize; 2],
 ) -> Result<ModelProfile> {
-    let (design, layout) = (Design::from(shape), Layout::UNSPLIT);
+    let design = Design::from(shape);
+    let layout = Layout::UNSPLIT;
     let batch = batch(&Scale { shape, batch: [sequences, seq], ..Scale::FULL })?;
     let schedule: &'static dyn Schedule = &LoopedBfs;
     let pipeline = Pipeline { number: Some(design.parts(1)), ..schedule.into() };
@@ -47,8 +48,7 @@ pub fn profile<D: RunDevice>(
     let peak = price::training(scheme, &design, (SGD, None), &batch, |_, _| Ok(()))?;
     budget::fits::<D::Place>("profiling the model", [1, 1], peak.all)?;
     let trace = Trace::new();
-    let network = Network { trace: Some(trace.clone()), ..Network::default() };
-    let world = network.world(&layout, "a profile")?;
+    let world = Network { trace: Some(trace.clone()), ..Network::default() }.world(&layout, "a profile")?;
     session::run((scheme, &world), values, |at: BuildContext<D>| {
         let mut trainer = Trainer::new(&at, &design, (SGD, None))?;
         (0..WARM + STEPS).try_for_each(|_| trainer.step(&batch, 0.0).map(drop))

@@ -117,8 +117,8 @@ fn tried(layout: &Layout, of: Of, scale: &Scale) -> Result<BestTimes> {
         steps(&at, design(), 1 + scale.tries, scale)
     })?;
     let (ranks, plan) = (&trace.runs()[0].ranks, layout.pipeline().plan(layout.ranks(), scale.pipeline[0]));
-    let all = (1..=scale.tries).map(|warm| step(ranks, 1 + warm, layout, plan));
-    all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")
+    let steps = (1..=scale.tries).map(|warm| step(ranks, 1 + warm, layout, plan));
+    steps.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")
 }
 
 /// Reads a step of a run.

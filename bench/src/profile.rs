@@ -120,19 +120,19 @@ impl RankProfile {
     /// Merges all ranks' steps: means are over the ranks.
     #[must_use]
     pub fn together(ranks: &[Self]) -> Self {
-        let mut all = ranks[0].clone();
+        let mut sum = ranks[0].clone();
         for rank in &ranks[1..] {
-            all.steps += rank.steps;
-            all.time += rank.time;
-            all.kinds.iter_mut().zip(&rank.kinds).for_each(|((_, sum), (_, more))| sum.add(more));
+            sum.steps += rank.steps;
+            sum.time += rank.time;
+            sum.kinds.iter_mut().zip(&rank.kinds).for_each(|((_, sum), (_, more))| sum.add(more));
             for row in &rank.layers {
-                match all.layers.iter_mut().find(|known| known.is(row)) {
+                match sum.layers.iter_mut().find(|known| known.is(row)) {
                     Some(known) => known.sum.add(&row.sum),
-                    None => all.layers.push(row.clone()),
+                    None => sum.layers.push(row.clone()),
                 }
             }
         }
-        all
+        sum
     }
     /// Returns this rank's sum for the layers of a row, which may be another rank's.
     #[must_use]
@@ -240,8 +240,8 @@ pub struct RowValues {
 /// # Errors
 /// If no step of the run was profiled, or a process is lost.
 pub fn of(run: &TraceRun, network: &Network) -> Result<Vec<RankProfile>> {
-    let own = network.processes.as_ref().map_or(0..run.ranks.len(), |all| all.rank()..all.rank() + 1);
-    let ranks: Vec<_> = run.ranks[own].iter().map(|events| RankProfile::of(events)).collect();
+    let here = network.processes.as_ref().map_or(0..run.ranks.len(), |all| all.rank()..all.rank() + 1);
+    let ranks: Vec<_> = run.ranks[here].iter().map(|events| RankProfile::of(events)).collect();
     if ranks.iter().any(|rank| rank.steps == 0) {
         bail!("{} has no profiled step", run.name);
     }

@@ -37,8 +37,8 @@ pub(super) fn seconds(scale: &Scale) -> Result<f64> {
 pub(super) fn bound(scale: &Scale) -> Result<Bound> {
     let (layout, subject) = subject(scale)?;
     let flops = flops(&subject, &layout)? + flops(&subject, &Layout::default())?;
-    let (cores, steps) = (cores(layout.ranks()), subject.steps.len());
-    Ok(vec![(Probe::Field { cores }, flops / 2.0 / (cores * steps) as f64)])
+    let cores = cores(layout.ranks());
+    Ok(vec![(Probe::Field { cores }, flops / 2.0 / (cores * subject.steps.len()) as f64)])
 }
 
 /// FLOPs of all ranks.

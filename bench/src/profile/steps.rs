@@ -9,9 +9,9 @@ pub(super) fn steps(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     let step = |(at, event): (usize, &Event)| {
         let TimeUse::Span(name) = &event.what else { return None };
         let inside = |other: &&Event| other.from >= event.from && other.to <= event.to;
-        let all = &events[at..at + events[at..].iter().take_while(inside).count()];
-        let reported = all.iter().any(|event| matches!(event.what, TimeUse::Kernel { .. }));
-        (name.starts_with(parallel::STEP) && reported).then_some(all)
+        let step = &events[at..at + events[at..].iter().take_while(inside).count()];
+        let reported = step.iter().any(|event| matches!(event.what, TimeUse::Kernel { .. }));
+        (name.starts_with(parallel::STEP) && reported).then_some(step)
     };
     events.iter().enumerate().filter_map(step)
 }
@@ -39,12 +39,12 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(TimeOwner<'a>, W
             tell(done.owner, kind(&done.event.what), done.own);
         }
         let counts = !matches!(event.what, TimeUse::Compute | TimeUse::Start(_));
-        let (time, calls) = (event.took(), usize::from(counts));
-        let mut own = Totals { time, calls, ..Totals::default() };
+        let time = event.took();
+        let mut totals = Totals { time, calls: usize::from(counts), ..Totals::default() };
         if let TimeUse::Kernel { flops, .. } = event.what
             && flops > 0
         {
-            (own.flops, own.computing) = (flops, time);
+            (totals.flops, totals.computing) = (flops, time);
         }
         let owner = match (&event.what, open.last_mut()) {
             (TimeUse::Layer { name, pass }, _) => TimeOwner { name, pass: Some(*pass) },
@@ -56,7 +56,7 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(TimeOwner<'a>, W
         if let Some(within) = open.last_mut() {
             within.own.time -= time;
         }
-        open.push(Open { event, owner, own });
+        open.push(Open { event, owner, own: totals });
     }
     while let Some(done) = open.pop() {
         tell(done.owner, kind(&done.event.what), done.own);
@@ -82,14 +82,14 @@ pub(super) struct Layers<'a> {
 impl<'a> Layers<'a> {
     pub(super) fn add(&mut self, TimeOwner { name, pass }: TimeOwner<'a>, sum: &Totals) {
         let rows = &mut self.rows;
-        let at = *self.at.entry((name, pass)).or_insert_with(|| {
+        let index = *self.at.entry((name, pass)).or_insert_with(|| {
             let name = folded(name);
             rows.iter().position(|(row, _)| (&row.name, row.pass) == (&name, pass)).unwrap_or_else(|| {
                 rows.push((LayerTime { name, layers: 0, pass, sum: Totals::default() }, BTreeSet::new()));
                 rows.len() - 1
             })
         });
-        let (row, names) = &mut rows[at];
+        let (row, names) = &mut rows[index];
         names.insert(name);
         row.layers = if pass.is_some() { names.len() } else { 0 };
         row.sum.add(sum);
