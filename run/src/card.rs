@@ -126,16 +126,16 @@ pub fn layouts() -> Result<Vec<CheckRow>> {
         seconds: 0.0,
     };
     let rows = compare::<Cuda<f32>>(&work, &|_| Ok(()))?;
-    let of = |layout: &&str| {
-        let own: Vec<_> = rows.iter().filter(|row| row.layout == **layout).collect();
-        let worst = own.iter().map(|row| row.error_ratio).fold(0.0, f64::max);
-        let tokens = own.iter().all(|row| row.tokens_equal != Some(false) || row.tie.is_some());
-        let well = !own.is_empty() && tokens && worst <= 4.0 && own.iter().all(|row| row.equal);
+    let summary = |layout: &&str| {
+        let matching: Vec<_> = rows.iter().filter(|row| row.layout == **layout).collect();
+        let worst = matching.iter().map(|row| row.error_ratio).fold(0.0, f64::max);
+        let tokens = matching.iter().all(|row| row.tokens_equal != Some(false) || row.tie.is_some());
+        let well = !matching.is_empty() && tokens && worst <= 4.0 && matching.iter().all(|row| row.equal);
         let tokens = if tokens { "tokens equal" } else { "other tokens" };
         let outcome = format!("{tokens}, error x{worst:.2} of one rank's");
         CheckRow { what: format!("{layout} on one card"), outcome, well: Some(well) }
     };
-    Ok(LAYOUTS.iter().map(of).collect())
+    Ok(LAYOUTS.iter().map(summary).collect())
 }
 
 /// Checks a layout on whole numbers, which a card adds exactly: its linear layers and collectives equal the
@@ -168,9 +168,9 @@ pub fn whole_numbers(
 
 /// Measures a model of a billion parameters in bf16: a training step, and decoding of single tokens.
 fn at_work(about: &CardProperties, copy: f64, small: bool) -> Result<[CardFigure; 2]> {
-    let of = AtWork::measure::<Cuda<Bf16>>;
+    let measure = AtWork::measure::<Cuda<Bf16>>;
     let AtWork { step, flops, token, weights } =
-        if small { of(SMALL, [2, 16], [4, 4], 1)? } else { of(LLAMA_1B, [4, 2048], [32, 64], 3)? };
+        if small { measure(SMALL, [2, 16], [4, 4], 1)? } else { measure(LLAMA_1B, [4, 2048], [32, 64], 3)? };
     let known = ["H100", "H200"].iter().any(|name| about.name.contains(name));
     Ok([
         CardFigure {

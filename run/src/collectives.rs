@@ -114,8 +114,8 @@ impl AllReducePlan {
     }
     /// Time as a multiple of the bound; `None` if the bound is 0.
     pub fn of_bound(&self) -> Option<f64> {
-        let (time, bound) = (self.time().as_secs_f64(), self.bound().as_secs_f64());
-        (bound > 0.0).then(|| time / bound)
+        let bound = self.bound().as_secs_f64();
+        (bound > 0.0).then(|| self.time().as_secs_f64() / bound)
     }
     /// All figures.
     pub fn summary(&self) -> Summary {

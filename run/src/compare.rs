@@ -118,7 +118,7 @@ fn subject(
     texts: Vec<(Vec<u32>, usize)>,
 ) -> Result<(Subject, Option<String>)> {
     let design = &work.model.design;
-    let of = |texts, batch| Subject {
+    let subject = |texts, batch| Subject {
         model: design.clone(),
         texts,
         steps: vec![(batch, LR)],
@@ -127,15 +127,16 @@ fn subject(
         stale: None,
         sparse: None,
     };
-    let Data::Text(model, corpus) = work.data else { return Ok((of(texts, batch(work)?), None)) };
+    let Data::Text(model, corpus) = work.data else { return Ok((subject(texts, batch(work)?), None)) };
     if price::parameters(design)? <= LARGE {
-        return Ok((of(texts, batch(work)?), None));
+        return Ok((subject(texts, batch(work)?), None));
     }
-    let (ranks, tokens) = (layout.tokens().data_ranks(), LARGE_TOKENS.min(model.config.positions));
+    let ranks = layout.tokens().data_ranks();
+    let tokens = LARGE_TOKENS.min(model.config.positions);
     let pairs = corpus.batch(0, 0, ranks, tokens);
     let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
     let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
-    Ok((of(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
+    Ok((subject(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
 }
 
 /// Verdict of the field on a row: whether all is equal, a note on the subject, and the parts that never ran.
@@ -156,7 +157,8 @@ fn verdicts(
 ) -> Result<Vec<FieldVerdict>> {
     let number = work.network.processes.as_ref().map_or(std::process::id().into(), |all| all.number());
     let key = Key(tensor::mix(number ^ 0x636f_6d70));
-    let (keys, mut judged) = ([key, key.next()], [Vec::new(), Vec::new()]);
+    let keys = [key, key.next()];
+    let mut judged = [Vec::new(), Vec::new()];
     let truths = OracleTraces::default();
     for (n, way) in ways.iter().enumerate() {
         let layout = &way.layout;
@@ -198,9 +200,8 @@ fn inference<D: RunDevice>(
 ) -> Result<Vec<LayoutRow>> {
     let alone = &generated[0].0.texts;
     let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();
-    let here = Network::default();
-    let truth = all_logits::<Cpu<f64>>(model, (&Layout::default(), &here), &texts)?;
-    let (mut rows, mut own) = (Vec::new(), 0.0);
+    let truth = all_logits::<Cpu<f64>>(model, (&Layout::default(), &Network::default()), &texts)?;
+    let (mut rows, mut unsplit) = (Vec::new(), 0.0);
     for (n, (way, (generated, timed))) in ways.iter().zip(generated).enumerate() {
         let layout = &way.layout;
         let over = (layout, &way.checks(&work.network));
@@ -210,11 +211,12 @@ fn inference<D: RunDevice>(
         } else {
             error::largest(&logits, &truth)
         };
-        own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
+        unsplit = if n == 0 { error::own::<D::Elem>(error, &truth) } else { unsplit };
         // Decoding and a whole forward round differently: allow as much slack again.
-        let tied = || parts(&generated.texts, alone, 4.0 * (own + error));
+        let tied = || parts(&generated.texts, alone, 4.0 * (unsplit + error));
         let tie = (!layout.is_sparse()).then(tied).flatten(); // a sparse model has its own tokens
-        let (taken, tokens) = (&generated.taken, generated.new_tokens());
+        let taken = &generated.taken;
+        let tokens = generated.new_tokens();
         let rate = Rate::TokensPerSecond(tokens as f64 / timed.median);
         let request = way.request(request);
         let numbers = [
@@ -226,7 +228,7 @@ fn inference<D: RunDevice>(
             tokens_equal: (!layout.is_sparse()).then_some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),
-            ..row(Workload::Inference, way, (taken, *timed, rate), numbers, error::ratio(error, own))
+            ..row(Workload::Inference, way, (taken, *timed, rate), numbers, error::ratio(error, unsplit))
         });
     }
     Ok(rows)
@@ -255,17 +257,16 @@ fn training<D: RunDevice>(
 ) -> Result<Vec<LayoutRow>> {
     let batch = batch(work)?;
     let truth = new_weights::<Cpu<f64>>(work, &Layout::default().into(), &batch)?;
-    let (mut rows, mut own) = (Vec::new(), 0.0);
+    let (mut rows, mut unsplit) = (Vec::new(), 0.0);
     let steps = timed::steps::<D>(work, ways, &batch, observer)?;
     for (n, (way, (taken, timed))) in ways.iter().zip(steps).enumerate() {
-        let layout = &way.layout;
         let weights = new_weights::<D>(work, way, &batch)?;
-        let error = if has_own_truth(layout) {
+        let error = if has_own_truth(&way.layout) {
             error::largest(&weights, &new_weights::<Cpu<f64>>(work, way, &batch)?)
         } else {
             error::largest(&weights, &truth)
         };
-        own = if n == 0 { error::own::<D::Elem>(error, &truth) } else { own };
+        unsplit = if n == 0 { error::own::<D::Elem>(error, &truth) } else { unsplit };
         let numbers = [
             held::step_peak::<Cpu<f32>>(work, way, &batch)?,
             held::step_peak::<Cpu<Bf16>>(work, way, &batch)?,
@@ -274,7 +275,7 @@ fn training<D: RunDevice>(
         let of_pictures = matches!(work.data, Data::Digits(_));
         let rate = if of_pictures { Rate::PicturesPerSecond(rate) } else { Rate::TokensPerSecond(rate) };
         let taken = (&taken[..], timed, rate);
-        let row = row(Workload::Training, way, taken, numbers, error::ratio(error, own));
+        let row = row(Workload::Training, way, taken, numbers, error::ratio(error, unsplit));
         rows.push(LayoutRow { microbatches: Some(work.microbatches), ..row });
     }
     Ok(rows)
@@ -294,7 +295,8 @@ fn optimizer<D: Device>(work: &Comparison, pipeline: &Pipeline) -> (OptimizerKin
 fn new_weights<D: RunDevice>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<Vec<f64>> {
     let world = way.checks(&work.network).world(&way.layout, "a step")?;
     let mut ranks = session::run((way.scheme::<D>(), &world), work.model.values(), |at: BuildContext<D>| {
-        let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
+        let mut trainer = trainer(work, &at)?;
+        let mut weights = Vec::new();
         trainer.step(batch, LR)?;
         let params = trainer.model().params();
         for of in parallel::named(&work.model.design, &params, at.mesh)? {

@@ -43,9 +43,11 @@ pub fn evaluate<D: RunDevice>(
     sequences: Vec<Sequence>,
     watch: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Evaluation> {
-    let (design, pictures) = (&model.design, model.text.is_none());
+    let design = &model.design;
+    let pictures = model.text.is_none();
     layout.fits(design.clone().inferring())?;
-    let (data, together) = (layout.tokens().data_ranks(), TOGETHER[usize::from(pictures)]);
+    let data = layout.tokens().data_ranks();
+    let together = TOGETHER[usize::from(pictures)];
     let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?.idling(layout.shares_experts());
     batch.deals(&layout.tokens())?;
@@ -77,7 +79,8 @@ pub fn evaluate<D: RunDevice>(
             Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
         },
     )?;
-    let ((loss, right), tokens) = ((ranks[0].0, ranks[0].1), batch.counted());
+    let (loss, right) = (ranks[0].0, ranks[0].1);
+    let tokens = batch.counted();
     let experts = ranks.into_iter().map(|(.., experts)| experts).collect();
     if !loss.is_finite() {
         bail!("the loss is {loss}, which is not finite; check the weights");

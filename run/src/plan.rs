@@ -106,7 +106,8 @@ impl PlanRun {
     /// # Errors
     /// If the proof cannot be run, or the observer fails.
     pub fn tell(&self, found: &SearchResult, observer: &Observer) -> Result<bool> {
-        let (job, best) = (&self.job, &found.best[0]);
+        let job = &self.job;
+        let best = &found.best[0];
         let proof =
             self.on.proves.then(|| proof::of(job.design.shape(), &best.layout, observer)).transpose()?;
         let search = self.search(&|_| true);

@@ -89,10 +89,10 @@ impl PriceRun {
     /// Those of [`prices`](Self::prices).
     pub fn tell(&self, machine: Option<Machine>, methods: bool, observer: &Observer) -> Result<()> {
         let Self { settings, layout, design, .. } = self;
-        let (prices, batch) = (self.prices()?, settings.microbatches);
+        let prices = self.prices()?;
         let time = machine.map(|machine| {
             in_device!((settings.device, settings.number), D =>
-                MachineTime::of::<D>(layout, &settings.job(design), batch, machine))
+                MachineTime::of::<D>(layout, &settings.job(design), settings.microbatches, machine))
         });
         let time = time.transpose()?;
         let rows = PriceRow::all(prices, time.as_ref());
@@ -200,7 +200,8 @@ pub fn program<D: Kernels>(
     design: impl Into<Design>,
     settings: &Settings,
 ) -> Result<Cost> {
-    let (meter, design) = (at.device.meter(), design.into());
+    let meter = at.device.meter();
+    let design = design.into();
     let batch = batch(&design, settings)?;
     batch.deals(&at.tokens)?;
     let mut trainer = Trainer::new(at, design, settings.optimizer())?;
@@ -249,21 +250,19 @@ fn rank_price<D: RunDevice>(
     layout: &Layout,
     rank: usize,
 ) -> Result<Price> {
-    let run = |at: BuildContext<MetaOf<D>>| run(at, of, settings);
     let Cost { peaks, flops, traffic: ledger, offloaded } =
-        session::ghost::<D, _>(layout, (rank, None), run)?;
+        session::ghost::<D, _>(layout, (rank, None), |at: BuildContext<MetaOf<D>>| run(at, of, settings))?;
     let mut peak_bytes: BTreeMap<_, _> =
         Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
     peak_bytes.insert("total", peaks.total);
     let (traffic_bytes, traffic) = (Overflow::caught(|| ledger.wire_bytes())?, rank_traffic(&ledger));
-    let (layout, number) = (layout.to_string(), settings.number);
-    let (microbatches, (away_bytes, moved_bytes)) = (settings.microbatches, offloaded);
+    let (away_bytes, moved_bytes) = offloaded;
     Ok(Price {
-        layout,
-        number,
+        layout: layout.to_string(),
+        number: settings.number,
         rank,
         ranks: 1,
-        microbatches,
+        microbatches: settings.microbatches,
         parameters: parallel::price::parameters(of.0)?,
         peak_bytes,
         away_bytes,
@@ -277,25 +276,25 @@ fn rank_price<D: RunDevice>(
 /// Returns the price of every rank of a design.
 fn price_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     layout.fits(of.0)?;
-    let all: Result<_> =
+    let prices: Result<_> =
         (0..layout.ranks()).map(|rank| rank_price::<D>(of, settings, layout, rank)).collect();
-    all.map_err(|why| with_fitting_blocks::<D>(why, layout, of.0, &settings.optimizer))
+    prices.map_err(|why| with_fitting_blocks::<D>(why, layout, of.0, &settings.optimizer))
 }
 
 /// Returns the prices of the kinds of ranks of a design.
 fn kinds_in<D: RunDevice>(of: LoadedDesign, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     layout.fits(of.0)?;
     let price = |rank| Ok(Price { rank: 0, ..rank_price::<D>(of, settings, layout, rank)? });
-    let all = kinds((layout, settings.optimizer.info().matrices.is_some()), price);
-    let all = all.map_err(|why| with_fitting_blocks::<D>(why, layout, of.0, &settings.optimizer))?;
-    let all: Vec<_> =
-        all.into_iter().map(|kind| Price { rank: kind.first, ranks: kind.ranks, ..kind.price }).collect();
-    let most = all.iter().map(|price| (price.rank, price.peak_bytes["total"]));
+    let kinds = kinds((layout, settings.optimizer.info().matrices.is_some()), price);
+    let kinds = kinds.map_err(|why| with_fitting_blocks::<D>(why, layout, of.0, &settings.optimizer))?;
+    let prices: Vec<_> =
+        kinds.into_iter().map(|kind| Price { rank: kind.first, ranks: kind.ranks, ..kind.price }).collect();
+    let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
     if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
         let run = |at: BuildContext<MetaOf<D>>| run(at, of, settings).map(drop);
         budget::check_limit::<D>(layout, most, run)?;
     }
-    Ok(all)
+    Ok(prices)
 }
 
 /// Returns the methods of attention that fit a layout whose ranks share tokens.
@@ -325,8 +324,8 @@ fn largest_in<D: RunDevice>(
         settings.device.open(layout.ranks(), &|words| drop(note(words)))?;
         search.room = budget::room::<D::Place>(ranks);
         let least = settings.microbatches * layout.tokens().data_ranks();
-        let all = peak(layout, [least, settings.microbatches])?.all;
-        budget::fits::<D::Place>(format_args!("a training step under {layout}"), ranks, all)?;
+        let bytes = peak(layout, [least, settings.microbatches])?.all;
+        budget::fits::<D::Place>(format_args!("a training step under {layout}"), ranks, bytes)?;
     }
     search.report(search.find()?, of.0)
 }

@@ -79,7 +79,8 @@ impl ProofRun {
     pub fn on_model(&self, of: &ProvenModel, observer: &Observer) -> Result<bool> {
         let Self { layout, key, network, .. } = self;
         layout.fits(&of.design)?;
-        let (mut subject, mut words) = (Subject::smallest(of.design.clone(), layout)?, None);
+        let mut subject = Subject::smallest(of.design.clone(), layout)?;
+        let mut words = None;
         if let Err(why) = prove::check(&subject, layout, network) {
             if network.processes.is_some() {
                 return Err(why); // each has another idea of what is free

@@ -144,7 +144,8 @@ impl Comparison<'_> {
         unsplit: Option<&EpochsRow>,
         observer: &Observer,
     ) -> Result<EpochsRow> {
-        let (name, told) = (way.label(), Mutex::new((Vec::new(), Vec::new())));
+        let name = way.label();
+        let told = Mutex::new((Vec::new(), Vec::new()));
         let step = |line: &StepLine| {
             let mut told = told.lock().expect("nothing panics under this lock");
             told.1.clone_from(&line.peak_bytes); // so far

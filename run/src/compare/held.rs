@@ -22,18 +22,19 @@ pub(super) fn bytes<D: RunDevice>(
     let prompts = request.map_or(&[][..], |request| &request.prompts);
     let texts = prompts.iter().map(|prompt| (vec![0; new(prompt)], prompt.len())).collect();
     let (subject, _) = subject(work, layout, texts)?;
-    let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
-    let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
-    let mut parts = vec![prove::bytes(&subject, way.scheme()), all(training_peak::<D>(work, way, &batch))];
+    let lengths = prompts.iter().map(new).collect::<Vec<_>>();
+    let batch = batch(work)?;
+    let total = |peak: Result<Peak>| peak.map(|peak| peak.all);
+    let mut parts = vec![prove::bytes(&subject, way.scheme()), total(training_peak::<D>(work, way, &batch))];
     if layout.ranks() == 1 || has_own_truth(layout) {
-        parts.push(all(training_peak::<Cpu<f64>>(work, way, &batch)));
+        parts.push(total(training_peak::<Cpu<f64>>(work, way, &batch)));
     }
     if let (Data::Text(model, _), Some(request)) = (work.data, request) {
         let shape = &model.config.shape;
-        parts.push(all(way.request(request).peak::<D>(model, layout)));
-        parts.push(all(all_logits_peak::<D>(shape, layout, &lengths)));
+        parts.push(total(way.request(request).peak::<D>(model, layout)));
+        parts.push(total(all_logits_peak::<D>(shape, layout, &lengths)));
         if layout.ranks() == 1 || layout.is_sparse() {
-            parts.push(all(all_logits_peak::<Cpu<f64>>(shape, layout, &lengths)));
+            parts.push(total(all_logits_peak::<Cpu<f64>>(shape, layout, &lengths)));
         }
     }
     Ok(budget::all(parts)?.into_iter().max().unwrap_or(0))
@@ -41,13 +42,12 @@ pub(super) fn bytes<D: RunDevice>(
 
 /// Peak of a step and of gathering the new weights.
 fn training_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<Peak> {
-    let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
     price::training(
         way.scheme::<D>(),
         &work.model.design,
         optimizer::<D>(work, &way.layout.pipeline()),
         batch,
-        gather,
+        |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh),
     )
 }
 
@@ -57,7 +57,8 @@ fn training_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batc
 /// If the number of bytes overflows 64 bits.
 pub(super) fn step_peak<D: Kernels>(work: &Comparison, way: &Partitioning, batch: &Batch) -> Result<usize> {
     let way = Partitioning { layout: way.layout.limited(None), ..*way };
-    let (pipeline, design) = (way.layout.pipeline(), &work.model.design);
+    let pipeline = way.layout.pipeline();
+    let design = &work.model.design;
     let peak =
         price::training(way.scheme::<D>(), design, optimizer::<D>(work, &pipeline), batch, |_, _| Ok(()))?;
     Ok(peak.largest.total)

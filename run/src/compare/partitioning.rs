@@ -117,7 +117,6 @@ impl Partitioning {
     #[must_use]
     pub fn of_experiment() -> Vec<Self> {
         let shards = (ZERO3.change)(ShardingStrategy::WHOLE, None);
-        let kept = ShardingStrategy { value: AtRest::Gathered, ..shards };
         let way = |name, layout: &str| {
             let layout: Layout = layout.parse().expect("a layout");
             Self { name: Some(name), ..Self::from(layout) }
@@ -126,7 +125,7 @@ impl Partitioning {
         vec![
             way("unsplit", "none"),
             way("deepspeed", "dp=2:zero3"),
-            resting(way("standard", "tp=2"), kept),
+            resting(way("standard", "tp=2"), ShardingStrategy { value: AtRest::Gathered, ..shards }),
             resting(way("new", "tp=2"), shards),
             way("expert-parallel", "ep=2"),
             way("expert-parallel by all-gather", "ep=2:all-gather"),

@@ -112,8 +112,8 @@ impl LayoutRow {
     /// Returns true if the row is faster than another by more than the spread of both.
     #[must_use]
     pub fn is_faster(&self, other: &Self) -> bool {
-        let (Some(own), Some(others)) = (self.spread, other.spread) else { return false };
-        self.rate.number() * (1.0 - own) > other.rate.number() * (1.0 + others)
+        let (Some(mine), Some(others)) = (self.spread, other.spread) else { return false };
+        self.rate.number() * (1.0 - mine) > other.rate.number() * (1.0 + others)
     }
     /// The speed, and the spread of the runs: `17.0k ±3 %`.
     fn speed(&self) -> String {
@@ -145,14 +145,14 @@ impl RunRecord for LayoutRow {
         let (title, per) =
             if is_text { ("Generating text", "a token") } else { ("One training step", "a step") };
         let other = self.peak_bytes_by_number[self.other_number] as u128;
-        let (rate, error) = (self.rate.number(), self.error_ratio);
+        let error = self.error_ratio;
         let number = |number: Option<f64>| number.map_or(CellValue::None, CellValue::Number);
         let field = if self.equal { "equal" } else { "DIFFERENT" };
         vec![
             (column("name", title), CellValue::word(&self.name)),
             (hidden("workload"), CellValue::word(if is_text { "inference" } else { "training" })),
             (hidden("layout"), CellValue::word(&self.layout)),
-            (column("per_second", self.rate.unit()), CellValue::Shown(rate, self.speed())),
+            (column("per_second", self.rate.unit()), CellValue::Shown(self.rate.number(), self.speed())),
             (hidden("spread"), number(self.spread)),
             (hidden("seconds"), CellValue::Number(self.seconds)),
             (hidden("runs"), CellValue::Count(self.runs)),

@@ -43,20 +43,20 @@ pub(super) fn in_turn<T>(
     mut turn: impl FnMut(usize, usize) -> Result<(T, Vec<f64>)>,
 ) -> Result<Vec<(T, RowTimes)>> {
     let runs = if seconds > 0.0 { RUNS } else { 1 };
-    let mut all: Vec<_> = (0..rows).map(|row| turn(row, runs)).collect::<Result<_>>()?;
+    let mut turns: Vec<_> = (0..rows).map(|row| turn(row, runs)).collect::<Result<_>>()?;
     let lacks = |times: &[f64]| {
         let took: f64 = times.iter().sum();
         let runs = ((seconds - took) * times.len() as f64 / took).ceil().max(0.0) as usize;
         runs.max(FEWEST.saturating_sub(times.len())).min(RUNS)
     };
-    while seconds > 0.0 && all.iter().any(|(_, times)| lacks(times) > 0) {
-        for (row, (last, times)) in all.iter_mut().enumerate().filter(|(_, (_, times))| lacks(times) > 0) {
+    while seconds > 0.0 && turns.iter().any(|(_, times)| lacks(times) > 0) {
+        for (row, (last, times)) in turns.iter_mut().enumerate().filter(|(_, (_, times))| lacks(times) > 0) {
             let (made, more) = turn(row, lacks(times))?;
             *last = made;
             times.extend(more);
         }
     }
-    Ok(all.into_iter().map(|(made, times)| (made, RowTimes::of(times))).collect())
+    Ok(turns.into_iter().map(|(made, times)| (made, RowTimes::of(times))).collect())
 }
 
 /// Generates each way and measures it. With a trace, each way has one more run, which is traced.
@@ -69,9 +69,9 @@ pub(super) fn generating<D: RunDevice>(
     let untraced = work.network.untraced();
     doing("generating, rows in turn", observer)?;
     let timed = in_turn(ways.len(), work.seconds, |row, runs| {
-        let mut all = ways[row].generate::<D>((model, &untraced), (request, runs))?;
-        let seconds = all.iter().map(|generated| measure::seconds(&generated.taken)).collect();
-        Ok((all.pop().expect("it ran"), seconds))
+        let mut generated = ways[row].generate::<D>((model, &untraced), (request, runs))?;
+        let seconds = generated.iter().map(|generated| measure::seconds(&generated.taken)).collect();
+        Ok((generated.pop().expect("it ran"), seconds))
     })?;
     if work.network.trace.is_some() {
         ways.iter().try_for_each(|way| way.generate::<D>((model, &work.network), (request, 1)).map(drop))?;

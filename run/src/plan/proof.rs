@@ -21,7 +21,8 @@ pub(super) fn of(shape: Option<&Shape>, layout: &Layout, observer: &Observer) ->
         Error::new(format!("{layout} cannot be proven: no small model fits it, not with fewer ranks, either"))
     })?;
     let subject = Subject::smallest(image, &proven)?;
-    let (network, keys) = (Network::default(), Keys::Sure(fresh_key(), *KEYS.start()));
+    let network = Network::default();
+    let keys = Keys::Sure(fresh_key(), *KEYS.start());
     let verdict = certify(&subject, &proven, keys, (&network, &|what| drop(doing(what, observer))));
     let fewer = (proven != *layout).then(|| format!("{layout} with fewer ranks along its axes"));
     verdict.map(|verdict| Verdict { image: fewer, ..verdict })

@@ -34,8 +34,7 @@ impl TextsPlanRun {
             indivisible(on.number, &job.design, [job.texts, job.prompt])?;
         }
         let Devices { number: ranks, machine, memory, .. } = on;
-        let (ranks, memory, goal) = (*ranks, *memory, *goal);
-        let search = GenerationSearch { job, machine, memory, ranks, goal, watch };
+        let search = GenerationSearch { job, machine, memory: *memory, ranks: *ranks, goal: *goal, watch };
         let found = with_dtype!(self.dtype, D => search.find::<D>(!on.all));
         if found.best.is_empty() && found.cut {
             let refused = counted(found.refused, "layout");
@@ -49,8 +48,7 @@ impl TextsPlanRun {
     /// If the proof cannot be run, or the observer fails.
     pub fn tell(&self, found: &FoundTexts, observer: &Observer) -> Result<bool> {
         let (Self { job, on, .. }, best) = (self, &found.best[0]);
-        let prove = || proof::of(job.design.shape(), &best.layout, observer);
-        let proof = on.proves.then(prove).transpose()?;
+        let proof = on.proves.then(|| proof::of(job.design.shape(), &best.layout, observer)).transpose()?;
         let rows: Vec<_> = found.best.iter().map(|of| TextsRow::new(of, job)).collect();
         rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
         proof.iter().try_for_each(|proof| event::object(&json!({ "proof": proof }), observer))?;
@@ -74,8 +72,7 @@ impl TextsPlanRun {
         event::tell_table(rows, observer)?;
         let best = &found.best[0];
         let parts = used(&best.time.parts, 0.0);
-        let words = format!("\nWith the best, a text spends {}.", spent(&parts, best.time.seconds));
-        say(&words, observer)?;
+        say(&format!("\nWith the best, a text spends {}.", spent(&parts, best.time.seconds)), observer)?;
         if found.cut {
             say(CUT, observer)?;
         }

@@ -49,13 +49,13 @@ pub(super) fn all(
     let others = listed.filter_map(|about| layout.with_instead(about).ok()).filter(fits);
     let mut layouts = vec![*layout];
     layouts.extend(others.filter(|other| other != layout));
-    let mut all =
+    let mut methods =
         layouts.iter().map(|layout| method(layout, axis, &ranks, &cost)).collect::<Result<Vec<_>>>()?;
-    let costs: Vec<_> = all.iter().map(|method| (method.latencies, method.bytes)).collect();
-    for (i, method) in all.iter_mut().enumerate() {
+    let costs: Vec<_> = methods.iter().map(|method| (method.latencies, method.bytes)).collect();
+    for (i, method) in methods.iter_mut().enumerate() {
         method.cheapest = cheapest(&costs, i);
     }
-    Ok(all)
+    Ok(methods)
 }
 
 fn method(
@@ -71,15 +71,15 @@ fn method(
     for rank in ranks {
         let Cost { peaks, traffic, .. } = cost(layout, *rank)?;
         // sums of gradients and of the loss are the same under all methods
-        let own = traffic.iter().filter(|(axes, op, _)| *axes == Axes::from(axis) && *op != Op::AllReduce);
-        let own: Vec<(Op, Traffic)> = own.map(|(_, op, traffic)| (op, traffic)).collect();
+        let calls = traffic.iter().filter(|(axes, op, _)| *axes == Axes::from(axis) && *op != Op::AllReduce);
+        let calls: Vec<(Op, Traffic)> = calls.map(|(_, op, traffic)| (op, traffic)).collect();
         let time = |(op, traffic): &(Op, Traffic)| {
             let group =
                 if *op == Op::AllToAll { block.unwrap_or(layout.size(axis)) } else { layout.size(axis) };
             waits.time_of(*op, group, traffic).as_secs()
         };
-        latencies = latencies.max(own.iter().map(time).sum::<u64>() as usize);
-        bytes = bytes.max(own.iter().map(|(_, traffic)| traffic.bytes).sum());
+        latencies = latencies.max(calls.iter().map(time).sum::<u64>() as usize);
+        bytes = bytes.max(calls.iter().map(|(_, traffic)| traffic.bytes).sum());
         peak_bytes = peak_bytes.max(peaks.total);
     }
     Ok(Method { layout: layout.to_string(), latencies, bytes, peak_bytes, cheapest: None })
@@ -124,8 +124,7 @@ pub(super) fn tell(methods: &[Method], observer: &Observer) -> Result<()> {
          compute:\n",
         observer,
     )?;
-    let heads = ["layout", "latencies", "sends", "peak", "cheapest"];
-    event::table(&heads, methods.iter().map(row), observer)
+    event::table(&["layout", "latencies", "sends", "peak", "cheapest"], methods.iter().map(row), observer)
 }
 
 #[cfg(test)]

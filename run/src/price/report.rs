@@ -46,7 +46,7 @@ pub(super) fn tell(rows: &[PriceRow], of: &Settings, observer: &Observer) -> Res
 
 /// Describes the model, the fullest rank, and the work and the traffic of all ranks.
 fn summary(prices: &[&Price]) -> String {
-    let all = |of: &dyn Fn(&Price) -> u128| prices.iter().map(|p| of(p) * p.ranks as u128).sum::<u128>();
+    let sum = |of: &dyn Fn(&Price) -> u128| prices.iter().map(|p| of(p) * p.ranks as u128).sum::<u128>();
     let mut by_axis: BTreeMap<&str, u128> = BTreeMap::new();
     for (more, ranks) in prices.iter().flat_map(|p| p.traffic.iter().map(move |more| (more, p.ranks))) {
         *by_axis.entry(more.axis).or_default() += more.wire_bytes as u128 * ranks as u128;
@@ -58,7 +58,7 @@ fn summary(prices: &[&Price]) -> String {
         amount(fullest.parameters as f64),
         fullest.rank,
         readable(fullest.peak_bytes["total"] as u128),
-        amount(all(&|p| p.flops.into()) as f64),
+        amount(sum(&|p| p.flops.into()) as f64),
     );
     let traffic = by_axis.iter().map(over).collect::<Vec<_>>().join(", ");
     text += if traffic.is_empty() { "nothing" } else { &traffic };

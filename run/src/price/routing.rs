@@ -35,8 +35,8 @@ pub fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
         Error::new(format!("{name} is not a JSON object whose \"experts\" are counts by layer: {why}"))
     })?;
     if let Some((other, _)) = routing.iter().find(|(layer, _)| !layers.contains_key(*layer)) {
-        let all: Vec<_> = layers.keys().map(String::as_str).collect();
-        bail!("{name} has counts of {other}, but the layers of experts are {}", all.join(", "));
+        let names: Vec<_> = layers.keys().map(String::as_str).collect();
+        bail!("{name} has counts of {other}, but the layers of experts are {}", names.join(", "));
     }
     for (layer, Experts { count, chosen, .. }) in layers {
         let counts = routing.of(&layer).unwrap_or_default();

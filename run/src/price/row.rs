@@ -31,17 +31,16 @@ impl RunRecord for PriceRow {
         "price"
     }
     fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
-        let (price, bytes) = (&self.price, |bytes| CellValue::bytes(bytes));
+        let price = &self.price;
+        let bytes = |bytes| CellValue::bytes(bytes);
         let first = if self.alike { "first rank" } else { "rank" };
-        let ranks = column("ranks", "ranks").hidden_if(!self.alike);
         let mut cells = vec![
             (column("rank", first), CellValue::Count(price.rank)),
-            (ranks, CellValue::Count(price.ranks)),
+            (column("ranks", "ranks").hidden_if(!self.alike), CellValue::Count(price.ranks)),
         ];
         for name in Category::ALL.iter().map(|category| category.name()).chain(["total"]) {
             let held = price.peak_bytes[name];
-            let column = column(name, name).hidden_if(held == 0 && name != "total");
-            cells.push((column, bytes(held as u128)));
+            cells.push((column(name, name).hidden_if(held == 0 && name != "total"), bytes(held as u128)));
         }
         let is_here = price.away_bytes == 0;
         let gflop = price.flops as f64 / 1e9;

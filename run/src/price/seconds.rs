@@ -63,8 +63,8 @@ impl MachineTime {
 
 /// Seconds by use and of the bubble, of those that take time.
 pub fn used(parts: &[f64], bubble: f64) -> BTreeMap<&'static str, f64> {
-    let all = Part::ALL.iter().map(|part| (part.name(), parts[*part as usize]));
-    all.chain([("bubble", bubble)]).filter(|(_, seconds)| *seconds > 0.0).collect()
+    let named = Part::ALL.iter().map(|part| (part.name(), parts[*part as usize]));
+    named.chain([("bubble", bubble)]).filter(|(_, seconds)| *seconds > 0.0).collect()
 }
 
 /// Seconds by use in words, the longest first, with their shares of `all` seconds.

@@ -35,8 +35,7 @@ pub fn draw(
     }
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
     doing(&format!("proving drawn cases from --key {key}"), observer)?;
-    let campaign = Campaign { key, cases, until, layout, judge: &judge };
-    let mut report = campaign.run(watch)?;
+    let mut report = Campaign { key, cases, until, layout, judge: &judge }.run(watch)?;
     report.failure = report.failure.map(Failure::located);
     event::object(&report, observer)?;
     say(&report.statement(), observer)?;

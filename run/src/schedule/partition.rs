@@ -48,8 +48,7 @@ impl PartitionRun<'_> {
                 counted(sequences, "rank")
             );
         }
-        let note = format!("profiling {}", counted(blocks, "block"));
-        observer(&RunEvent::Note(&note))?;
+        observer(&RunEvent::Note(&format!("profiling {}", counted(blocks, "block"))))?;
         let shape = model.config.shape;
         let profile =
             with_dtype!(dtype, D => parts::profile::<D>((shape, model.values()), [sequences, seq]))?;
@@ -120,14 +119,12 @@ fn tables(
     let words = format!("\nTwo ranks pass {speed}/s. Stages, and messages from the stage before and back:\n");
     say(&words, observer)?;
     let rows = stages.iter().zip(0..).map(|(of, stage)| {
-        let (blocks, ranks) = (of.parts.len().to_string(), of.ranks.to_string());
-        let share = format!("{:.0} %", 100.0 * of.seconds / bottleneck);
         vec![
             format!("stage {stage}"),
-            blocks,
-            ranks,
+            of.parts.len().to_string(),
+            of.ranks.to_string(),
             ms(of.seconds),
-            share,
+            format!("{:.0} %", 100.0 * of.seconds / bottleneck),
             ms(2.0 * profile.message(of.parts.start)),
         ]
     });

@@ -108,15 +108,18 @@ impl TrainRun<'_> {
         if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
             bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
         }
-        let (layout, peak) = (self.layout, self.peak::<D>(&self.layout, &self.settings)?);
-        let (here, ranks) = (self.network.here(&layout), layout.ranks());
+        let layout = self.layout;
+        let peak = self.peak::<D>(&self.layout, &self.settings)?;
+        let here = self.network.here(&layout);
+        let ranks = layout.ranks();
         budget::fits::<D::Place>(format_args!("training under {layout}"), [here, ranks], peak.all)?;
         layout.has_room((peak.away / ranks as u128) as u64 * here as u64)
     }
     /// Peak of a layout's ranks with these settings: in steps, while the held-out text is evaluated, and
     /// while a checkpoint is saved.
     pub(super) fn peak<D: Kernels>(&self, layout: &Layout, settings: &Settings) -> Result<price::Peak> {
-        let (design, batch) = (settings.design(&self.model), self.source.batch(settings, 0, &mut None)?);
+        let design = settings.design(&self.model);
+        let batch = self.source.batch(settings, 0, &mut None)?;
         let held_out = match self.source {
             TrainData::Text(corpus) => held_out_batch(corpus, settings.seq, layout.tokens().data_ranks())?,
             TrainData::Digits(digits) if !digits.test.is_empty() => Some(epochs::judged(&digits.test, 0)?),

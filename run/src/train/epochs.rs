@@ -91,19 +91,19 @@ pub(crate) fn batch(
     step: usize,
     epoch: &mut Option<Epoch>,
 ) -> Result<Batch> {
-    let (n, each) = (digits.train.len(), steps(digits, settings.batch_size));
-    let (number, part) = (step / each, step % each);
+    let each = steps(digits, settings.batch_size);
+    let number = step / each;
     let epoch = match epoch {
         Some(epoch) if epoch.number == number => epoch,
         other => other.insert(Epoch {
-            order: order(settings.seed, number, n),
+            order: order(settings.seed, number, digits.train.len()),
             number,
             losses: EpochLosses::default(),
             before: 0,
             clock: Instant::now(),
         }),
     };
-    let which = epoch.order.chunks(settings.batch_size.max(1)).nth(part).unwrap_or_default();
+    let which = epoch.order.chunks(settings.batch_size.max(1)).nth(step % each).unwrap_or_default();
     let examples = which.iter().map(|&i| digits.train.example(i)).collect();
     // The last batch of an epoch may have fewer pictures than there are microbatches.
     let least = if which.len() < settings.batch_size { which.len() } else { usize::MAX };
@@ -123,7 +123,8 @@ impl Epoch {
     }
     /// Evaluates the test pictures at the end of the epoch.
     pub(crate) fn judged<D: RunDevice>(&self, test: &Set, trainer: &mut Trainer<D>) -> Result<EpochLine> {
-        let (seconds, EpochLosses { sum, pictures }) = (self.clock.elapsed().as_secs_f64(), self.losses);
+        let seconds = self.clock.elapsed().as_secs_f64();
+        let EpochLosses { sum, pictures } = self.losses;
         let mut right = 0;
         for first in (0..test.len()).step_by(TOGETHER) {
             right += trainer.correct(&judged(test, first)?, &|_| ())?;

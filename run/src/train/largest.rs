@@ -18,7 +18,8 @@ impl TrainRun<'_> {
         in_device!((self.settings.device, self.settings.number), D => self.largest_in::<D>(unknown))
     }
     fn largest_in<D: RunDevice>(&self, unknown: Unknown) -> Result<LargestBatch> {
-        let (layout, &Settings { batch_size, microbatches, .. }) = (&self.layout, &self.settings);
+        let layout = &self.layout;
+        let &Settings { batch_size, microbatches, .. } = &self.settings;
         let peak = |layout: &Layout, [batch_size, microbatches]: [usize; 2]| {
             self.peak::<D>(layout, &Settings { batch_size, microbatches, ..self.settings.clone() })
         };
@@ -28,11 +29,10 @@ impl TrainRun<'_> {
             (Unknown::BatchSize, _) => self.settings.most_sequences(),
         };
         let room = budget::room::<D::Place>([self.network.here(layout), layout.ranks()]);
-        let numbers = [sequences, microbatches];
-        let search = Search { layout, room, unknown, numbers, peak: &peak };
+        let search = Search { layout, room, unknown, numbers: [sequences, microbatches], peak: &peak };
         let mine = search.find()?;
         let world = self.network.untraced().world(layout, "the largest batch")?;
-        let all = world.run(|_: Cpu<f32>, mesh| self.network.of_all(&mesh, mine))?;
-        search.report(unknown.of_all(all.concat()).unwrap_or(mine), &self.model.design)
+        let found = world.run(|_: Cpu<f32>, mesh| self.network.of_all(&mesh, mine))?;
+        search.report(unknown.of_all(found.concat()).unwrap_or(mine), &self.model.design)
     }
 }

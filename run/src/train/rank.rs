@@ -125,8 +125,8 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         let profiled = profile::WARM..profile::WARM + run.network.profile;
         let profile = profiled.contains(&(step - self.from)).then(|| mesh.profile(self.at.device.place()));
         let started = if run.dump.is_some() && step + 1 == self.until {
-            let (report, all) = dump::step(self.trainer, mesh, &batch, lr)?;
-            self.seen = Some(all);
+            let (report, seen) = dump::step(self.trainer, mesh, &batch, lr)?;
+            self.seen = Some(seen);
             report.into()
         } else {
             self.trainer.start_step(&batch, lr)?
@@ -141,8 +141,8 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         let (run, mesh) = (self.run, self.at.mesh);
         if self.running.len() == 1 {
             self.trainer.drain()?;
-            let own = self.at.device.meter().peaks_of_all().total;
-            self.line.peak_bytes = mesh.world().all_gather_values(&[own])?.concat();
+            let peak = self.at.device.meter().peaks_of_all().total;
+            self.line.peak_bytes = mesh.world().all_gather_values(&[peak])?.concat();
         }
         let BegunStep { step, batch, lr, over } = self.running.pop_front().expect("one runs");
         let report = step.wait()?;
@@ -156,7 +156,8 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
             };
             bail!("the loss of step {number} is {loss}; {advice}");
         }
-        let (scale, skipped) = (report.scale.map(loss_scale), report.skipped);
+        let scale = report.scale.map(loss_scale);
+        let skipped = report.skipped;
         drop(report); // its values are not held beside an evaluation's
         let is_alone = self.running.is_empty();
         let end = if is_alone { Instant::now() } else { over };
@@ -185,7 +186,8 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
     /// Evaluates at the end, unless the last step did, and collects what ranks have counted.
     fn finished(self) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
         let Self { run, trainer, observer, line, evaluations, .. } = self;
-        let (mesh, waits) = (self.at.mesh, self.at.mesh.take_waits());
+        let mesh = self.at.mesh;
+        let waits = self.at.mesh.take_waits();
         let experts = run.network.of_all(mesh, self.experts)?.into_iter().collect();
         let reported = |done, of| {
             if mesh.rank() == 0 {

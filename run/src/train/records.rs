@@ -28,14 +28,13 @@ impl RunRecord for StepLine {
         use Curve::{FromLowest, FromZero, Measured};
         let peak = self.peak_bytes.iter().max().map_or(CellValue::None, |bytes| CellValue::Count(*bytes));
         let accuracy = CellValue::of(self.accuracy.map(|right| 100.0 * right));
-        let held_out = CellValue::of(self.held_out_bits_per_byte);
         let speed = CellValue::Number(self.tokens_per_second);
         vec![
             (column("step", "step"), CellValue::Count(self.step)),
             (column("loss", "loss").drawn(FromLowest, "loss, nats"), CellValue::Number(self.loss)),
             (
                 column("held_out_bits_per_byte", "held out").drawn(FromLowest, "held-out text, bits a byte"),
-                held_out,
+                CellValue::of(self.held_out_bits_per_byte),
             ),
             (column("accuracy", "accuracy").drawn(FromLowest, "test accuracy, %"), accuracy),
             (column("lr", "lr").drawn(FromZero, "learning rate"), CellValue::Number(self.lr)),

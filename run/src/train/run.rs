@@ -141,7 +141,8 @@ impl TrainRun<'_> {
     fn train_in<D: RunDevice>(&self, observer: &Observer) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
-        let (design, optimizer) = (self.settings.design(&self.model), self.settings.optimizer());
+        let design = self.settings.design(&self.model);
+        let optimizer = self.settings.optimizer();
         let values = state::InF32(self.model.values());
         let ranks = session::run((&self.layout, &world), &values, |at: BuildContext<D>| {
             let mut trainer = Trainer::new(&at, &design, optimizer)?.seeded(self.settings.seed);
@@ -156,9 +157,9 @@ impl TrainRun<'_> {
         if let Some(why) = &ranks[0].0.differ {
             bail!("{why}");
         }
-        let all = ranks.iter().map(|(finished, _)| finished.experts.clone());
+        let experts = ranks.iter().map(|(finished, _)| finished.experts.clone());
         let waits = ranks.iter().flat_map(|(finished, _)| finished.waits.clone()).collect();
-        let finished = Finished { experts: all.collect(), waits, ..ranks[0].0.clone() };
+        let finished = Finished { experts: experts.collect(), waits, ..ranks[0].0.clone() };
         self.write_dump(ranks.into_iter().filter_map(|(_, seen)| seen).collect(), finished.steps)?;
         Ok(finished)
     }

@@ -124,7 +124,8 @@ impl Settings {
                 ..Self::default()
             },
             TrainData::Digits(digits) => {
-                let (optimizer, batch_size) = (optimizer.unwrap_or(SGD), 32.min(digits.train.len()));
+                let optimizer = optimizer.unwrap_or(SGD);
+                let batch_size = 32.min(digits.train.len());
                 Self {
                     steps: 3 * epochs::steps(digits, batch_size),
                     seq: 1,
@@ -145,13 +146,13 @@ impl Settings {
     /// Reads the settings from a file. Files of earlier versions have the constants of `AdamW` beside the
     /// optimizer's name.
     pub fn read(text: &str) -> Option<Self> {
-        let mut all: Map<String, Value> = serde_json::from_str(text).ok()?;
-        if let Some(constants) = all.remove(ADAMW.name())
-            && all.get("optimizer").is_some_and(|name| name == ADAMW.name())
+        let mut map: Map<String, Value> = serde_json::from_str(text).ok()?;
+        if let Some(constants) = map.remove(ADAMW.name())
+            && map.get("optimizer").is_some_and(|name| name == ADAMW.name())
         {
-            all.insert("optimizer".into(), json!({ ADAMW.name(): constants }));
+            map.insert("optimizer".into(), json!({ ADAMW.name(): constants }));
         }
-        serde_json::from_value(all.into()).ok()
+        serde_json::from_value(map.into()).ok()
     }
     /// Returns what a step trains, for its time.
     pub fn job(&self, design: &Design) -> TrainingJob {
@@ -220,8 +221,7 @@ impl Settings {
     pub fn shape(&self, config: &Config) -> Shape {
         let everywhere = |rate| Rates { embedding: rate, attention: rate, residual: rate };
         let dropout = self.dropout.map_or(config.shape.dropout, everywhere);
-        let loss = Objective { smoothing: self.label_smoothing, z: self.z_loss };
-        Shape { dropout, loss, ..config.shape }
+        Shape { dropout, loss: Objective { smoothing: self.label_smoothing, z: self.z_loss }, ..config.shape }
     }
     /// Returns the design of the model with this loss and dropout.
     pub fn design(&self, model: &TrainableModel) -> Design {
@@ -237,8 +237,7 @@ impl Settings {
     /// # Errors
     /// If there are fewer sequences than microbatches.
     pub fn batch(&self, corpus: &Corpus, step: usize) -> Result<Batch> {
-        let pairs = corpus.batch(self.seed, step, self.batch_size, self.seq);
-        Batch::new(sequences(pairs), self.microbatches)
+        Batch::new(sequences(corpus.batch(self.seed, step, self.batch_size, self.seq)), self.microbatches)
     }
 }
 

@@ -97,8 +97,8 @@ fn lock(dir: &Path) -> Result<Lock> {
 }
 
 fn files_of(dir: &Path) -> Vec<String> {
-    let all = fs::read_dir(dir).into_iter().flatten().flatten();
-    all.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Writes the description of a model: config.json, and its tokenizer files. Removes unfinished files of a
@@ -184,10 +184,9 @@ impl State {
     pub fn restore<D: RunDevice>(&self, trainer: &mut Trainer<D>) -> Result<()> {
         trainer.set_steps(self.steps);
         let (model, optimizer, mesh) = trainer.parts();
-        let origin = self.path.display().to_string();
         let design = model.design().clone();
         checkpoint::restore_optimizer(
-            &origin,
+            &self.path.display().to_string(),
             &self.optimizer,
             optimizer,
             (&design, &mut model.params()),

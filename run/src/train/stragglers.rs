@@ -22,18 +22,18 @@ pub struct Straggler {
 
 /// Returns the ranks, the one that cost the others the most time first.
 pub fn stragglers(waits: &[RankWaits], ranks: usize) -> Vec<Straggler> {
-    let of = |rank: usize| {
-        let (on, by) = (waits.iter().filter(|wait| wait.on == rank), waits.iter().filter(|w| w.rank == rank));
+    let straggler = |rank: usize| {
+        let on = waits.iter().filter(|wait| wait.on == rank);
         Straggler {
             rank,
             waits: on.clone().map(|wait| wait.waits).sum(),
             seconds: on.clone().fold(0.0, |sum, wait| sum + wait.seconds),
-            own_seconds: by.fold(0.0, |sum, wait| sum + wait.seconds),
+            own_seconds: waits.iter().filter(|w| w.rank == rank).fold(0.0, |sum, wait| sum + wait.seconds),
             longest: on.max_by(|a, b| a.longest_seconds.total_cmp(&b.longest_seconds)).cloned(),
         }
     };
-    let mut all: Vec<_> = (0..ranks).map(of).collect();
+    let mut stragglers: Vec<_> = (0..ranks).map(straggler).collect();
     let cost = |of: &Straggler| of.seconds - of.own_seconds;
-    all.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
-    all
+    stragglers.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+    stragglers
 }

@@ -15,8 +15,9 @@ pub(super) fn plant<D: Kernels>(trainer: &mut Trainer<D>, mesh: &Mesh<D::Place>,
     }
     let mut params = trainer.model().params();
     let param = params.iter_mut().find(|param| **param.name() == *TENSOR).expect("a parameter of the model");
-    let (value, device) = (param.version(), param.device().clone());
-    let (values, [rows, cols]) = (value.read().expect("the host has values"), value.shape());
+    let value = param.version();
+    let values = value.read().expect("the host has values");
+    let [rows, cols] = value.shape();
     let other = |i: usize| if i == 5 { values[i] + D::Elem::ONE } else { values[i] };
-    param.exchange(&mut Tensor::from_fn(&device, Category::Weights, rows, cols, other));
+    param.exchange(&mut Tensor::from_fn(&param.device().clone(), Category::Weights, rows, cols, other));
 }

@@ -83,7 +83,8 @@ impl<'a, D: RunDevice> Saver<'a, D> {
         (trainer, mesh): (&mut Trainer<D>, &Mesh<D::Place>),
         evaluations: &Evaluations,
     ) -> Result<Saving<D>> {
-        let (dir, Saves { keep, background, limit, data }) = (self.dir, self.saves);
+        let dir = self.dir;
+        let Saves { keep, background, limit, data } = self.saves;
         if mesh.rank() == 0 && keep.is_some_and(|keep| keep > 1) {
             keep_current(dir)?;
         }
@@ -95,8 +96,7 @@ impl<'a, D: RunDevice> Saver<'a, D> {
         let unwritable = |why: serde_json::Error| Error::new(why.to_string());
         let noted = serde_json::to_string(settings).map_err(unwritable)?;
         let note = |key: &str, value: String| (key.to_string(), value);
-        let format = note(FORMAT, CURRENT.to_string());
-        let mut notes: BTreeMap<_, _> = [note("training", noted), format].into();
+        let mut notes: BTreeMap<_, _> = [note("training", noted), note(FORMAT, CURRENT.to_string())].into();
         if *evaluations != Evaluations::default() {
             notes.extend([note("evaluations", serde_json::to_string(evaluations).map_err(unwritable)?)]);
         }
@@ -108,7 +108,8 @@ impl<'a, D: RunDevice> Saver<'a, D> {
         let tensors = model.entries().into_iter().map(|entry| (entry, VALUE)).collect();
         let about = [note("format", "pt".into()), note("step", step.to_string())];
         let metadata = notes.into_iter().chain(about).collect();
-        let (path, shards) = (dir.join(MODEL), format!("model-{step}"));
+        let path = dir.join(MODEL);
+        let shards = format!("model-{step}");
         let weights = CheckpointFile { path, shards, limit: *limit as u64, metadata, tensors };
         checkpoint::save(vec![state, weights], &params, mesh, (finite_f32, *background))
     }
@@ -143,7 +144,8 @@ fn is_shared<P: SharedPlace>(dir: &Path, mesh: &Mesh<P>) -> Result<()> {
     if mesh.size() == 1 {
         return Ok(());
     }
-    let (path, world) = (dir.join(TOKEN), mesh.world().named("a shared folder"));
+    let path = dir.join(TOKEN);
+    let world = mesh.world().named("a shared folder");
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let token = mix(time ^ u64::from(std::process::id()));
     if mesh.rank() == 0 {
@@ -152,11 +154,11 @@ fn is_shared<P: SharedPlace>(dir: &Path, mesh: &Mesh<P>) -> Result<()> {
     }
     let token = world.all_gather_values(&[token])?[0][0].to_string();
     let sees = fs::read(&path).is_ok_and(|seen| seen == token.as_bytes());
-    let all = world.all_gather_values(&[u8::from(sees)])?.concat();
+    let answers = world.all_gather_values(&[u8::from(sees)])?.concat();
     if mesh.rank() == 0 {
         let _ = fs::remove_file(&path);
     }
-    if let Some(rank) = all.iter().position(|sees| *sees == 0) {
+    if let Some(rank) = answers.iter().position(|sees| *sees == 0) {
         let dir = dir.display();
         bail!(
             "rank {rank} does not see the files that rank 0 writes in {dir}; give all ranks one shared folder"
