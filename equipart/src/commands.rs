@@ -82,8 +82,7 @@ fn refusal(why: &clap::Error) -> String {
 /// Checks that a command with these arguments can run with one process a rank. Prints its help, if they ask
 /// for it.
 fn can_be_launched(arguments: &[String]) -> Result<()> {
-    let program = std::iter::once("equipart");
-    match Arguments::try_parse_from(program.chain(arguments.iter().map(String::as_str))) {
+    match Arguments::try_parse_from(std::iter::once("equipart").chain(arguments.iter().map(String::as_str))) {
         Err(why) if why.use_stderr() => {
             let why = refusal(&why);
             bail!("{}", why.trim_start_matches("error: ").lines().next().unwrap_or_default());

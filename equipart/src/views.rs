@@ -109,8 +109,8 @@ impl Views {
     /// That of the first view that fails.
     pub fn details(&self, tell: impl FnOnce(&Observer) -> Result<()>) -> Result<()> {
         let show = |event: &RunEvent| {
-            let mut all = self.0.lock().expect("no view panics");
-            all.iter_mut().filter(|view| view.wants_details()).try_for_each(|view| view.see(event))
+            let mut views = self.0.lock().expect("no view panics");
+            views.iter_mut().filter(|view| view.wants_details()).try_for_each(|view| view.see(event))
         };
         let wanted = self.0.lock().expect("no view panics").iter().any(|view| view.wants_details());
         match if wanted { tell(&show) } else { Ok(()) } {

@@ -52,9 +52,9 @@ pub(crate) struct DtypeArgs {
 pub(crate) fn named<T: Copy + Send + Sync + 'static>(
     all: impl IntoIterator<Item = (&'static str, &'static str, T)>,
 ) -> impl TypedValueParser<Value = T> {
-    let all: Vec<_> = all.into_iter().collect();
-    let names: Vec<_> = all.iter().map(|(name, about, _)| PossibleValue::new(name).help(about)).collect();
-    let value = move |given: String| all.iter().find(|(name, ..)| given == *name).copied();
+    let choices: Vec<_> = all.into_iter().collect();
+    let names: Vec<_> = choices.iter().map(|(name, about, _)| PossibleValue::new(name).help(about)).collect();
+    let value = move |given: String| choices.iter().find(|(name, ..)| given == *name).copied();
     PossibleValuesParser::new(names).map(move |name| value(name).expect("a name of the list").2)
 }
 

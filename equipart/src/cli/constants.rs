@@ -18,28 +18,28 @@ fn of_key(key: &str) -> impl Iterator<Item = (&'static OptimizerInfo, &'static C
 
 /// Returns one constant of each key.
 fn flags() -> Vec<&'static Constant> {
-    let mut all: Vec<&Constant> = Vec::new();
+    let mut constants: Vec<&Constant> = Vec::new();
     for constant in OPTIMIZERS.iter().flat_map(|info| info.constants) {
-        if all.iter().all(|other| other.key != constant.key) {
-            all.push(constant);
+        if constants.iter().all(|other| other.key != constant.key) {
+            constants.push(constant);
         }
     }
-    all
+    constants
 }
 
 /// Describes a constant, for each optimizer that has one; those with the same description together.
 fn help(key: &str) -> String {
-    let mut all: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
     for (info, constant) in of_key(key) {
         let usual = constant.text(constant.usual);
         let usual = if constant.range == Range::Rate { "that of --lr" } else { &usual };
         let text = format!("{} [default: {usual}]", constant.help);
-        match all.iter_mut().find(|(known, _)| *known == text) {
+        match texts.iter_mut().find(|(known, _)| *known == text) {
             Some((_, names)) => names.push(info.title),
-            None => all.push((text, vec![info.title])),
+            None => texts.push((text, vec![info.title])),
         }
     }
-    let each = all.into_iter().map(|(text, names)| format!("{}: {text}", names.join(", ")));
+    let each = texts.into_iter().map(|(text, names)| format!("{}: {text}", names.join(", ")));
     each.collect::<Vec<_>>().join("; ")
 }
 
@@ -56,9 +56,8 @@ impl Args for ConstantArgs {
                 (_, [_]) => "X",
                 _ => "X,Y",
             };
-            let parse = |text: &str| constant.parse(text);
             let flag = Arg::new(constant.key).long(constant.key).value_name(names);
-            command.arg(flag.help(help(constant.key)).value_parser(parse))
+            command.arg(flag.help(help(constant.key)).value_parser(|text: &str| constant.parse(text)))
         })
     }
     fn augment_args_for_update(command: Command) -> Command {

@@ -17,20 +17,20 @@ pub(crate) fn displayed(message: &str, arguments: &[String]) -> String {
 /// Cuts each stretch of the line that is longer than [`MOST`] characters and is part of one of the long
 /// arguments.
 fn cut(line: &str, long: &[String]) -> String {
-    let (mut all, mut rest) = (String::new(), line);
+    let (mut kept, mut rest) = (String::new(), line);
     while let Some(c) = rest.chars().next() {
         let begin = rest.char_indices().nth(MOST).map_or(rest, |(end, _)| &rest[..end]);
         let quoted = long.iter().filter_map(|of| of.find(begin).map(|at| common(rest, &of[at..]))).max();
         if let Some(len) = quoted.filter(|len| *len > begin.len()) {
-            all += begin;
-            all.push('…');
+            kept += begin;
+            kept.push('…');
             rest = &rest[len..];
         } else {
-            all.push(c);
+            kept.push(c);
             rest = &rest[c.len_utf8()..];
         }
     }
-    all
+    kept
 }
 
 /// Number of bytes of the common prefix.

@@ -99,14 +99,14 @@ pub(crate) fn tell(network: &Network, peak: Option<f64>, views: &Views) -> Resul
 
 fn lines(ranks: &[RankProfile], peak: Option<f64>, views: &Views) -> Result<()> {
     for (rank, of) in ranks.iter().enumerate() {
-        let (steps, ms) = (of.steps, of.ms());
-        views.object(&ProfileLine::Steps { rank, steps, ms, peak_gflops: peak })?;
+        views.object(&ProfileLine::Steps { rank, steps: of.steps, ms: of.ms(), peak_gflops: peak })?;
         for (kind, sum) in &of.kinds {
             views.object(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) })?;
         }
         for LayerTime { name: layer, layers, pass, sum } in &of.layers {
-            let (layers, pass, row) = (*layers, pass.map(tensor::Direction::name), of.row(sum, peak));
-            views.object(&ProfileLine::Layer { rank, layer, pass, layers, row })?;
+            let pass = pass.map(tensor::Direction::name);
+            let row = of.row(sum, peak);
+            views.object(&ProfileLine::Layer { rank, layer, pass, layers: *layers, row })?;
         }
     }
     Ok(())

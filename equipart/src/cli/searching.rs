@@ -64,7 +64,7 @@ fn said(event: &SearchEvent) -> String {
     match event {
         SearchEvent::Pricing { left } => format!("pricing blocks and states: {left} left"),
         SearchEvent::Weighing { found, left, goal } => {
-            let of = |best: &Weighed| {
+            let words = |best: &Weighed| {
                 if *goal == Goal::Least {
                     let peak = comm::readable(best.step.peak as u128);
                     return format!("; the least so far, {}, holds {peak}", best.layout);
@@ -72,7 +72,7 @@ fn said(event: &SearchEvent) -> String {
                 format!("; the best so far, {}, takes {}", best.layout, time(best.step.seconds))
             };
             let none = if found.weighed > 0 { "; none fits yet" } else { "" };
-            let best = found.best.first().map_or_else(|| none.into(), of);
+            let best = found.best.first().map_or_else(|| none.into(), words);
             let doing = match goal {
                 Goal::Least => "nothing fits yet; weighing layouts that save memory",
                 _ => "weighing layouts",

@@ -239,7 +239,7 @@ impl TrainArgs {
     pub(crate) fn settings_for(&self, learnt: &TrainData) -> Result<Settings> {
         let usual = Settings::usual(learnt, self.optimizer);
         let (mut steps, mut batch_size) = (self.steps.unwrap_or(usual.steps), usual.batch_size);
-        let (microbatches, mut warmup) = (self.parts(), 0);
+        let mut warmup = 0;
         match learnt {
             TrainData::Text(_) => (batch_size, warmup) = (self.sequences(batch_size), steps / 10),
             TrainData::Ids(_) => {}
@@ -258,7 +258,7 @@ impl TrainArgs {
             steps,
             seq,
             batch_size,
-            microbatches,
+            microbatches: self.parts(),
             table: self.layout().table().map(Table::digest),
             lr,
             warmup: self.warmup.unwrap_or(warmup),
@@ -363,7 +363,8 @@ impl TrainArgs {
             }
             _ => self.steps,
         };
-        let (steps, done) = (steps.unwrap_or(begun.steps), state.steps());
+        let steps = steps.unwrap_or(begun.steps);
+        let done = state.steps();
         let settings = Settings { steps, device: self.device, ..begun.clone() };
         if steps != begun.steps && steps > done {
             out::note(&format!(

@@ -26,10 +26,10 @@ impl<const HAS: u8> ViewArgs<HAS> {
     /// If two do.
     pub(crate) fn apart(&self, others: &[(&'static str, Option<&PathBuf>)]) -> Result<()> {
         let others = others.iter().filter_map(|(flag, path)| Some((*flag, *path.as_ref()?)));
-        let all: Vec<_> = self.0.iter().map(|(view, path)| (view.flag, path)).chain(others).collect();
-        for (at, (two, path)) in all.iter().enumerate() {
+        let paths: Vec<_> = self.0.iter().map(|(view, path)| (view.flag, path)).chain(others).collect();
+        for (at, (two, path)) in paths.iter().enumerate() {
             let is_same = |other: &Path| other == *path || absolute(other).ok() == absolute(path).ok();
-            if let Some((one, _)) = all[..at].iter().find(|(_, other)| is_same(other)) {
+            if let Some((one, _)) = paths[..at].iter().find(|(_, other)| is_same(other)) {
                 bail!("--{one} and --{two} both want {}; give each a file of its own", path.display());
             }
         }
@@ -42,11 +42,11 @@ impl<const HAS: u8> ViewArgs<HAS> {
     /// If a file cannot be written, or two views want the same.
     pub(crate) fn open(&self, is_json: bool, name: &str, without: &'static str) -> Result<Views> {
         self.apart(&[])?;
-        let (mut views, title) = (Views::default(), format!("equipart {}", arguments().join(" ")));
-        let context = ViewContext { title: &title, name, without };
+        let mut views = Views::default();
+        let title = format!("equipart {}", arguments().join(" "));
         views.print(is_json, without);
         if !out::is_silent() {
-            views.open(&self.0, &context)?;
+            views.open(&self.0, &ViewContext { title: &title, name, without })?;
         }
         Ok(views)
     }

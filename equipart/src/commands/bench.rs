@@ -155,7 +155,8 @@ impl Hardware for BenchCards {
     }
     /// Threads synchronize on the host, so `Meet` is measured there, as is `Field`.
     fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
-        let (scale, gpu) = (MeasureSize::new(smaller > 1), Gpu::of(&self.0));
+        let scale = MeasureSize::new(smaller > 1);
+        let gpu = Gpu::of(&self.0);
         let copied = |bytes: usize| measure::copies(&gpu, scale).map(|rate| bytes as f64 / (rate * 1e9));
         let seconds = guarded(|| match probe {
             Probe::Peak { .. } => Ok(1.0 / measure::peak(&gpu, scale, false)?),

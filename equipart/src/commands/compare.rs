@@ -113,7 +113,8 @@ impl CompareArgs {
     fn epochs(&self, work: &Comparison, views: &Views) -> Result<bool> {
         let Data::Digits(digits) = work.data else { unreachable!("a model of text has no epochs") };
         let source = TrainData::Digits(digits.clone());
-        let (usual, epochs) = (Settings::usual(&source, self.optimizer), self.epochs.unwrap_or_default());
+        let usual = Settings::usual(&source, self.optimizer);
+        let epochs = self.epochs.unwrap_or_default();
         at_least_1(&[("epochs", epochs)])?;
         let settings = Settings {
             steps: epochs.saturating_mul(steps(digits, usual.batch_size)),

@@ -85,10 +85,11 @@ impl ContextArgs {
                 "the layout {layout} must have 2 to {MOST_RANKS} context ranks and no others, such as cp=4"
             );
         }
-        let (documents, (mask, masked)) = (self.documents(ranks)?, self.mask()?);
-        let of = |choice| layout.strategies().into_iter().find(|about| about.choice == choice);
+        let documents = self.documents(ranks)?;
+        let (mask, masked) = self.mask()?;
+        let strategy = |choice| layout.strategies().into_iter().find(|about| about.choice == choice);
         let [dealing, core] =
-            [Choice::Dealing, Choice::Core].map(|choice| of(choice).expect("of each choice one"));
+            [Choice::Dealing, Choice::Core].map(|choice| strategy(choice).expect("of each choice one"));
         let (gathers, block) = match core.word {
             "gathered" => (true, 1),
             "ring" => (false, 1),
@@ -103,9 +104,9 @@ impl ContextArgs {
         let hop = |from, keys, spans: &[Span]| {
             let mut seen = Vec::new();
             for Span { query, key } in spans {
-                let all = (0..query.len).flat_map(|q| (0..key.len).map(move |k| [q, k]));
+                let pairs = (0..query.len).flat_map(|q| (0..key.len).map(move |k| [q, k]));
                 let sees = |[q, k]: &[usize; 2]| mask.sees(query.position + q, key.position + k);
-                seen.extend(all.filter(sees).map(|[q, k]| [number(query, q), number(key, k)]));
+                seen.extend(pairs.filter(sees).map(|[q, k]| [number(query, q), number(key, k)]));
             }
             MemberHop { from, keys, pairs: spans.iter().map(|span| mask.pairs(span)).sum(), seen }
         };
@@ -113,8 +114,8 @@ impl ContextArgs {
         for rank in 0..ranks {
             let cx =
                 PassContext::<Meta<f32>>::infer(&documents).sharded(layout.tokens().of_context_rank(rank));
-            let own = cx.tokens().iter().filter(|of| of.len > 0);
-            tokens.push(own.map(|of| [number(of, 0), number(of, of.len)]).collect());
+            let segments = cx.tokens().iter().filter(|of| of.len > 0);
+            tokens.push(segments.map(|of| [number(of, 0), number(of, of.len)]).collect());
             if gathers {
                 members.push(vec![hop(None, cx.rows_of_parts() - cx.rows(), cx.spans().list())]);
             } else if rank.is_multiple_of(block) {

@@ -136,8 +136,7 @@ impl StepArgs {
         let config = config(self.config.as_deref())?;
         settings.check(config.positions)?;
         offloads_on(settings.device, &[layout])?;
-        let design = settings.shape(&config).into();
-        Ok(PriceRun { design, experts: None, settings, layout })
+        Ok(PriceRun { design: settings.shape(&config).into(), experts: None, settings, layout })
     }
 }
 
@@ -176,7 +175,8 @@ fn pair(ranks: usize) -> Result<String> {
 }
 
 fn block(layout: &Layout) -> Result<String> {
-    let (tp, name) = (layout.size(Axis::Tp), layout.to_string());
+    let tp = layout.size(Axis::Tp);
+    let name = layout.to_string();
     let sp = name == format!("tp={tp},sp");
     if !sp && name != format!("tp={tp}") && *layout != Layout::UNSPLIT {
         bail!("{layout} is more than tensor ranks; the picture is of tp=N or tp=N,sp");
@@ -188,20 +188,21 @@ fn memory(layouts: &[Layout], step: &StepArgs) -> Result<String> {
     let bar = |layout: &Layout| {
         let prices = step.run(*layout)?.prices()?;
         let fullest = prices.into_iter().max_by_key(|price| price.peak_bytes["total"]).expect("a rank");
-        let of = |name| (name, fullest.peak_bytes.get(name).copied().unwrap_or(0));
-        let parts = ["weights", "gradients", "optimizer", "activations", "buffers"].map(of).to_vec();
+        let part = |name| (name, fullest.peak_bytes.get(name).copied().unwrap_or(0));
+        let parts = ["weights", "gradients", "optimizer", "activations", "buffers"].map(part).to_vec();
         Ok(MemoryBar { name: layout.to_string(), total: fullest.peak_bytes["total"], parts })
     };
     let bars = layouts.iter().map(bar).collect::<Result<Vec<_>>>()?;
-    let of = format!("{} sequences of {} tokens", step.batch_size, step.seq);
-    Ok(bars::draw(&format!("Memory of the fullest rank in {}, {of}", step.number.name), &bars))
+    let sequences = format!("{} sequences of {} tokens", step.batch_size, step.seq);
+    Ok(bars::draw(&format!("Memory of the fullest rank in {}, {sequences}", step.number.name), &bars))
 }
 
 fn track(layout: Layout, TimedStepArgs { machine, step }: &TimedStepArgs) -> Result<String> {
     if layout.size(Axis::Pp) > 1 {
         bail!("{layout} has stages, whose times `schedule` draws; this picture is of a rank without stages");
     }
-    let (run, machine) = (step.run(layout)?, Arc::new(Machine::named(machine)?));
+    let run = step.run(layout)?;
+    let machine = Arc::new(Machine::named(machine)?);
     let spans = run.spans(&machine)?;
     let sum = |is: &dyn Fn(&RankSpan) -> bool| {
         let taken = spans.iter().filter(|span| is(span)).map(|span| span.at[1] - span.at[0]);
@@ -242,8 +243,8 @@ fn roofs(layouts: &[Layout], TimedStepArgs { machine, step }: &TimedStepArgs) ->
         let mut sent: BTreeMap<String, (usize, usize)> = BTreeMap::new(); // bytes and level, by axes
         for span in run.spans(&machine)? {
             if let SpanWork::Call { axes, bytes, level, .. } = span.work {
-                let of = sent.entry(axes.to_string()).or_default();
-                *of = (of.0 + bytes, of.1.max(level));
+                let sum = sent.entry(axes.to_string()).or_default();
+                *sum = (sum.0 + bytes, sum.1.max(level));
             }
         }
         for (axes, (bytes, level)) in sent.into_iter().filter(|(_, (bytes, _))| *bytes > 0) {

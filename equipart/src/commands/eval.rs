@@ -60,11 +60,12 @@ fn pictures(a: &EvalArgs) -> Result<Vec<Sequence>> {
 
 /// Reads the sequences of the text or of the ids.
 fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
-    let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
+    let positions = model.config.positions;
     if let Some(file) = &a.batch {
-        return ids::read(file, vocabulary, positions);
+        return ids::read(file, model.config.shape.vocabulary, positions);
     }
-    let (tokenizer, seq) = (model.tokenizer()?, a.seq.unwrap_or(SEQ.min(positions)));
+    let tokenizer = model.tokenizer()?;
+    let seq = a.seq.unwrap_or(SEQ.min(positions));
     if seq == 0 || seq > positions {
         bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
     }

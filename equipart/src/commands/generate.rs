@@ -81,7 +81,8 @@ impl Run for GenerateArgs {
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
         let (mode, lines) = (a.order.mode()?, a.order.texts()?);
-        let (mut model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
+        let mut model = model(a.model.as_ref())?;
+        let network = a.network.network(None)?;
         let layout = a.ranks.each.of(a.layout, &Design::from(model.config.shape).inferring())?;
         note_inference(&layout);
         network.fits(&[layout])?;
@@ -100,9 +101,10 @@ impl Run for GenerateArgs {
         if let Some(note) = generation.note(a.max_new.is_some()) {
             out::note(&format!("note: {note}"));
         }
-        let (own, seed) = (generation.sampling, a.seed.unwrap_or(0));
+        let preset = generation.sampling;
+        let seed = a.seed.unwrap_or(0);
         let (temperature, top_k, top_p) =
-            (a.temperature.or(own.temperature), a.top_k.or(own.top_k), a.top_p.or(own.top_p));
+            (a.temperature.or(preset.temperature), a.top_k.or(preset.top_k), a.top_p.or(preset.top_p));
         if temperature.is_none() && a.seed.is_some() {
             return Err(no_temperature("the seed", seed));
         }
@@ -112,8 +114,7 @@ impl Run for GenerateArgs {
         let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
         model.config.eos = generation.eos;
         let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
-        let dumps = ("dump", a.dump.is_some());
-        let network = a.ranks.join(network, &[layout], a.number.device, &[dumps])?;
+        let network = a.ranks.join(network, &[layout], a.number.device, &[("dump", a.dump.is_some())])?;
         in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
     }
 }
@@ -149,9 +150,9 @@ fn continued<D: RunDevice>(
 fn note_waiting(request: &Prompts, layout: &Layout) {
     if let (waiting @ 1.., slots) = request.waiting(layout) {
         let of = if layout.tokens().data_ranks() > 1 { " of each data rank" } else { "" };
-        let all = request.prompts.len();
+        let prompts = request.prompts.len();
         out::note(&format!(
-            "note: {waiting} of {all} requests wait for a free slot ({}{of})",
+            "note: {waiting} of {prompts} requests wait for a free slot ({}{of})",
             counted(slots, "slot")
         ));
     }

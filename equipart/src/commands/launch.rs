@@ -206,8 +206,7 @@ fn can_shrink(command: &[String], [least, ranks]: [usize; 2]) -> Result<()> {
 /// Returns the best layout of the most ranks, of these numbers, that keeps the steps of a training run.
 fn smaller(command: &[String], ranks: Range<usize>) -> Result<Layout> {
     let planner = train_args(command)?.planner()?;
-    let layout = ranks.clone().rev().find_map(|ranks| planner.find(ranks));
-    layout.ok_or_else(|| {
+    ranks.clone().rev().find_map(|ranks| planner.find(ranks)).ok_or_else(|| {
         let (from, to, step) = (ranks.start, counted(ranks.end - 1, "rank"), planner.step());
         let these = if ranks.len() == 1 { to } else { format!("{from} to {to}") };
         Error::new(format!("no layout of {these} fits {step}; a smaller --min-ranks may help"))

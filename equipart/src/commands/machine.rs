@@ -35,7 +35,8 @@ impl Run for MachineArgs {
         let machine = if let Some(name) = self.machine {
             Machine::named(&name)?
         } else {
-            let (watch, scale) = (ProgressWatch::spinner(), [MeasureScale::FULL, MeasureScale::TINY]);
+            let watch = ProgressWatch::spinner();
+            let scale = [MeasureScale::FULL, MeasureScale::TINY];
             let measured = measure::machine(&scale[usize::from(self.small)], &|what| watch.say(what))?;
             watch.done();
             measured
@@ -51,9 +52,9 @@ impl Run for MachineArgs {
 
 /// The machine as a table: every number with its source.
 fn words(machine: &Machine) -> String {
-    let mut all = Vec::new();
-    rows("", &serde_json::to_value(machine).expect("plain values"), &mut all);
-    let mut table = show::fitted(show::table(&["", "number", "source"], all.into_iter()));
+    let mut numbers = Vec::new();
+    rows("", &serde_json::to_value(machine).expect("plain values"), &mut numbers);
+    let mut table = show::fitted(show::table(&["", "number", "source"], numbers.into_iter()));
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Left);
         column.remove_constraint();

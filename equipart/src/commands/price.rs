@@ -87,7 +87,8 @@ impl PriceArgs {
     /// # Errors
     /// If a constant is not the optimizer's, or out of range.
     pub(crate) fn settings(&self) -> Result<Settings> {
-        let (data, usual) = (self.layout.tokens().data_ranks(), self.layout.usual_microbatches());
+        let data = self.layout.tokens().data_ranks();
+        let usual = self.layout.usual_microbatches();
         let fit = |sequences: usize| usual.min(sequences / data).max(1);
         let microbatches = self.microbatches.unwrap_or_else(|| self.batch_size.map_or(usual, fit));
         Ok(Settings {

@@ -114,9 +114,8 @@ impl Run for ProveArgs {
                 CasesArgs { case: Some(file), .. } => replay(file, observer),
                 CasesArgs { cases: None, minutes: None, .. } => a.prove((layout, model), network, views),
                 CasesArgs { cases, minutes, .. } => {
-                    let key = a.key.unwrap_or_else(fresh_key);
                     let done = &|done, next| watch.case(done, next);
-                    draw((a.layout, key), (*cases, *minutes), (done, observer))
+                    draw((a.layout, a.key.unwrap_or_else(fresh_key)), (*cases, *minutes), (done, observer))
                 }
             }
         })
@@ -132,8 +131,7 @@ impl ProveArgs {
         views: &Views,
     ) -> Result<bool> {
         let drawn = || network.processes.as_ref().map_or_else(fresh_key, |all| Key(all.number()));
-        let key = self.key.unwrap_or_else(drawn);
-        let mut proof = ProofRun { layout, key, keys: self.keys, network };
+        let mut proof = ProofRun { layout, key: self.key.unwrap_or_else(drawn), keys: self.keys, network };
         proof.check()?;
         let observer = &|event: &RunEvent| views.see(event);
         let Some(model) = model else {

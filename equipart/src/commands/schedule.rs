@@ -325,7 +325,6 @@ impl HeldArgs {
     ) -> Result<Option<Vec<usize>>> {
         let Some(Model { config, .. }) = self.model()? else { return Ok(None) };
         let (design, seq) = (config.shape.into(), self.seq(&config)?);
-        let on = (self.number.device, self.number.name);
-        peaks((&design, seq), (pipeline, plan, table), on).map(Some)
+        peaks((&design, seq), (pipeline, plan, table), (self.number.device, self.number.name)).map(Some)
     }
 }

@@ -119,7 +119,8 @@ fn mesh(text: &str) -> std::result::Result<MeshArg, String> {
 
 impl Run for ShardArgs {
     fn run(self, json: bool) -> Result<bool> {
-        let (MeshArg(mesh), (equations, statements)) = (&self.mesh, sorted(&self.all)?);
+        let MeshArg(mesh) = &self.mesh;
+        let (equations, statements) = sorted(&self.all)?;
         if !(0.0..=3600.0).contains(&self.seconds) {
             bail!("--seconds is {}; it must be 0 to 3600", self.seconds);
         }
@@ -128,8 +129,7 @@ impl Run for ShardArgs {
             (None, true) => bail!("give an equation, such as \"Z = X W\", or --model"),
             (None, false) => {
                 refuse(&[("hidden", self.pictures.hidden.is_some())], "--model mlp; a graph of equations")?;
-                let sizes = self.size.iter().cloned().collect();
-                expression::graph(&equations, &statements, &sizes)?
+                expression::graph(&equations, &statements, &self.size.iter().cloned().collect())?
             }
             (Some(model), true) => self.graph(model)?,
         };
@@ -148,7 +148,8 @@ impl Run for ShardArgs {
                 Box::new(MachinePrices::new(mesh, &Arc::new(machine))?)
             }
         };
-        let (start, limit) = (Instant::now(), Duration::from_secs_f64(self.seconds));
+        let start = Instant::now();
+        let limit = Duration::from_secs_f64(self.seconds);
         let allowed = |o: usize, split: &_| is_stated((&graph, mesh), &statements, o, split);
         let found = search((&graph, mesh), &allowed, &*prices, &|_| start.elapsed() < limit)
             .map_err(|why| contradiction(&graph, mesh, &statements).unwrap_or_else(|| why.into()))?;
@@ -198,10 +199,10 @@ impl ShardArgs {
         let (plan, lines) = (&found.plan, found.plan.lines(prices));
         lines.iter().try_for_each(|line| views.object(line))?;
         for (tensor, at) in shown(found) {
-            let (of, blocks) = (&plan.graph.tensors[tensor], at.blocks(&plan.mesh));
+            let (matrix, blocks) = (&plan.graph.tensors[tensor], at.blocks(&plan.mesh));
             let sums: usize = at.partial.iter().map(|axis| size(&plan.mesh, axis)).product();
             views.object(&json!({
-                "matrix": *of.name, "shape": of.shape, "blocks": blocks, "partial_sums": sums,
+                "matrix": *matrix.name, "shape": matrix.shape, "blocks": blocks, "partial_sums": sums,
             }))?;
         }
         let proven = checked.as_ref().map(|(verdict, _)| verdict.differs.is_none());

@@ -82,8 +82,8 @@ const PARTS: [f64; 9] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 
 impl Run for ShareArgs {
     fn run(self, json: bool) -> Result<bool> {
-        let all = pins::cores()?;
-        self.check(&all)?;
+        let cores = pins::cores()?;
+        self.check(&cores)?;
         if let (Some(cores), Some(forwards)) = (&self.cores, self.forwards) {
             let forward = Forward::new(cli::model(self.models.first())?, self.tokens[0]);
             let seconds = forward.run(cores, forwards, &process::ready)?;
@@ -95,8 +95,8 @@ impl Run for ShareArgs {
         for (number, name) in self.models.iter().enumerate() {
             let forward = Forward::new(cli::model(Some(name))?, self.tokens(number));
             let worker = Worker { model: name.clone(), tokens: forward.tokens };
-            forward.fits(&worker.label(), all.len())?;
-            of_models.push((self.rows((&forward.counted()?, &worker), &all, &watch)?, worker));
+            forward.fits(&worker.label(), cores.len())?;
+            of_models.push((self.rows((&forward.counted()?, &worker), &cores, &watch)?, worker));
         }
         watch.done();
         let knees: Vec<_> = of_models.iter().map(|(rows, worker)| knees(worker, rows)).collect();
@@ -107,7 +107,7 @@ impl Run for ShareArgs {
             });
         }
         if of_models.len() > 1 {
-            let rows = self.together(&of_models, &knees, &all)?;
+            let rows = self.together(&of_models, &knees, &cores)?;
             show::all(json, &rows, || tell_together(&rows));
         }
         Ok(true)
@@ -163,7 +163,8 @@ impl ShareArgs {
             let one = now.seconds(1.0);
             kernels.push(now);
             for (cores, seen) in shares.iter().zip(&mut seen) {
-                let (pinned, part) = (&all[..cores.ceil() as usize], cores.min(1.0));
+                let pinned = &all[..cores.ceil() as usize];
+                let part = cores.min(1.0);
                 let forwards = ((process::periods(self.seconds) * part / one).ceil() as usize).max(2);
                 seen[0].push(worker.seconds(pinned, forwards, part)?);
                 if pinned.len() > 1 {
@@ -236,10 +237,11 @@ fn dealt(of_models: &[&[ShareRow]], wishes: &[usize], all: usize) -> Vec<DealtCo
     let mut from = 0;
     let part = |(rows, has): (&&[ShareRow], usize)| {
         let on = |cores: usize| rows.iter().rfind(|row| row.cores <= cores as f64).expect("one core");
-        let (own, begin) = (on(has), from);
-        from += own.cores as usize;
+        let row = on(has);
+        let begin = from;
+        from += row.cores as usize;
         let in_turns = 1.0 / (of_models.len() as f64 * on(all).measured_seconds);
-        DealtCores { cores: begin..from, seconds: own.measured_seconds, in_turns }
+        DealtCores { cores: begin..from, seconds: row.measured_seconds, in_turns }
     };
     of_models.iter().zip(has).map(part).collect()
 }

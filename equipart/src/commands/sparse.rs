@@ -148,8 +148,8 @@ impl SparseArgs {
         }
         let sends = |percent: usize| parallel::tensor::sparse::sent_of(features / ranks, percent);
         if let Some(bad) = leave_out.iter().find(|percent| sends(**percent) == 0) {
-            let own = features / ranks;
-            bail!("--leave-out {bad} leaves a rank without input: none of {own} features would be sent");
+            let share = features / ranks;
+            bail!("--leave-out {bad} leaves a rank without input: none of {share} features would be sent");
         }
         let [n, tokens, features] = [*ranks, *tokens, *features].map(|size| size as u128);
         let held = 4 * features * (features + 5 * n * tokens); // the weight, and matrices of each rank
@@ -158,7 +158,8 @@ impl SparseArgs {
     /// Times the layer, and prints the first table.
     fn times(&self, json: bool) -> Result<Vec<TimeRow>> {
         let Self { ranks, tokens, features, link, .. } = *self;
-        let (size, watch) = (LayerSize { ranks, tokens, features }, ProgressWatch::spinner());
+        let size = LayerSize { ranks, tokens, features };
+        let watch = ProgressWatch::spinner();
         watch.say("timing a layer");
         let layer = SparseLayer {
             ranks,
@@ -186,7 +187,7 @@ impl SparseArgs {
             let ms = |seconds: f64| format!("{:.2}", 1e3 * seconds);
             let head = ["left out", "messages", "products", "predicted", "measured", "layer", "dense layer"];
             let cells = |row: &TimeRow| {
-                let of = [
+                let seconds = [
                     row.messages_seconds,
                     row.products_seconds,
                     row.predicted_seconds,
@@ -194,7 +195,7 @@ impl SparseArgs {
                     row.whole_layer_seconds,
                     row.dense_layer_seconds,
                 ];
-                [format!("{} %", row.left_out_percent)].into_iter().chain(of.map(ms)).collect()
+                [format!("{} %", row.left_out_percent)].into_iter().chain(seconds.map(ms)).collect()
             };
             line(&format!("{features}x{features}, {tokens} tokens, {ranks} ranks, {link}; in ms:"));
             line(&show::table(&head, rows.iter().map(cells)).to_string());
@@ -205,7 +206,8 @@ impl SparseArgs {
     }
     /// Trains the models, and prints the second table. Returns its rows, and what they measure.
     fn trained(&self, json: bool) -> Result<(Vec<QualityRow>, &'static str)> {
-        let (args, watch) = (self.train(), ProgressWatch::spinner());
+        let args = self.train();
+        let watch = ProgressWatch::spinner();
         let (fresh, learnt) = args.begin_with(None)?;
         let settings = args.settings_for(&learnt)?;
         let title = match learnt {
@@ -237,8 +239,8 @@ impl SparseArgs {
         show::all(json, &rows, || {
             let cells = |row: &QualityRow| {
                 let zero = format!("{:.1} %", 100.0 * row.zero_weights);
-                let of = [row.sparse, row.dense].map(|value| format!("{value:.3}"));
-                [format!("{} %", row.left_out_percent), zero].into_iter().chain(of).collect()
+                let losses = [row.sparse, row.dense].map(|value| format!("{value:.3}"));
+                [format!("{} %", row.left_out_percent), zero].into_iter().chain(losses).collect()
             };
             let head = ["left out", "zero weights", "sparse", "dense, as long"];
             line(&format!("{title}:\n{}", show::table(&head, rows.iter().map(cells))));
@@ -281,7 +283,7 @@ fn picture(times: &[TimeRow], quality: &[QualityRow], title: &'static str) -> St
     let over = |of: fn(&TimeRow) -> f64| {
         times.iter().map(|row| (row.left_out_percent, 1e3 * of(row))).collect::<Vec<_>>()
     };
-    let of = |of: fn(&QualityRow) -> f64| {
+    let curve = |of: fn(&QualityRow) -> f64| {
         quality.iter().map(|row| (row.left_out_percent, of(row))).collect::<Vec<_>>()
     };
     let names = ["sparse, measured", "sparse, predicted", "dense"].map(String::from);
@@ -294,7 +296,7 @@ fn picture(times: &[TimeRow], quality: &[QualityRow], title: &'static str) -> St
         Quantity {
             title: title.into(),
             from_0: false,
-            runs: vec![of(|row| row.sparse), vec![], of(|row| row.dense)],
+            runs: vec![curve(|row| row.sparse), vec![], curve(|row| row.dense)],
         },
     ];
     curves::draw("features left out of messages", (&names, "% left out"), &quantities, &[])

@@ -24,11 +24,11 @@ pub fn draw(rows: &[LayoutRow]) -> Result<String> {
     let points: Vec<_> = rows.iter().map(point).collect();
     let ours =
         points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
-    let all: Vec<_> = ours.chain(standard.map(|_| ELSEWHERE)).collect();
+    let points: Vec<_> = ours.chain(standard.map(|_| ELSEWHERE)).collect();
     let held = comm::readable(by.most_bytes() as u128);
     let lines = [
         format!("measured by {}: {:.0} token/s in {held}", by.name, by.rate.number()),
         "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),
     ];
-    Ok(front::draw(&all, &by.name, "Tokens a second against memory", &lines))
+    Ok(front::draw(&points, &by.name, "Tokens a second against memory", &lines))
 }

@@ -104,8 +104,8 @@ impl SharedAttention {
     /// Returns the name of a hop, the keys that travel in it, and the pairs of each member.
     fn hop(&self, n: usize) -> (String, usize, Vec<usize>) {
         let hops = || self.members.iter().map(|hops| &hops[n]);
-        let (gathers, keys) = (self.members[0][0].from.is_none(), hops().map(|hop| hop.keys).sum());
-        let name = match (gathers, n, keys) {
+        let keys = hops().map(|hop| hop.keys).sum();
+        let name = match (self.members[0][0].from.is_none(), n, keys) {
             (true, ..) => "all-gather".into(),
             (_, 0, _) => "own keys".into(),
             (.., 0) => format!("hop {n}: no keys"),
@@ -176,9 +176,9 @@ impl SharedAttention {
                 let keys = |hop: &MemberHop| if keys > 0 { self.arrives(hop) + "\n" } else { String::new() };
                 row((name, &pairs, &|member| format!("{}{}", keys(&self.members[member][n]), pairs[member])))
             });
-            let all = [row(("all".into(), &totals, &|member| totals[member].to_string()))];
+            let sums = [row(("all".into(), &totals, &|member| totals[member].to_string()))];
             let head: Vec<_> = head.iter().map(String::as_str).collect();
-            lines.push(format!("\n{}", show::table(&head, hops.chain(all))));
+            lines.push(format!("\n{}", show::table(&head, hops.chain(sums))));
         }
         lines
     }
@@ -188,25 +188,26 @@ impl SharedAttention {
     /// Returns the diagram as the text of an SVG file: the squares in the colours of their hops, and below
     /// them a bar of hops for each member, hatched where another has more work.
     pub fn svg(&self) -> String {
-        let (squares, n) = (self.squares(), self.members[0].len());
+        let squares = self.squares();
+        let n = self.members[0].len();
         let Squares { each, ranks, hops } = &squares;
         let size = (SQUARES / ranks.len() as f64).floor().min(28.0);
         let side = size * ranks.len() as f64;
         let bars = TOP + side.max(LINE * n as f64) + 48.0;
-        let all = [LEFT + BAR + 220.0, bars + ROW * self.members.len() as f64 + 12.0];
-        let mut picture = Picture::new(all, &self.title, &self.figures());
+        let extent = [LEFT + BAR + 220.0, bars + ROW * self.members.len() as f64 + 12.0];
+        let mut picture = Picture::new(extent, &self.title, &self.figures());
         picture.add(HATCH);
         picture.text([LEFT, TOP - 26.0], "start", MUTED, &squares.caption());
-        let (mut at, mut owners) = (0.0, Vec::new());
+        let (mut begin, mut owners) = (0.0, Vec::new());
         for run in ranks.chunk_by(|a, b| a == b) {
             let (width, name) = (size * run.len() as f64, run[0].map_or("*".into(), |rank| rank.to_string()));
             if width >= NARROWEST {
-                let middle = at + width / 2.0;
+                let middle = begin + width / 2.0;
                 picture.text([LEFT - 8.0, TOP + middle + 4.0], "end", INK, &format!("rank {name}"));
                 picture.text([LEFT + middle, TOP - 8.0], "middle", INK, &name);
             }
             owners.resize(owners.len() + run.len(), name);
-            at += width;
+            begin += width;
         }
         let fill = |hop: usize| shade(self.hue(hop), LIGHTNESS);
         for (query, row) in hops.iter().enumerate() {
@@ -236,7 +237,8 @@ impl SharedAttention {
             picture.rect([LEFT, y, BAR, ROW - 6.0], WAITS);
             for (n, hop) in hops.iter().enumerate().filter(|(_, hop)| hop.pairs > 0) {
                 let arrives = if hop.keys == 0 { "own".into() } else { self.arrives(hop) };
-                let (words, width) = (arrives, scale * hop.pairs as f64);
+                let words = arrives;
+                let width = scale * hop.pairs as f64;
                 let tip =
                     format!("<title>{}: {words}, {}</title>", self.hop(n).0, counted(hop.pairs, "pair"));
                 let shown = if 7.0 * words.chars().count() as f64 <= width { &words } else { "" };

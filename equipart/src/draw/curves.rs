@@ -46,8 +46,8 @@ pub fn draw(
         picture.rect([16.0, y, 24.0, 4.0], &colour(at));
         picture.text([48.0, y + 6.0], "start", INK, name);
     }
-    let all = || panels.iter().flat_map(|panel| panel.runs.iter().flatten());
-    let steps = all().map(|(step, _)| *step).max().unwrap_or(1).max(1) as f64;
+    let points = || panels.iter().flat_map(|panel| panel.runs.iter().flatten());
+    let steps = points().map(|(step, _)| *step).max().unwrap_or(1).max(1) as f64;
     for (at, Quantity { title, from_0, runs }) in panels.iter().enumerate() {
         let y = top + (SIDE[1] + GAP) * at as f64;
         let range = range(runs.iter().flatten().map(|(_, value)| *value), *from_0);

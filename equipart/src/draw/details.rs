@@ -20,7 +20,8 @@ const CELLS: usize = 4000;
 /// # Errors
 /// If the layout does not fit, or the observer fails.
 pub fn tell(run: &PriceRun, observer: &Observer) -> Result<()> {
-    let (layout, rows) = (&run.layout, run.prices_of_each(EACH)?);
+    let layout = &run.layout;
+    let rows = run.prices_of_each(EACH)?;
     let held = |rank| {
         let known = rows.iter().find(|row: &&PriceRow| row.price.rank == rank);
         known.map_or_else(String::new, |row| readable(row.price.peak_bytes["total"] as u128))
@@ -87,7 +88,8 @@ pub fn compared(
 
 /// Tells an observer the schedule of a step, if it is a pipeline with few cells.
 fn schedule(layout: &Layout, microbatches: usize, observer: &Observer) -> Result<()> {
-    let (stages, pipeline) = (layout.size(Axis::Pp), layout.pipeline());
+    let stages = layout.size(Axis::Pp);
+    let pipeline = layout.pipeline();
     let plan = pipeline.plan(stages, microbatches);
     if stages > 1 && 3 * plan.all_chunks() * plan.slices * plan.microbatches <= CELLS {
         let times = CellTimes::new(1.0, 1.0, 1.0);

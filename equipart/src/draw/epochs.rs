@@ -6,15 +6,15 @@ use run::train::epochs::EpochLine;
 /// Draws accuracy, loss and time.
 #[must_use]
 pub fn draw(rows: &[EpochsRow]) -> String {
-    let of = |title: &str, number: fn(&EpochLine) -> f64| {
+    let panel = |title: &str, number: fn(&EpochLine) -> f64| {
         let run = |row: &EpochsRow| row.epochs.iter().map(|line| (line.epoch, number(line))).collect();
         Quantity { title: title.to_owned(), from_0: false, runs: rows.iter().map(run).collect() }
     };
     let names: Vec<_> = rows.iter().map(|row| row.layout.clone()).collect();
     let time = |row: &EpochsRow| (row.seconds, format!("{:.2} s, x{:.2}", row.seconds, row.speedup));
     let quantities = [
-        of("accuracy on the test pictures, %", |line| 100.0 * line.accuracy),
-        of("loss, nats", |line| line.loss),
+        panel("accuracy on the test pictures, %", |line| 100.0 * line.accuracy),
+        panel("loss, nats", |line| line.loss),
     ];
     let bars: Vec<_> = rows.iter().map(time).collect();
     curves::draw("a classifier, trained under each layout", (&names, "epochs"), &quantities, &bars)

@@ -18,15 +18,15 @@ pub struct Point<'a> {
 /// Returns the Pareto front, by growing memory: no other point is as fast in as little memory.
 #[must_use]
 pub fn front<'a>(points: &[Point<'a>]) -> Vec<Point<'a>> {
-    let mut own: Vec<_> = points.iter().copied().filter(|point| point.ours).collect();
-    own.sort_by(|a, b| a.memory.total_cmp(&b.memory).then(b.speed.total_cmp(&a.speed)));
+    let mut ours: Vec<_> = points.iter().copied().filter(|point| point.ours).collect();
+    ours.sort_by(|a, b| a.memory.total_cmp(&b.memory).then(b.speed.total_cmp(&a.speed)));
     let mut best = 0.0;
-    own.retain(|point| {
+    ours.retain(|point| {
         let beaten = point.speed <= best;
         best = point.speed.max(best);
         !beaten
     });
-    own
+    ours
 }
 
 const LEFT: f64 = 64.0;

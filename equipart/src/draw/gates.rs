@@ -46,14 +46,14 @@ impl HeldPart {
 pub fn halves(tp: usize, sp: bool) -> [Vec<(Element, HeldPart)>; 2] {
     use Element::{Gate, Operation};
     let stream = if sp { HeldPart::Tokens } else { HeldPart::Whole };
-    let own = if tp == 1 { HeldPart::Whole } else { HeldPart::Features };
+    let held = if tp == 1 { HeldPart::Whole } else { HeldPart::Features };
     let half = |inside: [&'static str; 3]| {
         let mut chain = vec![(Operation("norm"), stream)];
         if tp > 1 {
             let into = if sp { ["all-gather", "reduce-scatter"] } else { ["nothing", "all-reduce"] };
             chain.push((Gate(into), HeldPart::Whole));
         }
-        chain.extend(inside.map(|name| (Operation(name), own)));
+        chain.extend(inside.map(|name| (Operation(name), held)));
         if tp > 1 {
             let out = if sp { ["reduce-scatter", "all-gather"] } else { ["all-reduce", "nothing"] };
             chain.push((Gate(out), stream));

@@ -59,23 +59,21 @@ pub fn draw(ranks: usize) -> String {
 fn matrix(picture: &mut Picture, [x, y, width, height]: [f64; 4], cut: MatrixCut, ranks: usize) {
     let n = ranks as f64;
     let part = |rank: usize| {
-        let at = rank as f64;
+        let index = rank as f64;
         match cut {
             MatrixCut::No => [x, y, width, height],
-            MatrixCut::Columns => [x + at * width / n, y, width / n, height],
-            MatrixCut::Rows => [x, y + at * height / n, width, height / n],
+            MatrixCut::Columns => [x + index * width / n, y, width / n, height],
+            MatrixCut::Rows => [x, y + index * height / n, width, height / n],
             // the last sheet in front
-            MatrixCut::Sums => [x + at * 10.0, y + at * 9.0, width, height],
+            MatrixCut::Sums => [x + index * 10.0, y + index * 9.0, width, height],
         }
     };
     let parts = if matches!(cut, MatrixCut::No) { 1 } else { ranks };
     for rank in 0..parts {
-        let hue = 0.58 + rank as f64 / n;
         let (fill, words) = match cut {
             MatrixCut::No => ("#eef1f4".to_owned(), "all ranks".to_owned()),
-            _ => (shade(hue, 0.82), rank.to_string()),
+            _ => (shade(0.58 + rank as f64 / n, 0.82), rank.to_string()),
         };
-        let edge = r##" stroke="#59636e""##;
-        picture.boxed(part(rank), [&fill, edge, ""], INK, &words);
+        picture.boxed(part(rank), [&fill, r##" stroke="#59636e""##, ""], INK, &words);
     }
 }

@@ -70,8 +70,7 @@ impl RankGrid {
 /// Draws grids below each other.
 fn sheet(grids: &[RankGrid], columns: usize, words: &impl Fn(usize) -> String) -> String {
     let [width, height] = BOX;
-    let ranks = grids[0].places.len();
-    let each = TOP + ranks.div_ceil(columns) as f64 * (height + GAP) + GAP;
+    let each = TOP + grids[0].places.len().div_ceil(columns) as f64 * (height + GAP) + GAP;
     let size = [(LEFT + columns as f64 * (width + GAP) + GAP).max(NARROWEST), each * grids.len() as f64];
     let mut picture = Picture::new(size, &grids[0].title, &[]);
     for (number, grid) in grids.iter().enumerate() {

@@ -96,8 +96,7 @@ pub(crate) fn escaped(words: &str) -> String {
 /// The least of 1, 2 and 5 times a power of ten that is at least `nearest`.
 pub(super) fn round_step(nearest: f64) -> f64 {
     let ten = 10f64.powf(nearest.log10().floor());
-    let steps = [1.0, 2.0, 5.0].map(|n| n * ten);
-    steps.into_iter().find(|step| *step >= nearest).unwrap_or(10.0 * ten)
+    [1.0, 2.0, 5.0].map(|n| n * ten).into_iter().find(|step| *step >= nearest).unwrap_or(10.0 * ten)
 }
 
 /// The most numbers of an axis: more come only from numbers that a step of floats does not tell apart.
@@ -107,9 +106,9 @@ const MOST_NUMBERS: f64 = 1000.0;
 /// is no such step, as between subnormal numbers.
 pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
     let step = round_step(nearest);
-    let all = (from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize;
+    let numbers = (from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize;
     let is_apart = (to - from) / step < MOST_NUMBERS;
-    is_apart.then_some(all).into_iter().flatten().map(move |n| n as f64 * step)
+    is_apart.then_some(numbers).into_iter().flatten().map(move |n| n as f64 * step)
 }
 
 /// Returns a colour in XML notation.

@@ -100,9 +100,9 @@ impl Timeline {
                 last.drain(..last.len().saturating_sub(kept));
             }
         };
-        let of = simulate(schedule, &plan, times, &mut see)?;
+        let simulated = simulate(schedule, &plan, times, &mut see)?;
         let rows = ends.into_iter().map(|(first, last)| first.into_iter().chain(last).collect()).collect();
-        Ok(Self { name: schedule.about().name, plan, of, rows })
+        Ok(Self { name: schedule.about().name, plan, of: simulated, rows })
     }
     /// Name and sizes of the schedule.
     pub fn title(&self) -> String {
@@ -140,8 +140,8 @@ impl Timeline {
     }
     /// Place of a cell's chunk among those of its rank, from 0, the first of the model, to 1.
     fn depth(&self, cell: Cell) -> f64 {
-        let (chunk, others) = (usize::from(cell.of.chunk) / self.plan.ranks, self.plan.chunks.max(2) - 1);
-        chunk as f64 / others as f64
+        let chunk = usize::from(cell.of.chunk) / self.plan.ranks;
+        chunk as f64 / (self.plan.chunks.max(2) - 1) as f64
     }
     /// The longest time that divides all times; if times differ too much, the shortest time.
     fn tick(&self) -> f64 {
@@ -169,11 +169,11 @@ impl Timeline {
             per = per.max(most(&characters).unwrap_or(2));
         }
         let bands = bands(all, (room / per).clamp(1, MOST_TICKS));
-        let (mut lines, mut at) = (Vec::new(), 0);
+        let (mut lines, mut now) = (Vec::new(), 0);
         for band in &bands {
-            if band.start > at {
+            if band.start > now {
                 let last = band.start - 1;
-                lines.push(format!("Ticks {at} to {last} of {all} are left out; --svg FILE draws them.\n"));
+                lines.push(format!("Ticks {now} to {last} of {all} are left out; --svg FILE draws them.\n"));
             }
             if bands.len() > 1 {
                 lines.push(format!("ticks {} to {} of {all}", band.start, band.end - 1));
@@ -183,7 +183,7 @@ impl Timeline {
                 format!("{:<name$}  {}", format!("rank {rank}"), cells.trim_end())
             }));
             lines.push(String::new());
-            at = band.end;
+            now = band.end;
         }
         if self.plan.ranks > MOST_RANKS {
             let last = self.plan.ranks - 1;
@@ -195,7 +195,7 @@ impl Timeline {
     /// One rank's row of a band of ticks, with `per` characters a tick. Only the first part of a cell has the
     /// label.
     fn line(&self, rank: usize, (tick, band): (f64, &Range<usize>), per: usize, colour: bool) -> String {
-        let (mut line, mut at) = (String::new(), band.start);
+        let (mut line, mut now) = (String::new(), band.start);
         let wait = |ticks: usize| format!("{:<per$}", "·").repeat(ticks);
         for ran in &self.rows[rank] {
             let whole = ticks(ran, tick);
@@ -214,10 +214,10 @@ impl Timeline {
             } else {
                 format!("{words:─<0$.0$}{1:2$}", width - gap, "", gap)
             };
-            line += &(wait(part.start - at) + &cell);
-            at = part.end;
+            line += &(wait(part.start - now) + &cell);
+            now = part.end;
         }
-        line + &wait(band.end - at)
+        line + &wait(band.end - now)
     }
     fn legend(&self, tick: f64, colour: bool) -> [String; 2] {
         let first = self.lightness(Cell { act: PassKind::F, of: parallel::step::Task::new(0, 0) });

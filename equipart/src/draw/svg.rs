@@ -51,8 +51,8 @@ pub fn draw(plan: &AllReducePlan, chunk: Option<usize>) -> String {
         let (x, number) = (x_of(column), (column + 1).to_string());
         picture.text([x + PILL.0 / 2.0, TOP - 8.0], "middle", MUTED, &number);
         for t in &step.transfers {
-            let to = [x_of(column + 1) - 3.0, y_of(t.to)];
-            arrow(&mut picture, [x + PILL.0, y_of(t.from)], to, t.how, hue(t));
+            let end = [x_of(column + 1) - 3.0, y_of(t.to)];
+            arrow(&mut picture, [x + PILL.0, y_of(t.from)], end, t.how, hue(t));
         }
         for t in &step.transfers {
             // The labels of several messages of one rank are stacked around its line.
@@ -95,9 +95,8 @@ fn wrapped(words: &str, width: usize) -> Vec<String> {
 /// Draws the label of a message, centered at this height.
 fn pill(picture: &mut Picture, [x, y]: [f64; 2], words: &str, hue: Option<f64>) {
     let edge = format!(r#" rx="6" stroke="{}""#, colour(hue, EDGE));
-    let place = [x, y - PILL.1 / 2.0, PILL.0, PILL.1];
     let ink = if hue.is_some() { INK } else { MUTED };
-    picture.boxed(place, [&colour(hue, GROUND), &edge, ""], ink, words);
+    picture.boxed([x, y - PILL.1 / 2.0, PILL.0, PILL.1], [&colour(hue, GROUND), &edge, ""], ink, words);
 }
 
 /// Colour of a chunk; grey without one.

@@ -44,10 +44,10 @@ fn step(run: &TraceRun) -> Option<(&str, [Duration; 2])> {
     };
     let all: Vec<Vec<(String, Duration, Duration)>> = run.ranks.iter().map(|events| steps(events)).collect();
     let name = all.first()?.last()?.0.clone();
-    let own = |steps: &Vec<(String, Duration, Duration)>| {
+    let last = |steps: &Vec<(String, Duration, Duration)>| {
         steps.iter().rev().find(|(of, ..)| *of == name).map(|(_, from, to)| (*from, *to))
     };
-    let ends: Vec<_> = all.iter().map(own).collect::<Option<_>>()?;
+    let ends: Vec<_> = all.iter().map(last).collect::<Option<_>>()?;
     let (from, to) = (ends.iter().map(|(from, _)| *from).min()?, ends.iter().map(|(_, to)| *to).max()?);
     let known = run.ranks[0].iter().find_map(|event| match &event.what {
         TimeUse::Span(of) if *of == name => Some(&**of),
@@ -60,23 +60,22 @@ fn step(run: &TraceRun) -> Option<(&str, [Duration; 2])> {
 /// ranks than a picture has.
 #[must_use]
 pub fn draw(run: &TraceRun) -> Option<String> {
-    let ((name, [from, to]), ranks) = (step(run)?, run.ranks.len());
+    let (name, [from, to]) = step(run)?;
+    let ranks = run.ranks.len();
     let span = to.saturating_sub(from).as_secs_f64();
     if ranks > MOST || span <= 0.0 {
         return None;
     }
     let bottom = TOP + ranks as f64 * ROW;
     let right = LEFT + WIDE as f64;
-    let title = format!("{name} of {}", run.name);
-    let mut picture = Picture::new([right + 24.0, bottom + 70.0], &title, &[]);
+    let mut picture = Picture::new([right + 24.0, bottom + 70.0], &format!("{name} of {}", run.name), &[]);
     picture.add(HATCH);
     for (rank, events) in run.ranks.iter().enumerate() {
         let y = TOP + rank as f64 * ROW;
         picture.text([LEFT - 16.0, y + BOX / 2.0 + 4.0], "end", INK, &format!("rank {rank}"));
         for (of, columns) in stretches(events, from, span) {
             let fill = USES.get(of).map_or(WAITS.into(), |(_, hue)| shade(*hue, 0.62));
-            let (x, width) = (LEFT + columns.start as f64, columns.len() as f64);
-            picture.rect([x, y, width, BOX], &fill);
+            picture.rect([LEFT + columns.start as f64, y, columns.len() as f64, BOX], &fill);
         }
     }
     for ms in round_numbers([0.0, 1e3 * span], 1e3 * span / NUMBERS) {
@@ -100,14 +99,14 @@ fn stretches(events: &[Event], from: Duration, span: f64) -> Vec<(usize, std::op
         let ends = [event.from, event.to].map(|time| column(time).clamp(0.0, WIDE as f64) as usize);
         columns[ends[0]..ends[1]].fill(Some(of));
     }
-    let mut all: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
+    let mut stretches: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
     for (at, of) in columns.into_iter().enumerate().filter_map(|(at, of)| Some((at, of?))) {
-        match all.last_mut() {
+        match stretches.last_mut() {
             Some((last, columns)) if *last == of && columns.end == at => columns.end = at + 1,
-            _ => all.push((of, at..at + 1)),
+            _ => stretches.push((of, at..at + 1)),
         }
     }
-    all
+    stretches
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ pub fn prepare(path: &Path) -> Result<()> {
 pub fn write(path: &Path, trace: &Trace) -> Result<()> {
     let failed = |why: std::io::Error| Error::System { action: "write", path: path.to_owned(), why };
     let mut file = BufWriter::new(Replacement::beside(path)?);
-    let (mut before, mut arrow) = ("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", 0);
+    let mut before = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+    let mut arrow = 0;
     let mut say = |entry: Value| {
         let written = write!(file, "{before}{entry}");
         before = ",\n";
@@ -81,14 +82,15 @@ fn entries(
 
 /// Send and receive of each message: rank and time. In a failed run, some messages are not received.
 fn arrows(run: &TraceRun) -> Vec<[(usize, Duration); 2]> {
-    let (mut sent, mut arrows) = (HashMap::<_, VecDeque<Duration>>::new(), Vec::new());
-    let all = || run.ranks.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |e| (rank, e)));
-    for (rank, event) in all() {
+    let mut sent = HashMap::<_, VecDeque<Duration>>::new();
+    let mut arrows = Vec::new();
+    let events = || run.ranks.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |e| (rank, e)));
+    for (rank, event) in events() {
         if let TimeUse::Start(CallRecord { message: Some((to, tag)), .. }) = &event.what {
             sent.entry((rank, *to, *tag)).or_default().push_back(event.from);
         }
     }
-    for (rank, event) in all() {
+    for (rank, event) in events() {
         if let TimeUse::Call(CallRecord { op: Op::Receive, message: Some((from, tag)), .. }) = &event.what
             && let Some(at) = sent.get_mut(&(*from, rank, *tag)).and_then(VecDeque::pop_front)
         {

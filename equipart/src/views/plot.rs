@@ -28,13 +28,13 @@ impl Points {
     /// Adds a record.
     pub fn add(&mut self, record: &dyn RunRecord) {
         let cells = record.cells();
-        let at = cells.first().and_then(|(_, cell)| cell.number()).unwrap_or_default() as usize;
+        let x = cells.first().and_then(|(_, cell)| cell.number()).unwrap_or_default() as usize;
         let drawn: Vec<_> = cells.into_iter().filter(|(column, _)| column.curve.is_some()).collect();
         if self.columns.is_empty() {
             self.columns.extend(drawn.iter().map(|(column, _)| (column.clone(), Vec::new())));
         }
         for ((_, points), (_, cell)) in self.columns.iter_mut().zip(&drawn) {
-            points.extend(CellValue::number(cell).map(|number| (at, number)));
+            points.extend(CellValue::number(cell).map(|number| (x, number)));
         }
     }
     /// The columns, each with its points.
@@ -47,12 +47,12 @@ impl Points {
 pub fn picture(title: &str, runs: &[Points], steps: &str) -> String {
     let columns = runs.first().map_or(&[][..], |run| &run.columns);
     let quantity = |(at, (column, _)): (usize, &(RecordColumn, _))| {
-        let of = |run: &Points| run.columns.get(at).map_or_else(Vec::new, |(_, points)| points.clone());
+        let values = |run: &Points| run.columns.get(at).map_or_else(Vec::new, |(_, points)| points.clone());
         let (curve, name) = column.curve.expect("a column with a curve");
         Quantity {
             title: name.into(),
             from_0: curve != Curve::FromLowest,
-            runs: runs.iter().map(of).collect(),
+            runs: runs.iter().map(values).collect(),
         }
     };
     let quantities: Vec<_> = columns.iter().enumerate().map(quantity).collect();
@@ -67,8 +67,8 @@ pub static PLOT: ViewInfo = ViewInfo {
     help: "Draw loss, learning rate and speed over the steps to this file at the end, as SVG",
     needs: CURVES,
     open: |path, context| {
-        let (file, points) = (path.to_owned(), Points::new(context.name.to_owned()));
-        Ok(Box::new(Plot { title: context.title.to_owned(), file, points }))
+        let points = Points::new(context.name.to_owned());
+        Ok(Box::new(Plot { title: context.title.to_owned(), file: path.to_owned(), points }))
     },
 };
 

@@ -101,11 +101,11 @@ impl ReportPage {
             return;
         }
         let known = self.curves.iter().position(|(kind, _)| *kind == record.kind());
-        let at = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.curves.push((record.kind(), Points::new(self.name.clone())));
             self.curves.len() - 1
         });
-        self.curves[at].1.add(record);
+        self.curves[index].1.add(record);
     }
 }
 

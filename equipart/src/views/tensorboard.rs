@@ -70,8 +70,7 @@ fn view(folder: &Path, without: &'static str) -> Result<impl RunView + use<>> {
     let with_earlier = !old.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(NAME));
     let (now, process) = (since_epoch(), std::process::id());
     let mut file = AppendedFile::at(&folder.join(format!("{NAME}.{now:.6}.equipart.{process}")))?;
-    let version = EventMessage { file_version: Some("brain.Event:2".into()), ..at_step(0) };
-    file.begin_with(&framed(&version));
+    file.begin_with(&framed(&EventMessage { file_version: Some("brain.Event:2".into()), ..at_step(0) }));
     let mut has_begun = false;
     let text = move |record: &dyn RunRecord| {
         let shown = (record.kind() != without).then(|| events(record, !has_begun)).flatten();
@@ -117,8 +116,7 @@ fn framed(event: &EventMessage) -> Vec<u8> {
 /// The checksum of `TFRecord`: a CRC-32C, rotated and shifted, so that one of a checksum is no special case.
 fn checksum(bytes: &[u8]) -> [u8; 4] {
     const SHIFT: u32 = 0xa282_ead8;
-    let sum = Crc::<u32>::new(&CRC_32_ISCSI).checksum(bytes);
-    sum.rotate_right(15).wrapping_add(SHIFT).to_le_bytes()
+    Crc::<u32>::new(&CRC_32_ISCSI).checksum(bytes).rotate_right(15).wrapping_add(SHIFT).to_le_bytes()
 }
 
 #[cfg(test)]

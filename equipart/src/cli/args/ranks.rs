@@ -41,8 +41,8 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
                 "note: {layout} keeps all experts on each rank; etp={tp} splits each of them, and ep={tp} deals them"
             ));
         }
-        let (chunks, blocks) =
-            (layout.chunks(), design.map_or(0, |design| design.parts(layout.size(Axis::Tp))));
+        let chunks = layout.chunks();
+        let blocks = design.map_or(0, |design| design.parts(layout.size(Axis::Tp)));
         if !blocks.is_multiple_of(chunks) && design.is_some_and(|design| layout.fits(design).is_ok()) {
             let each = (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string());
             let each = each.collect::<Vec<_>>().join(",");
@@ -102,9 +102,9 @@ impl RanksArgs {
     /// # Errors
     /// As [`all`](Self::all).
     pub(crate) fn of(&self, layout: Layout, design: &Design) -> Result<Layout> {
-        let all = self.all(vec![layout], design)?;
-        note(&all, Some(design).filter(|_| self.split.is_none()));
-        Ok(all[0])
+        let layouts = self.all(vec![layout], design)?;
+        note(&layouts, Some(design).filter(|_| self.split.is_none()));
+        Ok(layouts[0])
     }
 }
 

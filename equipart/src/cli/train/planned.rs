@@ -76,11 +76,10 @@ impl LayoutPlanner {
     }
     /// Returns the step that a layout must keep, in words.
     pub(crate) fn step(&self) -> String {
-        let microbatches = self.batch.microbatches().len();
         format!(
             "the model and its steps of {} in {}",
             counted(self.job.batch_size, "sequence"),
-            counted(microbatches, "microbatch")
+            counted(self.batch.microbatches().len(), "microbatch")
         )
     }
 }

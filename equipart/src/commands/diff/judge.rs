@@ -106,8 +106,7 @@ fn verdict(tensor: &TensorDiff, usual: f64, size: f64) -> Option<Finding> {
 fn departs(e: &Error, other: &Error, usual: f64) -> bool {
     let mean = (other.mean / other.unit).max(FLOOR.max(usual) * e.mean_size);
     let largest = (other.largest / other.unit).max(FLOOR * e.largest_size);
-    let infinite = e.largest.is_infinite();
-    infinite || e.mean > TIMES * e.unit * mean || e.largest > OUTLIER * e.unit * largest
+    e.largest.is_infinite() || e.mean > TIMES * e.unit * mean || e.largest > OUTLIER * e.unit * largest
 }
 
 #[cfg(test)]

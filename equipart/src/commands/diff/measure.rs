@@ -100,9 +100,9 @@ pub(super) fn tensor(name: &str, a: &FileSet, b: &FileSet, truth: Option<&FileSe
     }
     let rows = a.rows.as_ref().or(b.rows.as_ref());
     compared.worst = furthest.map(|i| {
-        let at = index(i, &compared.shape);
-        let token = rows.filter(|r| compared.shape.first() == Some(&r.len())).map(|rows| rows[at[0]]);
-        Worst { token, at, a: x.get(0, i), b: y.get(0, i), truth: judge.map(|t| t.get(0, i)) }
+        let index = index(i, &compared.shape);
+        let token = rows.filter(|r| compared.shape.first() == Some(&r.len())).map(|rows| rows[index[0]]);
+        Worst { token, at: index, a: x.get(0, i), b: y.get(0, i), truth: judge.map(|t| t.get(0, i)) }
     });
     Ok(compared)
 }
@@ -129,9 +129,10 @@ fn exact(name: &str, a: &FileSet, b: &FileSet) -> RunDistance {
     };
     let ((kind, x), (other, y)) = (whole(a), whole(b));
     let size = kind.bitsize() / 8;
-    let (of, pairs) = (x.len() / size, x.chunks(size).zip(y.chunks(size)));
-    let differ = if kind == other { pairs.filter(|(x, y)| x != y).count() } else { of };
-    RunDistance { differ, of, largest: None, relative: None }
+    let total = x.len() / size;
+    let pairs = x.chunks(size).zip(y.chunks(size));
+    let differ = if kind == other { pairs.filter(|(x, y)| x != y).count() } else { total };
+    RunDistance { differ, of: total, largest: None, relative: None }
 }
 
 /// Distance between two values; 0 for two NaNs and for equal infinities.

@@ -30,8 +30,8 @@ impl DiffReport {
     }
     /// Returns the first tensor with a bug, in program order, and the tensor before it.
     pub fn first_bug(&self) -> Option<(&TensorDiff, Option<&TensorDiff>)> {
-        let at = self.tensors.iter().position(|t| t.verdict.is_some_and(|v| !v.is_fine()))?;
-        Some((&self.tensors[at], at.checked_sub(1).map(|before| &self.tensors[before])))
+        let index = self.tensors.iter().position(|t| t.verdict.is_some_and(|v| !v.is_fine()))?;
+        Some((&self.tensors[index], index.checked_sub(1).map(|before| &self.tensors[before])))
     }
 }
 
@@ -46,7 +46,8 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
     let truth = truth.map(RunFiles::open).transpose()?;
     let mut report = DiffReport { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
     for one in &a.sections {
-        let (name, sections) = (&one.name, a.sections.len());
+        let name = &one.name;
+        let sections = a.sections.len();
         let of_one = truth.as_ref().and_then(|truth| truth.like(name, sections));
         compare(one, b.like(name, sections), of_one, &mut report)?;
     }
@@ -84,8 +85,8 @@ fn compare(a: &FileSet, b: Option<&FileSet>, truth: Option<&FileSet>, report: &m
         }
         let judge = truth.filter(|t| t.info(name).is_some_and(|info| info.shape == shape));
         if report.judged && judge.is_none() {
-            let of = truth.and_then(|t| t.info(name));
-            let why = of.map_or("the truth lacks it".into(), |of| {
+            let info = truth.and_then(|t| t.info(name));
+            let why = info.map_or("the truth lacks it".into(), |of| {
                 format!("its shape is {}, and {} in the truth", dimensions(shape), dimensions(&of.shape))
             });
             report.unmatched.push(a.lacks(name, &why));

@@ -67,20 +67,20 @@ impl LocalRanks {
     /// # Errors
     /// If the system starts no more processes; then none is left.
     pub(super) fn start(ranks: usize, arguments: &[String], meeting: &[(&str, String)]) -> Result<Self> {
-        let mut all = Self { processes: Vec::new(), by: None, readers: Vec::new() };
+        let mut started = Self { processes: Vec::new(), by: None, readers: Vec::new() };
         for rank in 0..ranks {
             let mut command = program()?;
             command.args(arguments).envs(numbers(rank, ranks).map(|(name, n)| (name, n.to_string())));
             command.envs(meeting.iter().cloned()).env_remove("TORCHELASTIC_USE_AGENT_STORE");
             command.env(Launch::LAUNCHER, std::process::id().to_string());
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            if let Err(why) = all.add(command, rank) {
-                all.kill();
-                all.processes.iter_mut().for_each(|process| drop(process.wait()));
+            if let Err(why) = started.add(command, rank) {
+                started.kill();
+                started.processes.iter_mut().for_each(|process| drop(process.wait()));
                 bail!("the process of rank {rank} of {ranks} cannot be started: {why}");
             }
         }
-        Ok(all)
+        Ok(started)
     }
     /// Starts another launcher, which writes its output itself.
     ///
@@ -131,10 +131,11 @@ impl LocalRanks {
                 }
                 let lost = || format!("rank {rank} was lost");
                 let what = self.by.map_or_else(lost, |name| format!("{name} ended the run"));
-                let (end, own) = (FirstEnd { what, status }, since.get_or_insert_with(Instant::now));
+                let end = FirstEnd { what, status };
+                let begun = since.get_or_insert_with(Instant::now);
                 // others may notice a lost process before this one does; later, this one ends them, and lost
                 // is one that SIGTERM did not end
-                let in_time = own.elapsed() < GRACE || hung;
+                let in_time = begun.elapsed() < GRACE || hung;
                 if first.as_ref().is_none_or(|first| !first.is_lost() && end.is_lost() && in_time) {
                     first = Some(end);
                 }
@@ -181,7 +182,8 @@ impl LocalRanks {
 /// Passes lines on, each with a prefix. Lines that cannot be written are lost: a
 /// reader that closes the pipe ends no run.
 fn pass(from: impl Read, prefix: &str, to: impl Fn(&[u8])) {
-    let (mut from, mut line) = (BufReader::new(from), Vec::new());
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         to(&[prefix.as_bytes(), &line].concat());
         line.clear();

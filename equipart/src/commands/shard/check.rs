@@ -21,7 +21,7 @@ const STEPS: usize = 5;
 
 /// Multiplications of a forward.
 fn work(plan: &PlannedGraph) -> usize {
-    let of = |operator: &Operator| {
+    let operations = |operator: &Operator| {
         let [rows, columns] = plan.graph.tensors[operator.output].shape;
         let inner = match operator.kind {
             OperatorKind::Product => plan.graph.tensors[operator.inputs[0]].shape[1],
@@ -30,7 +30,7 @@ fn work(plan: &PlannedGraph) -> usize {
         };
         rows.saturating_mul(columns).saturating_mul(inner)
     };
-    plan.graph.operators.iter().map(of).fold(0, usize::saturating_add)
+    plan.graph.operators.iter().map(operations).fold(0, usize::saturating_add)
 }
 
 /// Bytes that all ranks hold in a proof, at most: each matrix of each operator, its gradient, what is kept of
@@ -42,8 +42,7 @@ fn held(plan: &PlannedGraph, ranks: usize) -> u128 {
         (rows as u128 * columns as u128).div_ceil(blocks as u128) * ranks as u128
     };
     let of = |(operator, split): (&Operator, &OperatorSplit)| -> u128 {
-        let inputs = operator.inputs.iter().zip(&split.inputs);
-        inputs.chain([(&operator.output, &split.output)]).map(share).sum()
+        operator.inputs.iter().zip(&split.inputs).chain([(&operator.output, &split.output)]).map(share).sum()
     };
     let elements: u128 = plan.graph.operators.iter().zip(&plan.splits).map(of).sum();
     4 * elements * size_of::<F61>() as u128
@@ -56,8 +55,7 @@ fn held(plan: &PlannedGraph, ranks: usize) -> u128 {
 /// If a rank fails.
 pub(super) fn run(plan: &PlannedGraph) -> Result<Option<(GraphVerdict, f64)>> {
     let ranks: usize = plan.mesh.iter().map(|(_, size)| size).product();
-    let fits = budget::fits_in_free(held(plan, ranks), budget::free());
-    if ranks > RANKS || work(plan) > WORK || !fits {
+    if ranks > RANKS || work(plan) > WORK || !budget::fits_in_free(held(plan, ranks), budget::free()) {
         return Ok(None);
     }
     let (plan, world) = (Arc::new(plan.clone()), World::threads(&plan.mesh)?);
@@ -65,15 +63,15 @@ pub(super) fn run(plan: &PlannedGraph) -> Result<Option<(GraphVerdict, f64)>> {
     let number = |tensor: usize, i: usize| (mix((tensor << 32 | i) as u64) % 256) as f32 / 256.0;
     let seconds = world.run(|device: Cpu<f32>, mesh| {
         let values = RandomValues { seed: 1 };
-        let at = Builder::new(&device, &mesh, &values);
-        let mut step = GraphStep::build(&at, &plan, &number)?;
+        let builder = Builder::new(&device, &mesh, &values);
+        let mut step = GraphStep::build(&builder, &plan, &number)?;
         step.run()?;
         let timed = |_| {
             let start = Instant::now();
             step.run().map(|()| start.elapsed().as_secs_f64())
         };
-        let all = (0..STEPS).map(timed).collect::<ops::Result<_>>()?;
-        Ok::<_, ops::Error>(median(all).expect("some steps"))
+        let times = (0..STEPS).map(timed).collect::<ops::Result<_>>()?;
+        Ok::<_, ops::Error>(median(times).expect("some steps"))
     })?;
     Ok(Some((verdict, seconds.into_iter().fold(0.0, f64::max))))
 }

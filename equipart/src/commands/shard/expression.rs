@@ -135,9 +135,9 @@ impl<'a> Parser<'a> {
             let w = self.factor()?;
             let is_last = !self.rest().starts_with(|c| c == '(' || is_of_name(c));
             let own = self.text[start..self.at].trim();
-            let own =
+            let factor =
                 if own.starts_with('(') && own.ends_with(')') { own.into() } else { format!("({own})") };
-            x = self.times(x, w, name.filter(|_| is_last).unwrap_or(&own))?;
+            x = self.times(x, w, name.filter(|_| is_last).unwrap_or(&factor))?;
             factors += 1;
         }
         match (factors, name) {

@@ -158,11 +158,11 @@ impl Forward {
         });
         let mut seconds = vec![Vec::new(); kernels.len()];
         for (i, (name, took)) in seen.enumerate() {
-            let at = i % kernels.len();
-            if name != kernels[at].name {
-                bail!("kernel {i} of the forwards is {name}, not {}", kernels[at].name);
+            let index = i % kernels.len();
+            if name != kernels[index].name {
+                bail!("kernel {i} of the forwards is {name}, not {}", kernels[index].name);
             }
-            seconds[at].push(took);
+            seconds[index].push(took);
         }
         Ok((took[0], seconds.into_iter().map(|times| median(times).unwrap_or(0.0)).collect()))
     }
@@ -178,9 +178,9 @@ impl Forward {
         let took = layout.world()?.run(|device: Cpu<f32>, mesh| {
             pin(cores[mesh.rank()])?;
             let zeros = |n| Tensor::from_fn(&device, Category::Buffers, 1, n, |_| 0.0);
-            let mut all: Vec<_> = calls.iter().map(elements).map(zeros).collect();
+            let mut buffers: Vec<_> = calls.iter().map(elements).map(zeros).collect();
             let mut once =
-                || all.iter_mut().try_for_each(|x| Ok(mesh.group(Axis::Tp).all_reduce(x, Reduce::Sum)?));
+                || buffers.iter_mut().try_for_each(|x| Ok(mesh.group(Axis::Tp).all_reduce(x, Reduce::Sum)?));
             let took = (0..TIMED).map(|_| timed(&mut once)).collect::<Result<Vec<_>>>()?;
             Ok::<_, Error>(median(took).unwrap_or(0.0))
         })?;
@@ -194,12 +194,11 @@ impl Forward {
         let clock = (seen.clone() as Arc<dyn Clock>, seen.clone() as Arc<dyn CallClock>);
         session::timed::<Cpu<f32>, _>(&layout, (0, None), Some(clock), |at| {
             let builder = Builder { counts: Some(&self.counts), ..at.builder };
-            let at = BuildContext { builder, ..at };
-            let mut stages = Stages::new(&at, shape)?;
+            let context = BuildContext { builder, ..at };
+            let mut stages = Stages::new(&context, shape)?;
             seen.take(); // of the building
-            let cx = PassContext::infer(lengths).sharded(at.tokens);
-            let ids = TokenIds::new(at.device.place(), &vec![0; self.tokens], shape.vocabulary)?;
-            stages.logits(&cx, ids, false).map(drop)
+            let ids = TokenIds::new(context.device.place(), &vec![0; self.tokens], shape.vocabulary)?;
+            stages.logits(&PassContext::infer(lengths).sharded(context.tokens), ids, false).map(drop)
         })?;
         Ok(seen.take())
     }
@@ -262,10 +261,10 @@ fn alike(whole: &[KernelWork], part: &[KernelWork]) -> Vec<f64> {
     let amount =
         |kernel: &KernelWork| if kernel.flops > 0 { kernel.flops as f64 } else { kernel.bytes as f64 };
     let ratio = |kernel: &KernelWork| {
-        let at = seen.entry(kernel.name).or_default();
-        *at += 1;
-        let own = parts.get(kernel.name).filter(|own| own.len() == all[kernel.name].len());
-        own.map_or(1.0, |own| amount(kernel) / amount(&own[*at - 1]).max(1.0))
+        let count = seen.entry(kernel.name).or_default();
+        *count += 1;
+        let found = parts.get(kernel.name).filter(|own| own.len() == all[kernel.name].len());
+        found.map_or(1.0, |own| amount(kernel) / amount(&own[*count - 1]).max(1.0))
     };
     whole.iter().map(ratio).collect()
 }

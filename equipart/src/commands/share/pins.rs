@@ -21,8 +21,7 @@ pub(super) fn cores() -> Result<Vec<usize>> {
 pub(super) fn pin(core: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(core);
-    let refused = |why| Error::new(format!("core {core} cannot be used: {why}"));
-    sched_setaffinity(None, &only).map_err(refused)
+    sched_setaffinity(None, &only).map_err(|why| Error::new(format!("core {core} cannot be used: {why}")))
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -88,8 +88,8 @@ impl Worker {
     /// # Errors
     /// If a process fails.
     pub(super) fn beside(&self, cores: &[usize], forwards: usize) -> Result<f64> {
-        let all = cores.iter().map(|core| self.start(&[*core], forwards)).collect::<Result<Vec<_>>>()?;
-        let ends = all.into_iter().map(|one| one.end(1.0)).collect::<Result<Vec<_>>>()?;
+        let processes = cores.iter().map(|core| self.start(&[*core], forwards)).collect::<Result<Vec<_>>>()?;
+        let ends = processes.into_iter().map(|one| one.end(1.0)).collect::<Result<Vec<_>>>()?;
         Ok(ends.iter().sum::<f64>() / ends.len() as f64)
     }
 }
@@ -98,8 +98,7 @@ impl Worker {
 /// it has all of it. It runs for half a turn first: then forwards of whole turns take as many periods.
 fn turns(part: f64) -> impl Iterator<Item = [Duration; 2]> {
     let turn = |runs: f64| [runs, 1.0 - part].map(|part| PERIOD.mul_f64(part));
-    let all = [turn(part / 2.0)].into_iter().chain(repeat(turn(part)));
-    all.take_while(move |_| part < 1.0)
+    [turn(part / 2.0)].into_iter().chain(repeat(turn(part))).take_while(move |_| part < 1.0)
 }
 
 /// Stops a process for this time.

@@ -45,11 +45,11 @@ impl LayerSize {
             world = world.link(Axis::Tp, link);
         }
         let ranks = world.run(|device: Cpu<f32>, mesh| {
-            let at = Builder::new(&device, &mesh, &EvenValues);
+            let builder = Builder::new(&device, &mesh, &EvenValues);
             let x = Tensor::from_fn(&device, Category::Activations, self.tokens, self.features, |i| {
                 (i % 256) as f32 / 256.0
             });
-            let mut work = work((&at, &mesh), &x)?;
+            let mut work = work((&builder, &mesh), &x)?;
             work()?;
             let mut turn = || {
                 mesh.barrier()?;

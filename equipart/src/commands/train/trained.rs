@@ -39,8 +39,7 @@ impl TrainArgs {
     /// If a view fails.
     fn ended(&self, run: &TrainRun, finished: &Finished, views: &Views) -> Result<()> {
         if let Some(why) = finished.evaluations.ended(run.source) {
-            let words = format!("note: the run ends after step {}: {why}", finished.steps);
-            views.see(&RunEvent::Note(&words))?;
+            views.see(&RunEvent::Note(&format!("note: the run ends after step {}: {why}", finished.steps)))?;
         }
         if let TrainData::Digits(digits) = run.source {
             views.records(&finished.epochs)?;
@@ -72,8 +71,8 @@ impl TrainArgs {
         })?;
         if self.profile {
             // the dtype of the measured peak
-            let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, DtypeName::F32);
-            profile::tell(&run.network, own.then(|| bench::peak_gflops(run.layout.ranks())), views)?;
+            let known = (run.settings.device, run.settings.number) == (DeviceName::Cpu, DtypeName::F32);
+            profile::tell(&run.network, known.then(|| bench::peak_gflops(run.layout.ranks())), views)?;
         }
         Ok(())
     }

@@ -35,8 +35,8 @@ impl Fold {
         let span = timeline.of.makespan;
         // The scale must leave room for the label of every cell.
         let needs = |ran: &Ran| (wide(&label(ran, 1, false)) + 9.0) / (ran.end - ran.start);
-        let all = timeline.rows.iter().flatten().map(needs);
-        let scale = all.filter(|scale| scale.is_finite()).fold(0.0, f64::max);
+        let scales = timeline.rows.iter().flatten().map(needs);
+        let scale = scales.filter(|scale| scale.is_finite()).fold(0.0, f64::max);
         let scale = scale.min(WIDEST / span).max((NARROWEST - LEFT - RIGHT) / span);
         let (tick, bands) = (timeline.tick(), (span * scale / BAND).ceil());
         let each = if bands > 1.0 { (span / bands / tick).ceil() * tick } else { span };
@@ -52,8 +52,7 @@ impl Fold {
         let piece = |band: usize| {
             let [from, to] = self.times(band);
             let (start, width) = (start.max(from), (end.min(to) - start.max(from)) * self.scale);
-            let x = LEFT + (start - from) * self.scale;
-            (width > 1e-6).then_some([x, self.y(rank, band), width])
+            (width > 1e-6).then_some([LEFT + (start - from) * self.scale, self.y(rank, band), width])
         };
         (0..self.bands).filter_map(piece).collect()
     }
@@ -100,9 +99,11 @@ pub fn draw(timeline: &Timeline) -> String {
 /// Draws a cell in its colour, with its microbatch in its widest piece if there is room. A tooltip has its
 /// name and times.
 fn cell(picture: &mut Picture, timeline: &Timeline, ran: &Ran, pieces: Vec<[f64; 3]>) {
-    let (words, lightness) = (label(ran, 1, false), timeline.lightness(ran.cell));
+    let words = label(ran, 1, false);
+    let lightness = timeline.lightness(ran.cell);
     let tip = format!("<title>{ran}, {} to {}</title>", short(ran.start), short(ran.end));
-    let (fill, ink) = (shade(hue(ran.cell.act), lightness), if lightness > 0.6 { INK } else { "#ffffff" });
+    let fill = shade(hue(ran.cell.act), lightness);
+    let ink = if lightness > 0.6 { INK } else { "#ffffff" };
     let widest = pieces.iter().map(|[.., width]| *width).fold(wide(&words), f64::max);
     let labelled = pieces.iter().position(|[.., width]| *width == widest);
     for (n, [x, y, width]) in pieces.into_iter().enumerate() {
@@ -137,7 +138,8 @@ fn saved(picture: &mut Picture, timeline: &Timeline, fold: &Fold, rank: usize) {
 
 /// Draws a line at every round number of a band that has room, with the number below.
 fn axis(picture: &mut Picture, span: f64, fold: &Fold, band: usize) {
-    let ([from, to], top) = (fold.times(band), TOP + band as f64 * fold.height);
+    let [from, to] = fold.times(band);
+    let top = TOP + band as f64 * fold.height;
     let bottom = top + fold.height - AXIS;
     for time in round_numbers([from, to.min(span)], 48.0 / fold.scale) {
         picture.upright(LEFT + (time - from) * fold.scale, [top, bottom], &short(time).to_string());
@@ -147,7 +149,8 @@ fn axis(picture: &mut Picture, span: f64, fold: &Fold, band: usize) {
 
 /// Draws the acts that occur, each in the colours of a rank's chunks, and the hatching.
 fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
-    let (mut x, Plan { ranks, chunks, slices, .. }) = (LEFT, timeline.plan);
+    let mut x = LEFT;
+    let Plan { ranks, chunks, slices, .. } = timeline.plan;
     for (act, means, hue) in timeline.acts() {
         for chunk in 0..chunks {
             let cell = Cell { act: *act, of: Task::new(chunk * ranks, 0) };

@@ -12,14 +12,16 @@ type Planned = (String, Duration, Duration);
 /// Returns the plan of each rank; `None` if the run is not a pipeline. Steps that did not end have no plan.
 pub(super) fn plans(run: &TraceRun) -> Option<Vec<Vec<Planned>>> {
     let layout: Layout = run.name.rsplit_once(" under ")?.1.parse().ok()?;
-    let (pipeline, ranks) = (layout.pipeline(), layout.size(Axis::Pp));
+    let pipeline = layout.pipeline();
+    let ranks = layout.size(Axis::Pp);
     if ranks == 1 {
         return None;
     }
     let stage = |rank| Some(layout.ghost(rank).ok()?.group(Axis::Pp).rank());
     let stages = (0..run.ranks.len()).map(stage).collect::<Option<Vec<_>>>()?;
     let steps: Vec<Vec<Vec<&Event>>> = run.ranks.iter().map(|events| steps(events)).collect();
-    let (mut plans, mut free) = (vec![Vec::new(); stages.len()], Duration::ZERO);
+    let mut plans = vec![Vec::new(); stages.len()];
+    let mut free = Duration::ZERO;
     for step in 0..steps.iter().map(Vec::len).min()? {
         let cells: Vec<&[&Event]> = steps.iter().map(|steps| &steps[step][..]).collect();
         let forwards = cells[0].iter().filter(|cell| name(cell).starts_with(PassKind::F.name())).count();
@@ -30,12 +32,13 @@ pub(super) fn plans(run: &TraceRun) -> Option<Vec<Vec<Planned>>> {
         else {
             continue;
         };
-        let (begun, mut end) = (free.max(begun), Duration::ZERO);
+        let begun = free.max(begun);
+        let mut end = Duration::ZERO;
         let mut see = |stage, cell: Cell, from, to| {
-            let at = |time| begun + Duration::from_nanos(time as u64);
-            end = end.max(at(to));
+            let instant = |time| begun + Duration::from_nanos(time as u64);
+            end = end.max(instant(to));
             for (_, plans) in stages.iter().zip(&mut plans).filter(|(of, _)| **of == stage) {
-                plans.push((cell.within(&plan).to_string(), at(from), at(to)));
+                plans.push((cell.within(&plan).to_string(), instant(from), instant(to)));
             }
         };
         simulate(pipeline.schedule, &plan, &times, &mut see).ok()?;
