@@ -174,7 +174,7 @@ impl Experts {
     #[must_use]
     pub fn expert_choice_conflict(&self) -> Option<&'static str> {
         let balanced = self.balance != Balance::default();
-        let all = [
+        let needs = [
             (self.capacity.is_none(), "need a capacity: it sets how many each takes"),
             (self.scoring == Scoring::Sigmoid, "need scores by softmax, not sigmoids"),
             (self.normalize, "cannot have gates of sum 1: a token may have no expert"),
@@ -184,7 +184,7 @@ impl Experts {
             (self.noise != 0.0, "cannot have noise: tokens do not choose"),
             (self.forced, "cannot have tokens dealt to them in turn"),
         ];
-        all.into_iter().find(|(is, _)| self.by_experts && *is).map(|(_, why)| why)
+        needs.into_iter().find(|(is, _)| self.by_experts && *is).map(|(_, why)| why)
     }
     /// Returns true if a token's output, or the auxiliary loss, depends on other tokens of the microbatch.
     #[must_use]

@@ -46,12 +46,12 @@ pub struct OptimizerKind {
 impl OptimizerKind {
     /// Returns the rule's optimizer with the usual constants.
     pub const fn usual(info: &'static OptimizerInfo) -> Self {
-        let (mut values, mut all, mut i) = ([0.0; MOST], 0, 0);
+        let (mut values, mut len, mut i) = ([0.0; MOST], 0, 0);
         while i < info.constants.len() {
             let mut j = 0;
             while j < info.constants[i].usual.len() {
-                values[all] = info.constants[i].usual[j];
-                (all, j) = (all + 1, j + 1);
+                values[len] = info.constants[i].usual[j];
+                (len, j) = (len + 1, j + 1);
             }
             i += 1;
         }
@@ -72,11 +72,11 @@ impl OptimizerKind {
     /// # Errors
     /// In one sentence: the rule has no such constant, or the values are out of range.
     pub fn set(mut self, key: &str, values: &[f64]) -> Result<Self, String> {
-        let of = |(constant, _, _): &(&Constant, usize, &[f64])| constant.key == key;
-        let found = self.each().find(of).map(|(constant, at, _)| (constant, at));
-        let (constant, at) = found.ok_or_else(|| format!("{} has no constant {key}", self.info.title))?;
+        let named = |(constant, _, _): &(&Constant, usize, &[f64])| constant.key == key;
+        let found = self.each().find(named).map(|(constant, at, _)| (constant, at));
+        let (constant, first) = found.ok_or_else(|| format!("{} has no constant {key}", self.info.title))?;
         constant.check(values)?;
-        self.values[at..at + values.len()].copy_from_slice(values);
+        self.values[first..first + values.len()].copy_from_slice(values);
         Ok(self)
     }
     /// Returns the optimizer with blocks of half as many elements; `None` if it has no smaller ones.
@@ -111,9 +111,9 @@ impl OptimizerKind {
     /// Returns each constant, the place of its first value, and its values.
     fn each(&self) -> impl Iterator<Item = (&'static Constant, usize, &[f64])> {
         self.info.constants.iter().scan(0, |end, constant| {
-            let at = *end;
+            let begin = *end;
             *end += constant.usual.len();
-            Some((constant, at, &self.values[at..*end]))
+            Some((constant, begin, &self.values[begin..*end]))
         })
     }
 }
@@ -170,12 +170,12 @@ impl Serialize for OptimizerKind {
         let constants: BTreeMap<_, _> = self.each().map(written).collect();
         let name = self.info.name.to_owned();
         let is_plain = constants.is_empty();
-        let all = if is_plain {
+        let written = if is_plain {
             WrittenOptimizer::Name(name)
         } else {
             WrittenOptimizer::Constants([(name, constants)].into())
         };
-        all.serialize(to)
+        written.serialize(to)
     }
 }
 
@@ -232,8 +232,8 @@ impl RuleStates {
     }
     /// Number of elements of a row that no cut may separate: those of the largest block of state.
     pub fn grain(self) -> usize {
-        let all = self.others.iter().chain(self.matrices);
-        all.map(|state| if let Like::Blocks(n) = state.like { n } else { 1 }).max().unwrap_or(1)
+        let states = self.others.iter().chain(self.matrices);
+        states.map(|state| if let Like::Blocks(n) = state.like { n } else { 1 }).max().unwrap_or(1)
     }
 }
 

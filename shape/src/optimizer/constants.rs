@@ -100,8 +100,8 @@ impl Constant {
     /// If the text has another number of values, or they are not numbers, or not a name of the list.
     pub fn parse(&self, text: &str) -> Result<Vec<f64>, String> {
         if let Range::OneOf(names) = self.range {
-            let at = names.iter().position(|name| *name == text);
-            return at
+            let index = names.iter().position(|name| *name == text);
+            return index
                 .map(|at| vec![at as f64])
                 .ok_or_else(|| format!("{text:?} is not {}", self.range.words()));
         }
