@@ -63,14 +63,14 @@ impl ChoiceCounts {
         });
         let mut runs: Vec<_> = runs.collect();
         runs.sort_unstable();
-        let (mut all, mut before) = (vec![0; experts], Vec::new());
+        let (mut sums, mut before) = (vec![0; experts], Vec::new());
         for (_, i, len, counts) in runs {
             if i == group.rank() {
-                before.push((len, all.clone()));
+                before.push((len, sums.clone()));
             }
-            all.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
-        Ok(Self { all, before, tokens: rows.iter().sum() })
+        Ok(Self { all: sums, before, tokens: rows.iter().sum() })
     }
 }
 
@@ -126,9 +126,10 @@ pub(crate) fn move_biases<D: Kernels>(
 ) -> Result<()> {
     let group = mesh.over(Axes::TOKENS | Axis::Tp)?.named("tokens of experts");
     for param in params.iter_mut().filter(|param| param.name().ends_with(BIAS)) {
-        let (name, experts) = (param.name(), param.shape()[1]);
-        let own = counts.of(&name[..name.len() - BIAS.len() - 1]);
-        let mut counts = own.map_or_else(|| vec![0; experts], <[_]>::to_vec);
+        let name = param.name();
+        let experts = param.shape()[1];
+        let counted = counts.of(&name[..name.len() - BIAS.len() - 1]);
+        let mut counts = counted.map_or_else(|| vec![0; experts], <[_]>::to_vec);
         group.all_reduce_values(&mut counts, |a, b| a + b)?;
         let all: usize = counts.iter().sum();
         let above = |expert: usize| f64::from((counts[expert] * experts).cmp(&all) as i8);
@@ -180,9 +181,9 @@ pub(crate) fn loss<D: Kernels>(
 /// Adds the choices of this rank's tokens in one block to the row beside the stream.
 pub(crate) fn pool<D: Kernels>(cx: &PassContext<D>, device: &D, counts: &[usize]) {
     let count = |e: usize| <D::Wide as Device>::Elem::from_usize(counts[e]);
-    let own = Tensor::from_fn(device.wide(), Category::Buffers, 1, counts.len(), count);
+    let row = Tensor::from_fn(device.wide(), Category::Buffers, 1, counts.len(), count);
     let mut sum = cx.beside();
-    *sum = Some(plus(sum.take().expect("the row starts with the microbatch"), &own));
+    *sum = Some(plus(sum.take().expect("the row starts with the microbatch"), &row));
 }
 
 /// Counts the choices of each sequence's tokens, on all ranks that have some of it: `[sequences · E]`.

@@ -156,8 +156,9 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
     ) -> Result<(Index<D::Place>, Routing, bool)> {
         let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
         if experts.by_experts {
-            let (rows, all) = (logits.rows(), 0..experts.count as u32);
-            let chosen = Index::new(device.place(), rows * k, (0..rows).flat_map(|_| all.clone()));
+            let rows = logits.rows();
+            let ids = 0..experts.count as u32;
+            let chosen = Index::new(device.place(), rows * k, (0..rows).flat_map(|_| ids.clone()));
             let (p, _) = gates(logits, &chosen, &RouterTerms { scale: 1.0, ..self.terms });
             if let Some(own) = Routing::by_experts(&self.mesh, experts, (&p, cx))? {
                 return Ok((chosen, own, false));
@@ -172,12 +173,12 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
             }
         }
         let numbers = TokenNumbers::of(&self.mesh, cx)?;
-        let own = Routing::stated(experts, self.shares.as_deref(), numbers.all());
-        let own = own.part(&numbers.of_rank(&self.mesh, self.mesh.rank()));
-        let chosen = Index::new(device.place(), own.len(), own.experts());
+        let routing = Routing::stated(experts, self.shares.as_deref(), numbers.all());
+        let routing = routing.part(&numbers.of_rank(&self.mesh, self.mesh.rank()));
+        let chosen = Index::new(device.place(), routing.len(), routing.experts());
         let read = routing::read(&chosen, k);
         let stated = read.is_none();
-        Ok((chosen, read.unwrap_or(own), stated))
+        Ok((chosen, read.unwrap_or(routing), stated))
     }
     /// Routes this rank's tokens, and plans their dispatch.
     fn route(&self, cx: &PassContext<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Routed<D>> {
@@ -201,18 +202,18 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         let stated = stated.then(|| {
             let numbers = TokenNumbers::stated(&self.mesh, cx);
             let of = numbers.all();
-            let mut all = Routing::stated(experts, self.shares.as_deref(), of);
-            most(of).inspect(|&most| all.drop_beyond(most, [(of, vec![0; experts.count])]));
-            (all, numbers)
+            let mut routing = Routing::stated(experts, self.shares.as_deref(), of);
+            most(of).inspect(|&most| routing.drop_beyond(most, [(of, vec![0; experts.count])]));
+            (routing, numbers)
         });
         if let (Some(counts), None) = (counts, &stated)
             && let Some(most) = most(counts.tokens)
         {
             own.drop_beyond(most, counts.before);
         }
-        let all = routing::of_all(&self.mesh, &own, stated.as_ref())?;
-        let rows = [k, 1].map(|each| all[self.ep.rank()].iter().map(|of| of.len() / each).collect());
-        let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
+        let routings = routing::of_all(&self.mesh, &own, stated.as_ref())?;
+        let rows = [k, 1].map(|each| routings[self.ep.rank()].iter().map(|of| of.len() / each).collect());
+        let all: Vec<_> = routings.iter().map(|of| Routing::together(of)).collect();
         let experts = (experts.count, &self.room);
         let plan = <X as TokenDispatcher<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
         Ok(Routed { chosen, loss, plan, rows })
@@ -289,8 +290,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
             cx.keep_choice(&self.name, dispatched);
             return Ok((y, (KeptValue::default(), shared)));
         }
-        let saved = cx.keep(Saved { x: own, scores: [logits, lse], dispatched, rows, up, by });
-        Ok((y, (saved, shared)))
+        Ok((y, (cx.keep(Saved { x: own, scores: [logits, lse], dispatched, rows, up, by }), shared)))
     }
 
     fn backward_input(

@@ -57,28 +57,29 @@ impl Routing {
     /// token `t` has the `σ(t)`-th of each `B`. An expert's share is at most a k-th of the copies. `σ` goes
     /// through the tokens in strides, so that the tokens of every rank go to all experts.
     pub(crate) fn stated(experts: &Experts, shares: Option<&[usize]>, tokens: usize) -> Self {
-        let (k, all) = (experts.copies(), experts.count);
+        let k = experts.copies();
+        let count = experts.count;
         if let (true, Some(most)) = (experts.by_experts, experts.capacity_of(tokens)) {
             let takes = |t: usize, e: usize| (t + tokens - e * most % tokens) % tokens < most;
-            return Self::of_each(0..tokens, all, takes);
+            return Self::of_each(0..tokens, count, takes);
         }
         let sum = |sum: &mut u128, share: &usize| {
             *sum += *share as u128;
             Some(*sum)
         };
         let ends: Vec<u128> = shares.unwrap_or_default().iter().scan(0, sum).collect();
-        let of = ends.last().copied().unwrap_or(0);
-        if of == 0 {
+        let total = ends.last().copied().unwrap_or(0);
+        if total == 0 {
             let tokens = std::iter::once(0..tokens).collect();
             return Self {
-                copies: CopyExperts::InTurn { tokens, experts: all, most: usize::MAX },
+                copies: CopyExperts::InTurn { tokens, experts: count, most: usize::MAX },
                 chosen: k,
             };
         }
         let stride = stride(tokens);
         let expert = |copy: usize| {
             let place = copy / k * stride % tokens + copy % k * tokens;
-            ends.partition_point(|end| end * (k * tokens) as u128 <= place as u128 * of)
+            ends.partition_point(|end| end * (k * tokens) as u128 <= place as u128 * total)
         };
         Self::from(((0..tokens * k).map(|copy| expert(copy) as u32).collect(), k))
     }
@@ -157,8 +158,8 @@ impl Routing {
             order.sort_by(|&a, &b| score(b).order(score(a)).then(a.cmp(&b)));
             order[..most].iter().for_each(|t| taken[t * all + e] = true);
         }
-        let own = numbers.swap_remove(group.rank()).into_iter().flatten();
-        Ok(Some(Self::of_each(own, all, |t, e| taken[t * all + e])))
+        let local = numbers.swap_remove(group.rank()).into_iter().flatten();
+        Ok(Some(Self::of_each(local, all, |t, e| taken[t * all + e])))
     }
     /// Returns the number of copies that each expert takes.
     #[must_use]
@@ -170,12 +171,12 @@ impl Routing {
             CopyExperts::InTurn { tokens, experts: all, most } => {
                 // of the first n copies, expert e has those with the numbers e, e + E, e + 2E, …
                 let first = |n: usize, e: usize| (n * self.chosen + all).saturating_sub(1 + e) / all;
-                let of = |e: usize| {
+                let count = |e: usize| {
                     let of_run =
                         |run: &Range<usize>| first(run.end, e).min(*most) - first(run.start, e).min(*most);
                     tokens.iter().map(of_run).sum()
                 };
-                (0..experts).map(|e| if e < *all { of(e) } else { 0 }).collect()
+                (0..experts).map(|e| if e < *all { count(e) } else { 0 }).collect()
             }
         }
     }
@@ -220,9 +221,9 @@ impl Routing {
 fn cut(all: &[Range<usize>], rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let of = |row: &mut usize, run: &Range<usize>| {
         let part = rows.start.clamp(*row, *row + run.len())..rows.end.clamp(*row, *row + run.len());
-        let of = run.start + part.start - *row..run.start + part.end - *row;
+        let within = run.start + part.start - *row..run.start + part.end - *row;
         *row += run.len();
-        Some(of)
+        Some(within)
     };
     all.iter().scan(0, of).filter(|run| !run.is_empty())
 }
@@ -243,8 +244,7 @@ fn stride(n: usize) -> usize {
 
 /// Coordinates of a rank: along the axes that deal tokens, then along the tensor axis, which cuts them.
 fn place<P: Place>(mesh: &Mesh<P>, rank: usize) -> Vec<usize> {
-    let axes = Axes::TOKENS.iter().chain([Axis::Tp]);
-    axes.map(|axis| mesh.coordinate(axis, rank)).collect()
+    Axes::TOKENS.iter().chain([Axis::Tp]).map(|axis| mesh.coordinate(axis, rank)).collect()
 }
 
 /// Numbers of a rank's tokens in the microbatch, in runs of consecutive ones.
@@ -260,17 +260,17 @@ pub(crate) fn numbers<D: Kernels>(
 ) -> Vec<RowRuns> {
     let reported = cx.numbers_of_ranks();
     if !reported.is_empty() {
-        let all = TokenNumbers(reported);
-        return group.ranks().map(|rank| all.of_rank(mesh, rank)).collect();
+        let numbers = TokenNumbers(reported);
+        return group.ranks().map(|rank| numbers.of_rank(mesh, rank)).collect();
     }
     let mut order: Vec<_> = group.ranks().map(|rank| place(mesh, rank)).zip(0..rows.len()).collect();
     order.sort();
-    let (mut all, mut first) = (vec![RowRuns::new(); rows.len()], 0);
+    let (mut runs, mut first) = (vec![RowRuns::new(); rows.len()], 0);
     for (_, i) in order {
-        all[i].push(first..first + rows[i]);
+        runs[i].push(first..first + rows[i]);
         first += rows[i];
     }
-    all
+    runs
 }
 
 /// Numbers of all tokens of a microbatch, by the coordinates of the rank that they are dealt to.
@@ -316,10 +316,9 @@ impl TokenNumbers {
             .iter()
             .fold(0, |place, axis| place * mesh.group(axis).size() + mesh.coordinate(axis, rank));
         let ranks = mesh.group(Axis::Tp).size();
-        let at = Region::Tokens { axis: Axis::Tp.into(), rank: mesh.coordinate(Axis::Tp, rank), ranks };
+        let region = Region::Tokens { axis: Axis::Tp.into(), rank: mesh.coordinate(Axis::Tp, rank), ranks };
         let runs = &self.0[dealer];
-        let mine = at.mine(runs.iter().map(Range::len).sum());
-        cut(runs, &mine).collect()
+        cut(runs, &region.mine(runs.iter().map(Range::len).sum())).collect()
     }
 }
 
@@ -336,15 +335,15 @@ pub(crate) fn of_all<P: Place>(
         None => group.all_gather_unseen::<u32>(own.len())?,
     };
     let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.group(axis).size());
-    let mut all = vec![vec![own.part(&[]); etp]; ep];
+    let mut routings = vec![vec![own.part(&[]); etp]; ep];
     for (rank, list) in group.ranks().zip(lists) {
         let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.coordinate(axis, rank));
-        all[ep][etp] = match stated {
+        routings[ep][etp] = match stated {
             Some((of_all, numbers)) => of_all.part(&numbers.of_rank(mesh, rank)),
             None => Routing::from((list, own.chosen)),
         };
     }
-    Ok(all)
+    Ok(routings)
 }
 
 /// Returns the router's choice, if it can be read.

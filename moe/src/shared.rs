@@ -38,11 +38,12 @@ impl<D: Kernels> SharedFeedForward<D> {
     /// Builds parameters `name.shared.…`, those of a feed-forward, and `name.shared.gate[D,1]` if it has a
     /// gate.
     pub(crate) fn new(at: &Builder<D>, mlp: &strategy::Mlp, shared: SharedExpert) -> Result<Self> {
-        let (name, width) = (format!("{}.shared", mlp.name), mlp.sizes[0]);
-        let own = strategy::Mlp { name: &name, sizes: [width, shared.hidden], experts: None, ..*mlp };
+        let name = format!("{}.shared", mlp.name);
+        let width = mlp.sizes[0];
+        let spec = strategy::Mlp { name: &name, sizes: [width, shared.hidden], experts: None, ..*mlp };
         let draw = Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() };
         let gate = || WholeWeight::new(at, format!("{name}.gate"), [width, 1], at.placement(), draw);
-        Ok(Self { mlp: at.build(&own)?, gate: shared.gated.then(gate).transpose()? })
+        Ok(Self { mlp: at.build(&spec)?, gate: shared.gated.then(gate).transpose()? })
     }
 }
 
@@ -78,8 +79,7 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
         let dlogits: Tensor<D> = router_backward(x.device(), (&logits, &lse), (&d_gates, &one), None, &GATE);
         let w = gate.whole()?;
         let (dx, pending) = self.mlp.backward_input(cx, mlp, dy.with(scaled(dy.share(), &gates)))?;
-        let through = router_input_gradient(&dlogits, &w);
-        Ok((join(dx, &x.with(through)), (pending, Some((x, dlogits)))))
+        Ok((join(dx, &x.with(router_input_gradient(&dlogits, &w))), (pending, Some((x, dlogits)))))
     }
 
     fn backward_weight(&mut self, cx: &PassContext<D>, (mlp, gated): Self::Pending) -> Result<()> {

@@ -50,13 +50,13 @@ impl<D: Kernels> TokenDispatcher<D> for AllGather {
         place: &D::Place,
     ) -> Dispatch<D::Place> {
         let here = experts.div_ceil(ep.size());
-        let own = ep.rank() * here..(ep.rank() + 1) * here;
+        let local = ep.rank() * here..(ep.rank() + 1) * here;
         let together = Routing::together(all);
-        let counts = together.counts(here * ep.size())[own.clone()].to_vec();
+        let counts = together.counts(here * ep.size())[local.clone()].to_vec();
         let taken: usize = counts.iter().sum();
         let [tokens, copies] = [Routing::tokens, Routing::len].map(|of| all.iter().map(of).collect());
         let room = room.with(taken, all, here);
-        let list = dispatched(&together, 0, own);
+        let list = dispatched(&together, 0, local);
         Dispatch::new((ep, place), (&together, (taken, &list[..]), room), (counts, room), [tokens, copies])
     }
     fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: RowKind) -> Result<Request<D>> {

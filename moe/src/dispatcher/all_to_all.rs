@@ -51,21 +51,20 @@ impl<D: Kernels> TokenDispatcher<D> for AllToAll {
         place: &D::Place,
     ) -> Dispatch<D::Place> {
         let (me, here) = (ep.rank(), experts.div_ceil(ep.size()));
-        let own = me * here..(me + 1) * here;
+        let local = me * here..(me + 1) * here;
         let of_ranks: Vec<_> = all.iter().map(|of| of.counts(here * ep.size())).collect();
         let give: Vec<usize> = of_ranks[me].chunks(here).map(|of| of.iter().sum()).collect();
-        let take: Vec<usize> = of_ranks.iter().map(|of| of[own.clone()].iter().sum()).collect();
-        let counts: Vec<usize> = own.clone().map(|e| of_ranks.iter().map(|of| of[e]).sum()).collect();
+        let take: Vec<usize> = of_ranks.iter().map(|of| of[local.clone()].iter().sum()).collect();
+        let counts: Vec<usize> = local.clone().map(|e| of_ranks.iter().map(|of| of[e]).sum()).collect();
         let [sent, came] = [&give, &take].map(|rows| rows.iter().sum::<usize>());
-        let (room, most) = (room.with(came, all, here), all[me].len());
-        let given = dispatched(&all[me], me, 0..experts);
-        let tokens = (&all[me], (sent, &given[..]), most);
+        let room = room.with(came, all, here);
+        let tokens = (&all[me], (sent, &dispatched(&all[me], me, 0..experts)[..]), all[me].len());
         let plan = Dispatch::new((ep, place), tokens, (counts, room), [give, take]);
         if ep.size() == 1 {
             return plan;
         }
         let rows: Vec<_> =
-            all.iter().enumerate().flat_map(|(rank, of)| dispatched(of, rank, own.clone())).collect();
+            all.iter().enumerate().flat_map(|(rank, of)| dispatched(of, rank, local.clone())).collect();
         let arrived: Vec<u32> = (0..rows.len() as u32).collect();
         let sort = sorted(&arrived, experts, |&at| rows[at as usize].expert);
         let mut back = vec![0; sort.len()];

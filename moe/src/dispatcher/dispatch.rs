@@ -95,11 +95,11 @@ impl<P: Place> Dispatch<P> {
         rows: [Vec<usize>; 2],
     ) -> Self {
         let (k, len) = (tokens.chosen, tokens.len());
-        let mut at = vec![DROPPED; if tokens.list().is_some() { len } else { 0 }];
-        copies.iter().zip(0..).for_each(|(c, row)| at[c.at] = row);
+        let mut slots = vec![DROPPED; if tokens.list().is_some() { len } else { 0 }];
+        copies.iter().zip(0..).for_each(|(c, row)| slots[c.at] = row);
         let pick = |each: usize| index(place, sent, copies.iter().map(|c| (c.at / each) as u32), most);
         let home = |first: usize, each: usize| {
-            index(place, (len - first).div_ceil(each), at.iter().skip(first).step_by(each).copied(), 0)
+            index(place, (len - first).div_ceil(each), slots.iter().skip(first).step_by(each).copied(), 0)
         };
         let homes = [(0..k).map(|j| home(j.min(len), k)).collect(), vec![home(0, 1)]];
         Self { counts, room, ep: ep.clone(), rows, picks: [k, 1].map(pick), homes, sorts: None }
@@ -124,8 +124,8 @@ pub(crate) struct Copy {
 pub(crate) fn dispatched(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
     let list = of.list().unwrap_or_default().iter();
     let dispatched = list.enumerate().filter(|(_, e)| **e != DROPPED && experts.contains(&(**e as usize)));
-    let all: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
-    sorted(&all, experts.end, |copy| copy.expert)
+    let copies: Vec<_> = dispatched.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
+    sorted(&copies, experts.end, |copy| copy.expert)
 }
 
 /// Sorts by keys below `end`; equal ones stay in their order.
