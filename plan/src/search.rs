@@ -231,15 +231,14 @@ impl LayoutSearch<'_> {
     ) -> Option<Candidate> {
         let of = Candidate { level: of.level + 1, ..of };
         let microbatches = self.microbatches(layout.size(TokenShards::SEQUENCES), of.power);
-        let blocks = self.job.design.parts(layout.size(Axis::Tp));
         let Some((staged, sequences)) = self.staged(division, &of, microbatches) else {
             return Some(Candidate { level: WEIGHED, ..of });
         };
         let cost = kept.block::<D>(staged, self.job, sequences, self.machine);
         let pipeline = layout.pipeline();
         let state = &division.bytes[of.state as usize];
-        let times = least(state);
-        let halves = has_halves(layout);
+        let (times, halves) = (least(state), has_halves(layout));
+        let blocks = self.job.design.parts(layout.size(Axis::Tp));
         let plan = pipeline.plan(layout.size(Axis::Pp), microbatches);
         if of.level == OWN {
             let bytes = cost.bytes(state, blocks, (&plan, halves), &kept.held(&pipeline, blocks, &plan));
