@@ -1,6 +1,8 @@
 //! One call of a rank; it displays as a sentence with the place in the code.
-use crate::lasting::{StaticName, lasting};
-use crate::threads::{Join, join_of, joined, joins, share};
+pub(crate) mod windows;
+
+use crate::call::windows::{Join, join_of, joined, joins, share};
+use crate::static_name::{StaticName, lasting};
 use crate::{Axes, Ranks, Tag};
 use serde::{Deserialize, Serialize};
 use std::fmt;

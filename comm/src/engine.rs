@@ -1,5 +1,5 @@
 //! Engines carry the bytes between ranks: by threads, by connections of processes, or not at all.
-use crate::lasting::{StaticName, lasting};
+use crate::static_name::{StaticName, lasting};
 use crate::{Call, Members, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

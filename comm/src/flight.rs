@@ -1,5 +1,5 @@
 //! The flight recorder: the last calls of every rank of a failed run, in one table.
-use crate::{Call, RankRecord};
+use crate::Call;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -89,15 +89,15 @@ struct CallRow {
 }
 
 impl LastCalls {
-    /// Takes them from a rank's record.
-    pub(crate) fn of(record: &RankRecord, waits: Option<(usize, String)>) -> Self {
+    /// Makes them of a rank's last calls; times count from `start`.
+    pub(crate) fn of(flights: Vec<Flight>, start: Instant, waits: Option<(usize, String)>) -> Self {
         let row = |flight: Flight| CallRow {
             number: flight.number,
-            began: span(flight.began - record.start()),
+            began: span(flight.began - start),
             outcome: flight.outcome(),
             call: flight.call.to_string(),
         };
-        Self { calls: record.flights().into_iter().map(row).collect(), waits }
+        Self { calls: flights.into_iter().map(row).collect(), waits }
     }
     /// Returns what another process has sent, with each text on one line; `None` if it names no rank of
     /// these.
@@ -142,8 +142,8 @@ impl FlightRecorder {
         Self(report.join("\n"))
     }
     /// Makes the report of one rank that still runs.
-    pub(crate) fn running(rank: usize, record: &RankRecord) -> Self {
-        let rows = LastCalls::of(record, None).rows(rank, End::Runs);
+    pub(crate) fn running(rank: usize, calls: &LastCalls) -> Self {
+        let rows = calls.rows(rank, End::Runs);
         Self([&[HEAD.to_owned()], &rows[..]].concat().join("\n"))
     }
 }
@@ -162,6 +162,7 @@ impl fmt::Debug for FlightRecorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RankRecord;
     use crate::error::CommError;
     use crate::trace::Traced;
 
@@ -185,7 +186,7 @@ mod tests {
         let begun = records[1].begin(&first, 0, false).unwrap();
         let busy = CommError::Busy { rank: 1, call: String::new() };
         records[1].end(begun, None, &first, &Err::<(), _>(busy));
-        let calls = |rank: usize| LastCalls::of(&records[rank], None);
+        let calls = |rank: usize| records[rank].last_calls(None);
         let table = FlightRecorder::new(0, &[(calls(0), End::Well), (calls(1), End::Failed)]).to_string();
         let rows: Vec<_> = table.lines().collect();
         assert_eq!(rows.len(), 1 + 4 + 1 + 1 + 1, "{table}");

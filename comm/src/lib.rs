@@ -12,46 +12,65 @@
 //! | `call.rs`, `tag.rs`, `error.rs`, `mutants/` | calls in words; tags; errors; worlds with a wrong call |
 //! | `ledger.rs`, `record.rs`, `flight.rs`, `trace.rs` | traffic; a rank's last calls; a timeline |
 //! | `schedule.rs`, `algorithms/`, `link.rs` | collectives as data; all-reduces; the α–β model |
-//! | `engine.rs`, `ghost.rs`, `threads/`, `processes/` | engines: without peers, by threads, by processes |
+//! | `engine.rs`, `ghost.rs`, `threads/`, `process/`  | engines: without peers, by threads, by processes |
 #![cfg_attr(test, allow(clippy::too_many_lines))] // a test tells one story
-pub mod algorithms;
+
+// Ground: axes and the members of their groups, links, tags, errors, and waiting.
 mod axis;
+mod error;
+mod grid;
+mod link;
+mod members;
+mod panics;
+mod size;
+mod static_name;
+mod sync;
+mod tag;
+
+// Collectives as data: rounds of messages.
+pub mod algorithms;
+mod schedule;
+
+// One call of a rank, with the windows that it shows.
 mod call;
+
+// What makes calls, and what is recorded of them.
+mod engine;
+mod flight;
+mod ledger;
+mod record;
+mod shared;
+mod trace;
+
+// Groups, their collectives and messages, and the mesh.
 mod collectives;
 #[cfg(debug_assertions)] // a release shares no instances: see the module
 #[doc(hidden)]
 pub mod compiled;
+mod ghost;
+mod group;
+mod mesh;
+mod request;
+mod started;
+mod values;
+
+// Ranks as processes, and worlds in which a call goes wrong.
+#[cfg(any(test, feature = "mutants"))]
+pub mod mutants;
+mod process;
+
+// Ranks as threads.
+mod threads;
+
+// Worlds: ranks that run one function.
+mod world;
+
 #[cfg(all(test, not(loom)))]
 #[path = "tests/counting.rs"]
 mod counting;
 #[cfg(test)]
 #[path = "tests/drawn.rs"]
 mod drawn;
-mod engine;
-mod error;
-mod flight;
-mod ghost;
-mod grid;
-mod group;
-mod lasting;
-mod ledger;
-mod link;
-mod members;
-mod mesh;
-#[cfg(any(test, feature = "mutants"))]
-pub mod mutants;
-mod processes;
-mod record;
-mod request;
-mod schedule;
-mod shared;
-mod size;
-mod started;
-mod sync;
-mod tag;
-mod threads;
-mod trace;
-mod values;
 
 pub(crate) use call::{Call, Counts, Elem};
 pub(crate) use engine::{Engine, Engines, Post, StandingPost, Windows};
@@ -69,7 +88,8 @@ pub use group::Group;
 pub use ledger::{Ledger, Traffic};
 pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, TraceSpan};
-pub use processes::{Launch, MeetingError, Processes, RunInputs, Secret};
+pub use panics::{PanicContext, caught};
+pub use process::{Launch, MeetingError, Processes, RunInputs, Secret};
 pub use record::RankWaits;
 pub use request::Request;
 pub use schedule::{Arrival, CommRound, CommSchedule, Transfer};
@@ -77,5 +97,5 @@ pub use shared::{JointCall, JointOperation, PieceMoved, Reduction, SharedPlace};
 pub use size::{parse_bytes, readable};
 pub use started::{BucketRequest, InPlace};
 pub use tag::Tag;
-pub use threads::{PanicContext, RankError, StuckReport, World, caught};
 pub use trace::{Event, TimeUse, Trace, TraceRun};
+pub use world::{RankError, StuckReport, World};

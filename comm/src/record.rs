@@ -1,6 +1,6 @@
 //! Record of one rank's calls: counts of all, the last few, open requests, and, if a trace is taken, all
 //! calls with their times.
-use crate::flight::{CallOutcome, Flight};
+use crate::flight::{CallOutcome, Flight, LastCalls};
 use crate::ledger::Counters;
 use crate::trace::{Did, Stretch, Traced, events};
 use crate::{Call, CallRecord, CommError, Event, Ledger, Op, Result, TimeUse};
@@ -89,10 +89,6 @@ impl RankRecord {
     #[inline(always)]
     pub(crate) fn times_waits(&self) -> bool {
         self.counts_waits || self.traced()
-    }
-    /// Start of all times.
-    pub(crate) fn start(&self) -> Instant {
-        self.start
     }
     /// Returns the counts of all calls.
     pub(crate) fn ledger(&self) -> Ledger {
@@ -252,6 +248,10 @@ impl RankRecord {
         flights.sort_by_key(|flight| flight.number);
         flights.dedup_by_key(|flight| flight.number);
         flights
+    }
+    /// Returns the last calls, and the rank that this one waited for at the end.
+    pub(crate) fn last_calls(&self, waits: Option<(usize, String)>) -> LastCalls {
+        LastCalls::of(self.flights(), self.start, waits)
     }
     /// Number of calls that have ended so far while a trace was taken.
     pub(crate) fn calls_traced(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Places whose memory all ranks of this process can access: host memory, that of one GPU, or one GPU per
 //! rank. Ranks there are threads, which meet and pass messages alike on every place; only copies and sums
 //! differ.
-use crate::threads::AllWindows;
+use crate::call::windows::AllWindows;
 use crate::{Elem, Reduce};
 use std::borrow::Cow;
 use std::fmt::Display;

@@ -1,5 +1,5 @@
 //! Tags name what messages carry, so that one is not taken for another of the same shape.
-use crate::lasting::{StaticName, lasting};
+use crate::static_name::{StaticName, lasting};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -13,7 +13,7 @@
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §4.2
 //! (pairwise exchange), 2005. Compare: `ring.rs`, same traffic and time, between neighbours; another order.
-use super::CommSchedule;
+use crate::schedule::CommSchedule;
 use crate::{Arrival, CommRound, Transfer};
 
 /// Schedule of one chunk per rank, with one round for each half.

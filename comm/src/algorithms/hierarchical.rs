@@ -13,9 +13,9 @@
 //! ```
 //! Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash" (2D-torus
 //! all-reduce), arXiv:1811.05233. Compare: `ring.rs`, which provides both halves.
-use super::CommSchedule;
 use super::ring::Ring;
 use crate::CommRound;
+use crate::schedule::CommSchedule;
 use std::ops::Range;
 
 /// Schedule of one chunk per rank. `node` divides `ranks`.

@@ -13,7 +13,7 @@
 //!
 //! Source: MPI 4.1, §6.4 and §6.9: the loops of messages that define broadcast and reduce.
 //! Compare: `ring.rs`, the same traffic over all ranks, divided equally.
-use super::CommSchedule;
+use crate::schedule::CommSchedule;
 use crate::{Arrival, CommRound, Transfer};
 
 /// Schedule of one chunk, with one message per round.

@@ -13,7 +13,7 @@
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //! Compare: `tree.rs`, the same traffic in fewer rounds, between distant ranks.
-use super::CommSchedule;
+use crate::schedule::CommSchedule;
 use crate::{Arrival, CommRound, Transfer};
 use std::ops::Range;
 

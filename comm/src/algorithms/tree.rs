@@ -13,7 +13,7 @@
 //! Source: Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner,
 //! Gropp, "Optimization of collective communication operations in MPICH", §4, 2005. Here the last ranks fold.
 //! Compare: `ring.rs`, in which only neighbours talk.
-use super::CommSchedule;
+use crate::schedule::CommSchedule;
 use crate::{Arrival, CommRound, Transfer};
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
 //! Result of a call on one rank, honest and mutated, from the inputs of all ranks of its group.
-use super::Mutation;
+use super::site::Mutation;
 use crate::call::{Call, Counts, Op, Reduce};
 use tensor::Scalar;
 

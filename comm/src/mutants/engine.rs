@@ -1,15 +1,15 @@
 //! An engine that does what another engine does, except in the mutant's call.
 use super::answer::{Has, Scene, values};
+use super::site::{CallSite, ExpectedResult, Mutation};
 use super::trial::{Effect, Trial};
-use super::{CallSite, ExpectedResult, Mutation};
 use crate::axis::Axis;
+use crate::call::windows::chunk_range;
 use crate::call::{Call, Counts, Elem, Op, Reduce};
 use crate::engine::{Calls, Engine, Engines, Post, Windows};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::members::Members;
 use crate::record::RankRecord;
-use crate::threads::reduction::chunk_range;
 use std::collections::HashMap;
 use std::iter::once;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn a_call_over_a_set_goes_wrong_over_the_axis_beside_it() {
         let sizes = [(Axis::Dp, 2), (Axis::Cp, 2), (Axis::Tp, 2)];
-        let trial = Trial::of(super::super::Mutant { call: 1, mutation: Mutation::Axis });
+        let trial = Trial::of(crate::mutants::site::Mutant { call: 1, mutation: Mutation::Axis });
         let sums = World::threads(&sizes).unwrap().on_trial(&trial).run(|device: Cpu<f32>, mesh| {
             let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| mesh.rank() as f32);
             mesh.over(Axis::Dp | Axis::Cp)?.all_reduce(&mut x, Reduce::Sum)?;

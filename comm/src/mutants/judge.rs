@@ -1,5 +1,6 @@
 //! Fates of the mutants of a run, and a tally of them.
-use super::{CallSite, ExpectedResult, Fate, Mutation, NotReached, Outcome, Trial};
+use super::site::{CallSite, ExpectedResult, Mutation};
+use super::trial::{Fate, NotReached, Outcome, Trial};
 use std::collections::BTreeMap;
 
 /// Reason that a mutant may survive once: dropout dropped what it changes, or the target does not count.

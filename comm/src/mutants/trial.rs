@@ -1,5 +1,5 @@
 //! One run under a mutant, and the fate of the mutant.
-use super::{CallSite, Mutant, Mutation};
+use super::site::{CallSite, Mutant, Mutation};
 use crate::axis::Axis;
 use crate::call::Reduce;
 use std::collections::{BTreeMap, HashMap};

@@ -1,13 +1,12 @@
 //! Collectives of one group of threads, on the peers' memory.
 use super::messages::Messages;
-use super::reduction::{chunk_range, share};
 use super::rendezvous::Rendezvous;
 use super::slow::Slow;
 use super::started::Started;
 use super::watch::Watch;
-use super::windows::AllWindows;
+use crate::call::windows::{AllWindows, chunk_range, share};
 use crate::engine::Calls;
-use crate::processes::{Order, SumName};
+use crate::process::{Order, SumName};
 use crate::shared::{JointCall, JointOperation, PieceMoved, Reduction, SharedPlace};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
 use std::ptr::{from_ref, null_mut};

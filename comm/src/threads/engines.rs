@@ -2,7 +2,7 @@
 use super::engine::Threads;
 use super::slow::{Queues, Slow};
 use super::watch::Watch;
-use crate::processes::Order;
+use crate::process::Order;
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::{Axis, Engine, Engines, Grid, Link, Members};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tensor::Host;
 
 /// All engines of a run.
-pub(super) struct AllEngines<P> {
+pub(crate) struct AllEngines<P> {
     place: P,
     apart: Option<Arc<Order>>, // set if this process has only one of the ranks
     grid: Arc<Grid>,
@@ -24,7 +24,7 @@ pub(super) struct AllEngines<P> {
 
 impl<P: SharedPlace> AllEngines<P> {
     /// Makes the engines of ranks with these links along axes; each group's is created on first use.
-    pub(super) fn new(
+    pub(crate) fn new(
         (place, apart): (P, Option<Arc<Order>>),
         grid: &Arc<Grid>,
         links: &[(Axis, Link)],
@@ -41,7 +41,7 @@ impl<P: SharedPlace> AllEngines<P> {
     }
     /// Erases the type of these engines. Those of the host are compiled once, in this crate, instead of in
     /// every crate that starts a world.
-    pub(super) fn shared(self) -> Arc<dyn Engines<P>> {
+    pub(crate) fn shared(self) -> Arc<dyn Engines<P>> {
         fn of_host(world: AllEngines<Host>) -> Arc<dyn Engines<Host>> {
             Arc::new(world)
         }

@@ -8,24 +8,15 @@
 //! model allows, `tests.rs` tests everything that ranks may do.
 mod arrival;
 mod engine;
-mod engines;
+pub(crate) mod engines;
 mod late;
 mod messages;
 #[cfg(all(test, loom))]
 #[path = "tests/models/mod.rs"]
 mod models;
-mod panics;
-pub(crate) mod reduction;
 mod rendezvous;
 mod slow;
 mod started;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests;
-mod watch;
-mod windows;
-mod world;
-
-pub use panics::{PanicContext, caught};
-pub(crate) use reduction::{Join, join_of, joined, joins, share};
-pub(crate) use windows::AllWindows;
-pub use world::{RankError, StuckReport, World};
+pub(crate) mod watch;

@@ -1,7 +1,7 @@
 //! Meeting of the ranks of a group: each rank has a seat, shows its window and its call there, and waits.
 use super::slow::{Slow, pause};
 use super::watch::{Arrival, Arrivals, Broken, Watch};
-use super::windows::{AllWindows, Seat};
+use crate::call::windows::{AllWindows, Seat};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{fence, yield_now};

@@ -7,7 +7,7 @@
 //! touches them any more.
 use super::slow::{Slow, pause};
 use super::watch::{Arrival, Arrivals, Broken, Watch};
-use super::windows::{AllWindows, Posted};
+use crate::call::windows::{AllWindows, Posted};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{Instant, Mutex, fence, lock, yield_now};

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// # Panics
 /// If it is not so in time: what should have made it so is broken.
 #[track_caller]
-pub(super) fn until(done: impl Fn() -> bool) {
+pub(crate) fn until(done: impl Fn() -> bool) {
     let from = Instant::now();
     while !done() {
         assert!(from.elapsed() < PATIENT, "a test waited {PATIENT:?} for what did not come");

@@ -26,7 +26,7 @@ const NAP: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 10_000 
 const LONG: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::MAX };
 
 /// The ranks of one world.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     ranks: Box<[WatchedRank]>,
     records: Vec<Arc<RankRecord>>,
     failed: OnceLock<(usize, String)>, // the first, and its reason
@@ -37,7 +37,7 @@ pub(super) struct Watch {
 
 /// The first rank that left a call of a group early, and why. No rank may enter another call of the group.
 #[derive(Default)]
-pub(super) struct Broken(OnceLock<(usize, String)>);
+pub(crate) struct Broken(OnceLock<(usize, String)>);
 
 #[repr(align(128))]
 #[derive(Default)]
@@ -59,23 +59,23 @@ struct Waits {
 
 impl Watch {
     /// Makes a watch of ranks with these records; a wait ends after `limit`.
-    pub(super) fn new(records: Vec<Arc<RankRecord>>, limit: Duration) -> Self {
+    pub(crate) fn new(records: Vec<Arc<RankRecord>>, limit: Duration) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = if records.len() <= cores { SPINS } else { SPINS_ON_SHARED_CORES };
         let ranks = records.iter().map(|_| WatchedRank::default()).collect();
         Self { ranks, records, failed: OnceLock::new(), limit, spins, tells: OnceLock::new() }
     }
     /// Makes a watch of ranks that share their cores with other worlds: no rank spins for long.
-    pub(super) fn on_shared_cores(self) -> Self {
+    pub(crate) fn on_shared_cores(self) -> Self {
         Self { spins: SPINS_ON_SHARED_CORES, ..self }
     }
     /// Returns the record of a rank's calls.
-    pub(super) fn record(&self, rank: usize) -> &Arc<RankRecord> {
+    pub(crate) fn record(&self, rank: usize) -> &Arc<RankRecord> {
         &self.records[rank]
     }
     /// # Errors
     /// [`CommError::Dead`] if a rank has failed.
-    pub(super) fn alive(&self) -> Result<()> {
+    pub(crate) fn alive(&self) -> Result<()> {
         match self.failed.get() {
             None => Ok(()),
             Some((rank, reason)) => Err(CommError::Dead { rank: *rank, reason: reason.clone() }),
@@ -83,13 +83,13 @@ impl Watch {
     }
     /// # Errors
     /// [`CommError::Dead`] if a rank failed, [`CommError::Broken`] if one left a call of this group early.
-    pub(super) fn unbroken(&self, group: &Broken) -> Result<()> {
+    pub(crate) fn unbroken(&self, group: &Broken) -> Result<()> {
         self.alive()?;
         let broken = |(rank, reason): (usize, String)| Err(CommError::Broken { rank, reason });
         group.0.get().cloned().map_or(Ok(()), broken)
     }
     /// Breaks a group: a rank leaves a call early. The others get its reason. Only the first break counts.
-    pub(super) fn breaks(&self, group: &Broken, ranks: &[usize], (rank, reason): (usize, String)) {
+    pub(crate) fn breaks(&self, group: &Broken, ranks: &[usize], (rank, reason): (usize, String)) {
         let _ = group.0.set((rank, reason));
         fence(SeqCst); // a rank that goes inside or sleeps sees the break, or is found here
         for &rank in ranks {
@@ -97,39 +97,39 @@ impl Watch {
         }
     }
     /// Returns the first failure of all.
-    pub(super) fn failure(&self) -> Option<&(usize, String)> {
+    pub(crate) fn failure(&self) -> Option<&(usize, String)> {
         self.failed.get()
     }
     /// Records that a rank has ended with an error. If it met another rank's failure, that one is to blame.
-    pub(super) fn fail(&self, rank: usize, reason: &str) {
+    pub(crate) fn fail(&self, rank: usize, reason: &str) {
         let blamed = self.ranks[rank].blames.get().cloned();
         let _ = self.failed.set(blamed.unwrap_or_else(|| (rank, reason.to_string()))); // the first counts
         self.wake_all();
     }
     /// Records that a rank has ended without an error.
-    pub(super) fn finish(&self, rank: usize) {
+    pub(crate) fn finish(&self, rank: usize) {
         self.ranks[rank].finished.store(true, SeqCst);
         self.wake_all();
     }
     /// True if a rank has ended without an error.
-    pub(super) fn has_finished(&self, rank: usize) -> bool {
+    pub(crate) fn has_finished(&self, rank: usize) -> bool {
         self.ranks[rank].finished.load(SeqCst)
     }
     /// Records the rank whose failure this rank has met, if the error is one.
-    pub(super) fn blame(&self, rank: usize, error: &CommError) {
+    pub(crate) fn blame(&self, rank: usize, error: &CommError) {
         if let CommError::Dead { rank: other, reason } | CommError::Broken { rank: other, reason } = error {
             let _ = self.ranks[rank].blames.set((*other, reason.clone())); // the first counts
         }
     }
     /// Wakes a rank that sleeps until `on` arrives. Call this after a change that it should see, and a fence.
     #[inline]
-    pub(super) fn wake(&self, sleeper: usize, on: usize) {
+    pub(crate) fn wake(&self, sleeper: usize, on: usize) {
         if self.ranks[sleeper].asleep_on.load(SeqCst) == on + 1 {
             self.unpark(sleeper);
         }
     }
     /// Wakes a rank, whatever it waits for. Call this like `wake`.
-    pub(super) fn wake_any(&self, sleeper: usize) {
+    pub(crate) fn wake_any(&self, sleeper: usize) {
         if self.ranks[sleeper].asleep_on.load(SeqCst) != 0 {
             self.unpark(sleeper);
         }
@@ -272,7 +272,7 @@ impl Watch {
     }
     /// True if a rank has announced that it sleeps.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn sleeps(&self, rank: usize) -> bool {
+    pub(crate) fn sleeps(&self, rank: usize) -> bool {
         self.announced(rank).is_some()
     }
     /// Returns the rank that a rank announced to wait for and that has still not arrived, and in which call.
@@ -280,11 +280,11 @@ impl Watch {
         self.announcement(rank, |waits| !waits.over && (waits.pending)())
     }
     /// Returns the rank that a rank waits for, and in which call, or waited for last if it has given up.
-    pub(super) fn waited(&self, rank: usize) -> Option<(usize, String)> {
+    pub(crate) fn waited(&self, rank: usize) -> Option<(usize, String)> {
         self.announcement(rank, |waits| waits.over || (waits.pending)())
     }
     /// Records the rank that a rank has waited for in vain, and in which call, unless one is recorded.
-    pub(super) fn gave_up(&self, rank: usize, on: usize, call: String) {
+    pub(crate) fn gave_up(&self, rank: usize, on: usize, call: String) {
         let given_up = Waits { on, call, pending: Box::new(|| true), over: true };
         lock(&self.ranks[rank].waits).get_or_insert(given_up);
     }
@@ -320,7 +320,7 @@ impl Drop for SleeperRegistration<'_> {
 #[cfg(test)]
 impl Watch {
     /// Makes a watch of ranks of no world.
-    pub(super) fn alone(ranks: usize, limit: Duration) -> Self {
+    pub(crate) fn alone(ranks: usize, limit: Duration) -> Self {
         let start = std::time::Instant::now();
         Self::new(
             (0..ranks)
@@ -354,7 +354,7 @@ impl Watch {
 
 /// Longest wait in tests for what happens unless something is broken: a rank that is late is named then.
 #[cfg(test)]
-pub(super) const PATIENT: Duration = Duration::from_secs(10);
+pub(crate) const PATIENT: Duration = Duration::from_secs(10);
 
 #[cfg(all(test, not(loom)))]
 mod tests;

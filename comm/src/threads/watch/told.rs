@@ -1,8 +1,9 @@
 //! Waits between processes. A call is reported to its own ranks only, so the others do not see how long one
 //! of them waits. A rank that has waited for a tenth of the limit tells it to all, and tells when it goes on:
 //! so chains and rings of ranks that wait for each other are found across groups.
-use super::{Wait, Waits, Watch};
+use super::{Waits, Watch};
 use crate::sync::{Instant, lock};
+use crate::threads::arrival::Wait;
 use std::time::Duration;
 
 /// This process' rank, and the function that tells the ranks outside of a group, given its members, for which
@@ -33,7 +34,7 @@ impl ToldWait<'_> {
 
 impl Watch {
     /// Sets the function by which a rank tells long waits to the processes of other ranks.
-    pub(in crate::threads) fn tell_by(
+    pub(crate) fn tell_by(
         &self,
         rank: usize,
         tells: impl Fn(&[usize], Option<(usize, String)>) + Send + Sync + 'static,
@@ -51,7 +52,7 @@ impl Watch {
     /// Records what a rank of another process has told. A wait counts when it stands for as long again: the
     /// rank would have told by then that it goes on. A wait in which its stand-in has given up counts
     /// already.
-    pub(in crate::threads) fn told(&self, rank: usize, wait: Option<(usize, String)>) {
+    pub(crate) fn told(&self, rank: usize, wait: Option<(usize, String)>) {
         let mut waits = lock(&self.ranks[rank].waits);
         let given_up = waits.as_ref().filter(|waits| waits.over).map(|waits| (waits.on, &waits.call));
         if given_up.is_some_and(|(on, call)| wait.as_ref() == Some(&(on, call.clone()))) {

@@ -1,6 +1,7 @@
 //! Ranks that meet and part.
-use super::{AllWindows, ModelRanks, explore, run};
+use super::{ModelRanks, explore, run};
 use crate::call::Call;
+use crate::call::windows::AllWindows;
 use crate::error::CommError;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::yield_now;

@@ -17,12 +17,11 @@ mod waking;
 
 use super::rendezvous::Rendezvous;
 use super::watch::{PATIENT, Watch};
-use super::windows::AllWindows;
 use crate::call::Call;
+use crate::call::windows::AllWindows;
 use crate::error::Result;
-use crate::sync::Tracked;
 use crate::sync::atomic::Ordering::SeqCst;
-use crate::sync::fence;
+use crate::sync::{Tracked, fence};
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::thread::spawn;

@@ -1,9 +1,9 @@
 //! Ranks that start a call and wait for it later.
 use super::{ShownWindow, explore, run};
+use crate::call::windows::AllWindows;
 use crate::call::{Call, Op};
 use crate::threads::started::Started;
 use crate::threads::watch::{PATIENT, Watch};
-use crate::threads::windows::AllWindows;
 use crate::{Post, Reduce};
 use loom::thread::spawn;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! The meeting, on rank 0, which listens and decides.
-use super::super::asked::{RunInputs, drawn};
 use super::super::frame::{LONGEST, receive, send};
 use super::super::launch::Launch;
 use super::door::{Door, FAR, PROMPT, resolved, settling};
@@ -7,6 +6,7 @@ use super::greeting::{
     Greeting, MeetingEvent, MeetingReply, MeetingVerdict, Missing, Streams, VERSION, next,
 };
 use super::timed::TimedConnection;
+use crate::process::run_inputs::{RunInputs, drawn};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,11 +1,11 @@
 //! The meeting, on every rank but 0.
-use super::super::asked::{MeetingError, RunInputs};
 use super::super::frame::{LONGEST, receive, send};
 use super::super::launch::Launch;
 use super::super::secret::STRANGER;
 use super::door::{Door, FAR, PROMPT, reached, resolved, settling};
 use super::greeting::{Greeting, MeetingEvent, MeetingReply, Missing, Streams, VERSION, next};
 use super::timed::TimedConnection;
+use crate::process::run_inputs::{MeetingError, RunInputs};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

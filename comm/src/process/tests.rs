@@ -5,7 +5,10 @@ mod shares;
 mod strangers;
 mod waits;
 
-use super::{Launch, Processes, RunInputs, Secret};
+use super::launch::Launch;
+use super::processes::Processes;
+use super::run_inputs::RunInputs;
+use super::secret::Secret;
 use crate::{Axis, CommError, Group, InPlace, Mesh, RankError, Reduce, Tag, World};
 use kernels::Kernels;
 use std::net::TcpListener;
@@ -179,7 +182,7 @@ fn every_failure_is_named_in_all_processes() {
         mesh.world().named("a step").barrier()
     });
     let says =
-        "rank 1 did not arrive within 300ms at barrier over tp for a step at comm/src/processes/tests.rs:";
+        "rank 1 did not arrive within 300ms at barrier over tp for a step at comm/src/process/tests.rs:";
     assert!(late.0 != 1 && late.1.starts_with(says) && late.1.ends_with("; ranks 0 and 2 did"), "{late:?}");
     let other = fails(2, LIMIT, |device, mesh| {
         mesh.world().named("a loss").all_reduce(&mut ones(&device, 5 + mesh.rank()), Reduce::Sum)

@@ -1,7 +1,7 @@
 //! Two processes, of which rank 0's says the order.
 use super::*;
 use crate::CommError;
-use crate::processes::tests::each;
+use crate::process::tests::each;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

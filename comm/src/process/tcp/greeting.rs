@@ -1,5 +1,5 @@
 //! Messages while processes meet, and the events that a meeting waits for.
-use super::super::asked::RunInputs;
+use crate::process::run_inputs::RunInputs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;

@@ -27,16 +27,16 @@ impl<T: Display> Drop for PanicContext<T> {
 }
 
 /// A panic that was caught.
-pub(super) struct Panic {
+pub(crate) struct Panic {
     /// Message and source location.
-    pub(super) message: String,
+    pub(crate) message: String,
     trace: Option<Backtrace>, // if backtraces are enabled
 }
 
 impl Panic {
     /// Prints the backtrace on standard error, and returns the message. This may take long: inform other
     /// ranks before.
-    pub(super) fn report(self) -> String {
+    pub(crate) fn report(self) -> String {
         if let Some(trace) = self.trace {
             let thread = std::thread::current();
             let print = || eprintln!("{}: {}\n{trace}", thread.name().unwrap_or("a thread"), self.message);
@@ -55,7 +55,7 @@ pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
 }
 
 /// Returns the result of `body`, or its panic.
-pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
+pub(crate) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     let (mut body, mut returned) = (Some(body), None);
     erased(&mut || returned = body.take().map(|body| body()))?;
     Ok(returned.expect("it ran"))

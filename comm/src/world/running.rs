@@ -2,16 +2,15 @@
 //! of those in other processes.
 use super::ends::{EndReport, Reported};
 use super::{RankError, STACK, World};
-use crate::flight::LastCalls;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
-use crate::processes::{Order, Processes, ReportingEngines, StandIn};
+use crate::panics::catch;
+use crate::process::{Order, Processes, ReportingEngines, StandIn};
 use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::threads::engines::AllEngines;
-use crate::threads::panics::catch;
 use crate::threads::watch::Watch;
-use crate::{CommError, Engines, Mesh, TimeUse};
+use crate::{CommError, Engines, FlightRecorder, Mesh, TimeUse};
 #[cfg(any(test, feature = "mutants"))]
 use crate::{Grid, RankRecord};
 use std::collections::BTreeSet;
@@ -25,6 +24,44 @@ use std::time::Instant;
 use tensor::Host;
 use tensor::quoted::sentence;
 use tensor::{Device, Key, limits};
+
+impl World {
+    /// Runs `f` on every rank of this process, each with its own device, under the calling thread's
+    /// [`Key`](tensor::Key). Returns the results by rank. A world can be run again.
+    ///
+    /// # Errors
+    /// If the place cannot host this many ranks, or the first failure of a rank, by error or panic. The
+    /// failure fails every rank that waits or calls a collective later, so the run ends. All processes return
+    /// the same failure.
+    pub fn run<D: Device<Place: SharedPlace>, T: Send, E: Display>(
+        &self,
+        f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, RankError> {
+        let slots: Vec<Mutex<Option<T>>> = (0..self.size()).map(|_| Mutex::new(None)).collect();
+        self.run_erased::<D>(&|rank, device, mesh| {
+            let made = f(device, mesh).map_err(|error| error.to_string())?;
+            *lock(&slots[rank]) = Some(made);
+            Ok(())
+        })?;
+        Ok(slots.into_iter().filter_map(|slot| lock(&slot).take()).collect())
+    }
+    /// [`World::run`] for one type of program, so that threads and stand-ins are compiled once for each
+    /// device.
+    fn run_erased<D: Device<Place: SharedPlace>>(
+        &self,
+        f: &(dyn Fn(usize, D, Mesh<D::Place>) -> Result<(), String> + Sync),
+    ) -> Result<(), RankError> {
+        let place = D::Place::of_world(self.size(), self.limit).map_err(|reason| RankError {
+            rank: 0,
+            reason,
+            calls: FlightRecorder::default(),
+            told_by: None,
+        })?;
+        let run = WorldRun::new(self, place);
+        let outcomes = run.threads::<D>(f);
+        run.judged(&outcomes)
+    }
+}
 
 /// The program of a rank.
 pub(super) type RankProgram<'a, D> =
@@ -114,7 +151,7 @@ impl<'a, P: SharedPlace> WorldRun<'a, P> {
         });
         self.order.as_ref().inspect(|order| order.end());
         if let Some(processes) = processes {
-            let calls = LastCalls::of(watch.record(rank), watch.waited(rank));
+            let calls = watch.record(rank).last_calls(watch.waited(rank));
             let failure = watch.failure().map(|(of, reason)| ((*of, sentence(reason)), calls));
             failure.clone().inspect(|failure| drop(lock(&self.reported).insert(rank, failure.clone())));
             processes.end(failure.as_ref());

@@ -1,13 +1,82 @@
-//! Sum, or stabiliser, of the ranks' windows. It is taken in rank order, whatever the order in which ranks
-//! arrive: the same bits in every run. A sum of a narrow dtype is taken in its wide dtype and rounded once,
-//! at the end.
-use super::windows::AllWindows;
-use crate::Reduce;
+//! Windows: memory that ranks show each other, and its sum or stabiliser. A reduction is taken in rank order,
+//! whatever the order in which ranks arrive: the same bits in every run. A sum of a narrow dtype is taken in
+//! its wide dtype and rounded once, at the end.
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::{Call, Reduce};
 use kernels::widest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::TypeId;
 use std::ops::Range;
 use tensor::{Scalar, every_float};
+
+/// Seat of a rank. Fields that peers read often are in one cache line, those that they rarely read in
+/// another.
+#[repr(C, align(128))]
+#[derive(Default)]
+pub(crate) struct Seat {
+    pub(crate) epoch: AtomicUsize, // number of this rank's arrivals
+    pub(crate) window: AtomicPtr<()>,
+    pub(crate) key: [AtomicUsize; 3],
+    pub(crate) call: AtomicPtr<Call>,
+    pub(crate) aside: Aside,
+}
+#[repr(align(64))]
+#[derive(Default)]
+pub(crate) struct Aside {
+    pub(crate) inside: AtomicBool, // this rank touches its peers' windows
+    pub(crate) busy: AtomicBool,   // this rank is in a call
+}
+
+/// Windows of all ranks, for ranks that are inside.
+pub(crate) enum AllWindows<'a> {
+    /// Windows of ranks that meet.
+    Seats(&'a [Seat]),
+    /// Windows of ranks that have posted a call.
+    Posted(&'a [Option<Posted>]),
+}
+impl<'a> AllWindows<'a> {
+    /// Number of ranks.
+    pub(crate) fn ranks(&self) -> usize {
+        match self {
+            Self::Seats(seats) => seats.len(),
+            Self::Posted(posted) => posted.len(),
+        }
+    }
+    /// Returns the window of a rank of the group, of the type it was shown with.
+    #[inline(always)]
+    pub(crate) fn of<S>(&self, rank: usize) -> *mut S {
+        match self {
+            Self::Seats(seats) => seats[rank].window.load(Relaxed).cast(),
+            Self::Posted(posted) => posted[rank].as_ref().expect("all have come").give.cast(),
+        }
+    }
+    /// Returns the windows that a rank of the group gives and takes. Ranks that meet show both if their place
+    /// joins.
+    pub(crate) fn both(&self, rank: usize) -> [*mut (); 2] {
+        match self {
+            // SAFETY: each rank shows such a pair, which lives where the rank made its call.
+            Self::Seats(_) => unsafe { *self.of::<[*mut (); 2]>(rank) },
+            Self::Posted(posted) => posted[rank].as_ref().map(|p| [p.give, p.take]).expect("all have come"),
+        }
+    }
+    /// Returns the call of a rank of the group.
+    pub(crate) fn call(&self, rank: usize) -> &'a Call {
+        match self {
+            // SAFETY: the call lives where its rank made it, and that rank does not leave while this one is
+            // inside.
+            Self::Seats(seats) => unsafe { &*seats[rank].call.load(Relaxed) },
+            Self::Posted(posted) => &posted[rank].as_ref().expect("all have come").call,
+        }
+    }
+}
+
+/// A rank's windows of a call.
+pub(crate) struct Posted {
+    pub(crate) call: Call,
+    pub(crate) give: *mut (),
+    pub(crate) take: *mut (),
+}
 
 /// Reduces a range of elements of all windows: in place in all windows, or to other memory, which begins with
 /// the range.
@@ -93,7 +162,7 @@ pub(crate) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
 /// Sources and targets hold the range. While this runs, no other code writes it in a source or touches it in
 /// a target. A target is either a source or disjoint from all sources.
 #[inline(always)]
-pub(super) unsafe fn reduce<S: Scalar>(
+pub(crate) unsafe fn reduce<S: Scalar>(
     sources: &(impl Iterator<Item = *mut S> + Clone),
     targets: &(impl Iterator<Item = *mut S> + Clone),
     range: Range<usize>,

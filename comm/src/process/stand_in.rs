@@ -1,11 +1,11 @@
 //! Stand-in for a rank of another process: makes the calls that the rank reports, in its order.
 use super::check;
-use super::connected::{Heard, Processes};
 use super::forms::ReportedCalls;
 use super::frame::{
-    EngineFunction, FailedEnd, GroupCalls, ProcessReport, no_frame, read_bytes, receive_head,
+    EngineFunction, FailedEnd, GroupCalls, ProcessReport, exited, no_frame, read_bytes, receive_head,
 };
 use crate::engine::StandingPost;
+use crate::process::processes::{Heard, Processes};
 use crate::record::Begun;
 use crate::shared::SharedPlace;
 use crate::{Call, CommError, Engines, Members, Post, RankRecord, Windows};
@@ -46,19 +46,6 @@ struct Stands<P: SharedPlace> {
 struct CallElements<P: SharedPlace> {
     give: Option<P::Ptr>,
     buffer: Option<(usize, P::Buffer)>,
-}
-
-/// Returns why nothing more arrives from a rank.
-pub(super) fn exited(why: io::Error) -> String {
-    const EXITED: &str = "its process exited without a report, or its connection broke";
-    match why.kind() {
-        io::ErrorKind::InvalidData => format!("its process sent an invalid report: {why}"),
-        // one of these, by chance
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            EXITED.into()
-        }
-        _ => format!("{EXITED} ({why})"),
-    }
 }
 
 impl<'a, P: SharedPlace> StandIn<'a, P> {

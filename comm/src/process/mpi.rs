@@ -4,15 +4,14 @@
 //! One thread looks for messages. It finds the tag of each, and whoever waits for it receives it into its own
 //! memory: MPI's matched probes pass a message from one thread to another. The thread looks all the time
 //! while this process' rank waits, and rests in between, as the rank has work to do then.
-use super::asked::{MeetingError, RunInputs, drawn};
 use super::connection::{Carrier, CarrierInfo, Connection, Connections, Incoming, Met};
 use super::frame::{LONGEST, receive, send};
 use super::launch::Launch;
-use mpi::Threading;
+use crate::process::run_inputs::{MeetingError, RunInputs, drawn};
 use mpi::environment::{Universe, library_version};
-use mpi::ffi;
 use mpi::topology::{Communicator, SimpleCommunicator};
 use mpi::traits::AsRaw;
+use mpi::{Threading, ffi};
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io::{self, ErrorKind};

@@ -31,7 +31,8 @@ fn waits_are_known_beyond_their_group() {
         .inspect_err(|_| ended.store(true, SeqCst))
     });
     for error in late {
-        let says = "; rank 1 waits for rank 3 in barrier over dp for a gradient at comm/src/processes/tests/waits.rs:";
+        let says =
+            "; rank 1 waits for rank 3 in barrier over dp for a gradient at comm/src/process/tests/waits.rs:";
         assert!(error.reason.starts_with("rank 1 did not arrive within 1s at barrier over tp for a block"));
         assert!(error.reason.contains(says), "{error}");
     }

@@ -1,7 +1,8 @@
 //! Ranks as processes of this program, one of which is killed, stopped, exits, or does something else, at a
 //! random moment of random calls: all others end, and all name that rank. `cargo xtask faults` tries many.
-use super::{LIMIT, Launch, asked, port};
+use super::{LIMIT, asked, port};
 use crate::Processes;
+use crate::process::launch::Launch;
 use crate::threads::tests::acts::Field;
 use crate::threads::tests::stress::{FAULTS, Fault, Run};
 use rustix::process::{Signal, getpid, kill_process};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Variable that makes this program a rank: its seed, rank and port.
 const RANK: &str = "EQUIPART_FAULT_RANK";
 /// Path of the test, for the program that is a rank.
-const TEST: &str = "processes::tests::faults::every_run_ends_among_processes_and_names_the_culprit";
+const TEST: &str = "process::tests::faults::every_run_ends_among_processes_and_names_the_culprit";
 /// Limit of a wait for a rank that does not come.
 const LATE: Duration = Duration::from_millis(700);
 

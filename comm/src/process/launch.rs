@@ -1,7 +1,7 @@
 //! Rank of a process, from the variables of the launcher that started it. Sources: PyTorch, "torchrun
 //! (Elastic Launch)", "Environment Variables"; Open MPI, "Environment variables"; Slurm, `srun`, "Output
 //! environment variables". MPICH's launcher sets those of PMI.
-use super::Secret;
+use super::secret::Secret;
 use rustix::process::Signal;
 #[cfg(target_os = "linux")]
 use rustix::process::set_parent_process_death_signal;

@@ -12,10 +12,8 @@
 //! (`shares.rs`). Frames of a rank are read in order, so a stand-in may wait in a call while later frames
 //! wait in the connection. That wait ends: the rank that sent these frames has left that call, so all the
 //! call's other ranks have reported it.
-mod asked;
 mod carriers;
 mod check;
-mod connected;
 mod connection;
 mod forms;
 mod frame;
@@ -23,20 +21,22 @@ mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod order;
+mod processes;
+mod reporting_engines;
+mod run_inputs;
 mod secret;
 mod shares;
 mod stand_in;
 mod tcp;
-mod telling;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use asked::{MeetingError, RunInputs};
-pub use connected::Processes;
 pub(crate) use frame::FailedEnd;
 pub use launch::Launch;
 pub(crate) use order::Order;
+pub use processes::Processes;
+pub(crate) use reporting_engines::ReportingEngines;
+pub use run_inputs::{MeetingError, RunInputs};
 pub use secret::Secret;
 pub(crate) use shares::SumName;
 pub(crate) use stand_in::StandIn;
-pub(crate) use telling::ReportingEngines;

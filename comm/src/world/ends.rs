@@ -1,22 +1,22 @@
 //! Ends of ranks: all are waited for, and a failure is told once, with the last calls of all ranks.
-use super::super::watch::Watch;
 use super::{RankError, StuckReport, World};
 use crate::FlightRecorder;
 use crate::error::named_ranks;
-use crate::flight::{End, LastCalls};
-use crate::processes::FailedEnd;
+use crate::flight::End;
+use crate::process::FailedEnd;
+use crate::threads::watch::Watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// Failures with which processes have ended, by rank.
-pub(super) type Reported = BTreeMap<usize, FailedEnd>;
+pub(crate) type Reported = BTreeMap<usize, FailedEnd>;
 
 impl World {
     /// Waits until all these ranks have ended; reports if they do not although the run has failed. If the
     /// ranks are processes and this one's has ended, another fails that makes no call and does not end
     /// either.
-    pub(super) fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
+    pub(crate) fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
         const PATIENCE: Duration = Duration::from_secs(10);
         // for reports of other processes, once this one's rank has ended
         const SOON: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ impl World {
     }
     /// Returns the failure of a run, which is a rank's and has this reason, while these ranks still run; from
     /// then on their calls are in the trace. Lets another process tell of it that does.
-    pub(super) fn failure(
+    pub(crate) fn failure(
         &self,
         watch: &Watch,
         (rank, reason): (usize, &str),
@@ -73,7 +73,7 @@ impl World {
             false if watch.has_finished(rank) => End::Well,
             false => End::Failed,
         };
-        let seen = |rank: usize| LastCalls::of(watch.record(rank), watch.waited(rank));
+        let seen = |rank: usize| watch.record(rank).last_calls(watch.waited(rank));
         let calls = |rank: usize| reported.get(&rank).map_or_else(|| seen(rank), |(_, calls)| calls.clone());
         let ranks: Vec<_> = (0..self.size()).map(|rank| (calls(rank), end(rank))).collect();
         let told_by = self.processes.as_ref().and_then(|processes| {
@@ -86,7 +86,7 @@ impl World {
 }
 
 /// Reports that a rank's thread has ended, however it ends; the thread that started it waits until all have.
-pub(super) struct EndReport(pub(super) usize, pub(super) Sender<usize>);
+pub(crate) struct EndReport(pub(super) usize, pub(super) Sender<usize>);
 impl Drop for EndReport {
     fn drop(&mut self) {
         let _ = self.1.send(self.0);

@@ -32,6 +32,13 @@ pub(super) enum ProcessReport {
 /// A failure that a rank has ended with: the failed rank and the reason; and this rank's last calls.
 pub(crate) type FailedEnd = ((usize, String), LastCalls);
 
+/// Name of a call that all its ranks have entered, the same in all processes: a rank of the world, and the
+/// number of its call.
+pub(crate) type Name = [usize; 2];
+/// Message of rank 0's process: the name of a call, and the bytes drawn for its group if the group is new;
+/// `None` if there are no more.
+pub(super) type CallMessage = Option<(Name, Vec<u8>)>;
+
 /// Calls in a group of these members, without their numbers.
 #[derive(Serialize, Deserialize)]
 pub(super) struct GroupCalls {
@@ -140,4 +147,17 @@ pub(super) fn read_bytes(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>
 /// Error for bytes that are not a valid frame.
 pub(super) fn no_frame() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the bytes received are not a valid frame")
+}
+
+/// Returns why nothing more arrives from a rank.
+pub(super) fn exited(why: io::Error) -> String {
+    const EXITED: &str = "its process exited without a report, or its connection broke";
+    match why.kind() {
+        io::ErrorKind::InvalidData => format!("its process sent an invalid report: {why}"),
+        // one of these, by chance
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            EXITED.into()
+        }
+        _ => format!("{EXITED} ({why})"),
+    }
 }

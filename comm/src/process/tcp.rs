@@ -12,9 +12,9 @@ mod guest;
 mod host;
 pub(super) mod timed;
 
-use super::asked::{MeetingError, RunInputs};
 use super::connection::{Carrier, CarrierInfo, Connection, Connections, Met};
 use super::launch::Launch;
+use crate::process::run_inputs::{MeetingError, RunInputs};
 use guest::Guest;
 use host::MeetingHost;
 use std::io::{self, Read, Write};

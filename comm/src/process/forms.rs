@@ -78,7 +78,7 @@ impl ArrivedForms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processes::frame::{EngineFunction, encoded};
+    use crate::process::frame::{EngineFunction, encoded};
 
     fn barrier(members: &[usize]) -> Vec<u8> {
         let (way, call) =

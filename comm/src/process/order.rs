@@ -4,11 +4,11 @@
 //! GPUs could take up two calls in two orders, and each wait in its first call for the other. So rank 0's
 //! process decides the order, which is its own. It sends the order to the other ranks of each call, over
 //! connections that carry nothing else: calls on the others may wait for this order.
-use super::connected::Processes;
 use super::connection::gave_up;
+use super::frame::{Name, exited};
 use super::shares::SumName;
-use super::stand_in::exited;
-use crate::threads::caught;
+use crate::panics::caught;
+use crate::process::processes::Processes;
 use crate::{CommError, Result};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -28,12 +28,6 @@ pub(crate) struct Order {
     changed: Condvar,
 }
 
-/// Name of a call that all its ranks have entered, the same in all processes: a rank of the world, and the
-/// number of its call.
-pub(crate) type Name = [usize; 2];
-/// Message of rank 0's process: the name of a call, and the bytes drawn for its group if the group is new;
-/// `None` if there are no more.
-pub(super) type CallMessage = Option<(Name, Vec<u8>)>;
 /// Does this process' part of a call, given the bytes that rank 0's place drew for the group.
 pub(crate) type CallPart = Box<dyn FnOnce(&[u8]) + Send>;
 

@@ -2,19 +2,15 @@
 mod ends;
 mod running;
 
-use self::running::WorldRun;
-use super::watch::Watch;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::Trial;
-use crate::processes::Processes;
-use crate::shared::SharedPlace;
-use crate::sync::{Mutex, lock};
+use crate::process::Processes;
+use crate::threads::watch::Watch;
 use crate::trace::Traced;
-use crate::{Axis, CommError, FlightRecorder, Grid, Link, Mesh, RankRecord, Result, Trace, TraceRun};
-use std::fmt::{self, Display};
+use crate::{Axis, CommError, FlightRecorder, Grid, Link, RankRecord, Result, Trace, TraceRun};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tensor::Device;
 
 const MOST_RANKS: usize = 1024;
 const STACK: usize = 8 << 20; // bytes, as the main thread has; allocated as it is used
@@ -170,47 +166,12 @@ impl World {
     pub fn processes(&self) -> Option<&Arc<Processes>> {
         self.processes.as_ref()
     }
-    /// Runs `f` on every rank of this process, each with its own device, under the calling thread's
-    /// [`Key`](tensor::Key). Returns the results by rank. A world can be run again.
-    ///
-    /// # Errors
-    /// If the place cannot host this many ranks, or the first failure of a rank, by error or panic. The
-    /// failure fails every rank that waits or calls a collective later, so the run ends. All processes return
-    /// the same failure.
-    pub fn run<D: Device<Place: SharedPlace>, T: Send, E: Display>(
-        &self,
-        f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
-    ) -> Result<Vec<T>, RankError> {
-        let slots: Vec<Mutex<Option<T>>> = (0..self.size()).map(|_| Mutex::new(None)).collect();
-        self.run_erased::<D>(&|rank, device, mesh| {
-            let made = f(device, mesh).map_err(|error| error.to_string())?;
-            *lock(&slots[rank]) = Some(made);
-            Ok(())
-        })?;
-        Ok(slots.into_iter().filter_map(|slot| lock(&slot).take()).collect())
-    }
-    /// [`World::run`] for one type of program, so that threads and stand-ins are compiled once for each
-    /// device.
-    fn run_erased<D: Device<Place: SharedPlace>>(
-        &self,
-        f: &(dyn Fn(usize, D, Mesh<D::Place>) -> Result<(), String> + Sync),
-    ) -> Result<(), RankError> {
-        let place = D::Place::of_world(self.size(), self.limit).map_err(|reason| RankError {
-            rank: 0,
-            reason,
-            calls: FlightRecorder::default(),
-            told_by: None,
-        })?;
-        let run = WorldRun::new(self, place);
-        let outcomes = run.threads::<D>(f);
-        run.judged(&outcomes)
-    }
-    fn trace(&self, watch: &Watch) {
+    pub(super) fn trace(&self, watch: &Watch) {
         let Some((trace, name)) = &self.trace else { return };
         let ranks = (0..self.size()).map(|rank| watch.record(rank).take_events()).collect();
         trace.add(TraceRun { name: name.clone(), ranks });
     }
-    fn records(&self) -> Vec<Arc<RankRecord>> {
+    pub(super) fn records(&self) -> Vec<Arc<RankRecord>> {
         let settings = self.trace.as_ref().map(|(trace, _)| trace.settings());
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         let record = |rank| RankRecord::new(rank, start, traced).counting_waits(self.counts_waits);

@@ -1,6 +1,6 @@
 //! Carriers of what processes send, and the connections between two processes that they make.
-use super::asked::{MeetingError, RunInputs};
 use super::launch::Launch;
+use crate::process::run_inputs::{MeetingError, RunInputs};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;

@@ -1,12 +1,11 @@
 //! Processes that have met: this one, which is one rank, and its connections with those of all other ranks.
-use super::asked::{MeetingError, RunInputs};
 use super::carriers::{self, CARRIERS};
 use super::connection::{Carrier, Connection, Connections, Incoming, Met, gave_up};
 use super::forms::{ArrivedForms, SentForms};
-use super::frame::{FailedEnd, ProcessReport, encoded, receive_head, send_frame};
+use super::frame::{CallMessage, FailedEnd, ProcessReport, encoded, receive_head, send_frame};
 use super::launch::Launch;
-use super::order::CallMessage;
 use super::shares::Shares;
+use crate::process::run_inputs::{MeetingError, RunInputs};
 use crate::{FlightRecorder, RankRecord};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -173,7 +172,7 @@ impl Processes {
     /// Returns the last calls of this process' rank, if it is in a run that has not failed.
     pub fn last_calls(&self) -> Option<FlightRecorder> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.as_ref().map(|record| FlightRecorder::running(self.rank, record))
+        calls.as_ref().map(|record| FlightRecorder::running(self.rank, &record.last_calls(None)))
     }
     /// Begins a run of this rank: a process that receives nothing for `limit` is late.
     pub(crate) fn begin(&self, record: &Arc<RankRecord>, limit: Duration) {

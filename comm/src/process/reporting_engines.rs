@@ -1,13 +1,13 @@
 //! Engine of a process' own rank: reports each call to the group's other processes, then makes it among
 //! their stand-ins.
 use super::check;
-use super::connected::Processes;
 use super::connection::gave_up;
 use super::forms::SentForms;
 use super::frame::{EngineFunction, GroupCalls, ProcessReport, encoded};
 use super::order::Order;
 use super::shares::SumName;
 use crate::engine::Calls as CallsWithWindows;
+use crate::process::processes::Processes;
 use crate::shared::SharedPlace;
 use crate::{Call, CommError, Engine, Engines, Members, Op, Post, Result, Windows};
 use std::borrow::Cow;
