@@ -6,6 +6,8 @@ mod exercises;
 pub(crate) mod header;
 mod loss;
 mod passed;
+pub(crate) mod patch;
+pub(crate) mod place;
 mod run;
 pub(crate) mod scratch;
 
@@ -14,6 +16,7 @@ use build::ExhibitPrograms;
 use header::{Exercise, Killer, Label};
 use loss::Loss;
 use passed::PassedRecord;
+use patch::{Edit, Edits, Files};
 use run::ProofVerdict;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +72,8 @@ fn run_museum(selection: Selection) -> TaskResult {
         return Err(wrong.join("; "));
     }
     let mut record = PassedRecord::read(root());
-    let digests = digests(&files, &labels, &exercises);
+    let edits = edits(&files, &labels, &exercises)?;
+    let digests = digests((&files, &edits), &labels, &exercises);
     record.keep(&digests.keys().copied().collect::<Vec<_>>());
     let takes = |name: &str| selection.takes(name, record.has(name, digests[name]));
     let displayed: Vec<&Label> = labels.iter().filter(|label| takes(&label.exhibit)).collect();
@@ -81,7 +85,7 @@ fn run_museum(selection: Selection) -> TaskResult {
             exercises::FOLDER
         ));
     }
-    let (scratch, patches) = copied(files, &labels, &exercises)?;
+    let (scratch, patches) = copied(files, &labels, &exercises, &edits)?;
     if displayed.is_empty() && done.is_empty() {
         println!("{patches} patches apply, alone and together; no file of theirs changed since they passed");
         return Ok(ExitCode::SUCCESS);
@@ -98,7 +102,7 @@ fn run_museum(selection: Selection) -> TaskResult {
     let seen = each(&displayed, |label| see(&scratch, &built, label, &rounding, &refusals));
     let seen: Vec<ExhibitResult> = seen.into_iter().collect::<Result<_, _>>()?;
     let toured = Instant::now();
-    let wrong = exercises::wrong(&scratch, &built, &done)?;
+    let wrong = exercises::wrong(&scratch, &built, &done, &edits)?;
     let all_killed = displayed.is_empty() || report(&seen, start);
     tell_exercises(done.len(), &wrong, toured);
     if !all_killed || !wrong.is_empty() {
@@ -117,7 +121,8 @@ fn run_museum(selection: Selection) -> TaskResult {
 pub(crate) fn copy() -> Result<ScratchCopy, String> {
     let files = scratch::tracked(root())?;
     let (labels, exercises) = (read(&files, FOLDER)?, read(&files, exercises::FOLDER)?);
-    Ok(copied(files, &labels, &exercises)?.0)
+    let edits = edits(&files, &labels, &exercises)?;
+    Ok(copied(files, &labels, &exercises, &edits)?.0)
 }
 
 /// Reads the labels of all exhibits.
@@ -130,17 +135,22 @@ pub(crate) fn labels() -> Result<Vec<Label>, String> {
 
 /// Makes the scratch copy of these files, with every patch; returns it with the number of patches.
 fn copied(
-    files: BTreeMap<PathBuf, Vec<u8>>,
+    files: Files,
     labels: &[Label],
     exercises: &[Exercise],
+    edits: &Edits,
 ) -> Result<(ScratchCopy, usize), String> {
-    let patches = labels.iter().filter(|l| !by_compiler(l)).map(|l| &l.path);
-    let patches = patches.chain(exercises.iter().filter_map(exercises::switched));
-    let patches: Vec<PathBuf> = patches.map(|path| root().join(path)).collect();
+    let edits: Vec<&[Edit]> = switched(labels, exercises).map(|path| &edits[&**path][..]).collect();
     let target = target()?;
     let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
-    let tree = scratch::make(files, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
-    Ok((ScratchCopy { tree, target }, patches.len()))
+    let tree = scratch::make(files, &target.join("museum"), edits.concat(), &code.collect::<Vec<_>>())?;
+    Ok((ScratchCopy { tree, target }, edits.len()))
+}
+
+/// Lists the patches that stand in the copy behind a switch.
+fn switched<'a>(labels: &'a [Label], exercises: &'a [Exercise]) -> impl Iterator<Item = &'a String> {
+    let of_exhibits = labels.iter().filter(|label| !by_compiler(label)).map(|label| &label.path);
+    of_exhibits.chain(exercises.iter().filter_map(exercises::switched))
 }
 
 /// Prints which exercises are wrong, and how many are right.
@@ -165,9 +175,14 @@ fn passes_alone(scratch: &ScratchCopy, built: &ExhibitPrograms, jobs: &[&Killer]
     Ok(())
 }
 
+/// Reads the edits of every patch.
+fn edits<'a>(files: &Files, labels: &'a [Label], exercises: &'a [Exercise]) -> Result<Edits<'a>, String> {
+    patch::read(files, switched(labels, exercises).chain(exercises.iter().map(|exercise| &exercise.path)))
+}
+
 /// The digests of exhibits and exercises, by their names.
 fn digests<'a>(
-    files: &BTreeMap<PathBuf, Vec<u8>>,
+    files: (&Files, &Edits),
     labels: &'a [Label],
     exercises: &'a [Exercise],
 ) -> BTreeMap<&'a str, u64> {
@@ -182,7 +197,7 @@ fn by_compiler(label: &Label) -> bool {
 }
 
 /// Reads every label in a folder, in the order of file names.
-fn read<L: DeserializeOwned>(files: &BTreeMap<PathBuf, Vec<u8>>, folder: &str) -> Result<Vec<L>, String> {
+fn read<L: DeserializeOwned>(files: &Files, folder: &str) -> Result<Vec<L>, String> {
     let has_label = |path: &Path| path.extension().is_some_and(|own| own == "patch" || own == "rs");
     let files = files.iter().filter(|(path, _)| path.starts_with(folder) && has_label(path));
     let read = |(path, text): (&PathBuf, &Vec<u8>)| {
@@ -321,4 +336,21 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 
 fn seconds(since: Instant) -> String {
     format!("{:.1} s", since.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a patch whose place or words are gone, or there twice; two patches of the same words.
+    #[test]
+    fn all_patches_apply() {
+        let mut files = scratch::tracked(root()).unwrap();
+        let labels: Vec<Label> = read(&files, FOLDER).unwrap();
+        let exercises: Vec<Exercise> = read(&files, exercises::FOLDER).unwrap();
+        let edits = edits(&files, &labels, &exercises).unwrap();
+        let switched: Vec<_> = switched(&labels, &exercises).map(|path| &edits[&**path][..]).collect();
+        assert!(switched.len() >= 140, "{} patches", switched.len());
+        patch::make(&mut files, switched.concat()).unwrap();
+    }
 }

@@ -3,8 +3,10 @@
 //! its test print it.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use crate::museum::header::{Exercise, Killer, read};
+use crate::tree::place::{self, NamedItem};
 use crate::tree::{File, files, none};
 
 /// Items without a patch, each with the reason.
@@ -43,18 +45,24 @@ fn place(exercise: &Exercise) -> Option<(&str, usize)> {
 }
 
 /// Returns the files that an exercise's patch changes, or the patch of the same exhibit or exercise.
-fn changed<'a>(files: &'a [File], exercise: &Exercise) -> Vec<&'a str> {
+fn changed<'a>(files: &[File], places: &[NamedItem<'a>], exercise: &Exercise) -> Vec<&'a str> {
     let patch = match &exercise.same_as {
         None => exercise.path.clone(),
         Some(other) if other.parse::<usize>().is_ok() => format!("museum/{other}-"),
         Some(other) => format!("docs/break/{other}."),
     };
     let patches = files.iter().filter(|file| file.is("patch") && file.path.starts_with(&patch));
-    patches.flat_map(|file| file.text.lines().filter_map(|line| line.strip_prefix("+++ b/"))).collect()
+    let hunks = patches.flat_map(|file| place::hunks(&file.text));
+    hunks.filter_map(|(at, _)| place::find(places, at).ok()?.0.to_str()).collect()
+}
+
+/// Lists the items that patches may name.
+fn places(files: &[File]) -> Vec<NamedItem<'_>> {
+    place::items(files.iter().map(|file| (Path::new(&file.path), file.text.as_bytes())))
 }
 
 /// Lists the parts of an exercise that its chapter does not state.
-fn untold(files: &[File], exercise: &Exercise) -> Vec<String> {
+fn untold(files: &[File], places: &[NamedItem], exercise: &Exercise) -> Vec<String> {
     let says = |why: String| format!("{}: {why}", exercise.path);
     let item = place(exercise).and_then(|(chapter, number)| {
         let file = files.iter().find(|file| file.path == format!("docs/src/{chapter}.md"))?;
@@ -64,7 +72,7 @@ fn untold(files: &[File], exercise: &Exercise) -> Vec<String> {
     let Some((head, item)) = item else {
         return vec![says("no chapter has such an item under \"Break it\"".into())];
     };
-    let changed = changed(files, exercise);
+    let changed = changed(files, places, exercise);
     let mut wanted: Vec<&str> = exercise.parts().chain(changed.iter().copied()).collect();
     let mut command = String::new();
     match &exercise.killed_by {
@@ -154,7 +162,8 @@ fn exercises(files: &[File]) -> Vec<Exercise> {
 fn what_chapters_tell_to_break_is_there_and_tried() {
     let files = files();
     let exercises = exercises(&files);
-    let mut wrong: Vec<_> = exercises.iter().flat_map(|exercise| untold(&files, exercise)).collect();
+    let places = places(&files);
+    let mut wrong: Vec<_> = exercises.iter().flat_map(|exercise| untold(&files, &places, exercise)).collect();
     wrong.extend(untried(&files, &exercises, &UNTRIED));
     wrong.extend(unknown(&files));
     let others = exercises.iter().filter_map(|exercise| Some((exercise, exercise.beside.as_ref()?)));
@@ -173,14 +182,14 @@ fn planted_exercises_that_cannot_be_done_are_seen() {
     let patch = |says: &str, killer: &str| {
         File::new(
             "docs/break/a-1.patch",
-            format!("Killed by: {killer}\nSays: {says}\n\ndiff --git\n+++ b/layers/src/a.rs\n"),
+            format!("Killed by: {killer}\nSays: {says}\n\nlayers: a::broken\n+x();\n"),
         )
     };
     let seen = |says: &str, killer: &str, code: &str| {
-        let files =
-            [File::new("docs/src/a.md", chapter), patch(says, killer), File::new("layers/src/a.rs", code)];
+        let code = File::new("layers/src/a.rs", format!("{code} fn broken() {{}}"));
+        let files = [File::new("docs/src/a.md", chapter), patch(says, killer), code];
         let exercises = exercises(&files);
-        let mut wrong = untold(&files, &exercises[0]);
+        let mut wrong = untold(&files, &places(&files), &exercises[0]);
         wrong.extend(untried(&files, &exercises, &[("a", &[3], "")]));
         wrong.extend(unknown(&files));
         wrong

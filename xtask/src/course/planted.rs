@@ -1,6 +1,6 @@
 //! `cargo xtask course bug`: the last exercise of the course. A trainer has a bug of a real system; the
 //! reader finds the first wrong tensor by `diff`, and then the file.
-use crate::museum::{ScratchCopy, copy, labels};
+use crate::museum::{ScratchCopy, copy, labels, patch, scratch};
 use crate::{TaskResult, cargo, root};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -82,9 +82,9 @@ pub(crate) fn answer(number: &str, file: &str) -> TaskResult {
     let labels = labels()?;
     let label =
         labels.iter().find(|label| label.exhibit == exhibit.to_string()).ok_or("the exhibit is missing.")?;
-    let patch = fs::read_to_string(root().join(&label.path));
-    let patch = patch.map_err(|why| format!("{} cannot be read ({why}).", label.path))?;
-    if !patch.lines().any(|line| line.strip_prefix("+++ b/") == Some(file)) {
+    let files = scratch::tracked(root())?;
+    let edits = patch::read(&files, [&label.path].into_iter())?;
+    if !edits.values().flatten().any(|edit| edit.file == Path::new(file)) {
         println!(
             "Trainer {number} is right in {file}. Look at the tensor before the first wrong one, and at who sums what."
         );

@@ -3,6 +3,7 @@
 //! chapter says the same.
 use super::build::{self, ExhibitPrograms};
 use super::header::{Exercise, Killer};
+use super::patch::{self, Edit, Edits};
 use super::run::Ended;
 use super::{ScratchCopy, each, ran, scratch};
 use std::fs::{self, File};
@@ -24,6 +25,7 @@ pub(super) fn wrong(
     scratch: &ScratchCopy,
     built: &ExhibitPrograms,
     all: &[&Exercise],
+    edits: &Edits,
 ) -> Result<Vec<String>, String> {
     let (tests, refused): (Vec<&Exercise>, Vec<_>) =
         all.iter().partition(|exercise| matches!(exercise.killed_by, Killer::Test { .. }));
@@ -34,7 +36,7 @@ pub(super) fn wrong(
     });
     let mut wrong = judged.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
     for exercise in refused {
-        wrong.extend(accepted(scratch, exercise)?);
+        wrong.extend(accepted(scratch, exercise, &edits[&*exercise.path])?);
     }
     Ok(wrong)
 }
@@ -65,22 +67,22 @@ fn missing(exercise: &Exercise, Ended { status, output }: &Ended) -> Option<Stri
 fn accepted(
     scratch: &ScratchCopy,
     Exercise { path, killed_by, .. }: &Exercise,
+    edits: &[Edit],
 ) -> Result<Option<String>, String> {
     let Killer::Compiler { says } = killed_by else { return Ok(None) };
     let cannot = |why: std::io::Error| format!("{path} cannot be tried ({why})");
-    let patch = scratch.tree.join(path);
-    let text = fs::read_to_string(&patch).map_err(cannot)?;
-    let file = text.lines().find_map(|line| line.strip_prefix("+++ b/"));
-    let file = file.ok_or_else(|| format!("{path} changes no file"))?;
+    let file = &edits.first().ok_or_else(|| format!("{path} changes no file"))?.file;
+    let mut files = scratch::tracked(crate::root())?; // without other patches
+    patch::make(&mut files, edits.to_vec())?;
     let at = scratch.tree.join(file);
     let (before, time) = (fs::read(&at).map_err(cannot)?, fs::metadata(&at).and_then(|of| of.modified()));
-    fs::copy(crate::root().join(file), &at).map_err(cannot)?; // without other patches
-    scratch::apply(&scratch.tree, &patch, false)?;
+    fs::write(&at, &files[file]).map_err(cannot)?;
     let output = build::checked(scratch);
     fs::write(&at, before).map_err(cannot)?;
     File::options().write(true).open(&at).and_then(|at| at.set_modified(time?)).map_err(cannot)?;
     let output = output?;
-    let right = output.contains(says) && output.contains(&format!("--> {file}:"));
+    let right = output.contains(says) && output.contains(&format!("--> {}:", file.display()));
+    let file = file.display();
     Ok((!right).then(|| format!("{path}: the compiler does not report {says} in {file}, but:\n{output}")))
 }
 

@@ -1,8 +1,9 @@
 //! Record of what passed: a digest of the files of each exhibit and exercise, in `museum/passed.txt`. With
 //! it, `--changed` runs only those whose files are no longer what they were.
 use super::header::{Exercise, Killer, Label};
+use super::patch::{Edits, Files};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -48,16 +49,12 @@ impl PassedRecord {
 }
 
 /// Returns the digest of an exhibit's files.
-pub(super) fn of_exhibit(files: &BTreeMap<PathBuf, Vec<u8>>, label: &Label) -> u64 {
+pub(super) fn of_exhibit(files: (&Files, &Edits), label: &Label) -> u64 {
     digest(files, &[&label.path], &label.killed_by)
 }
 
 /// Returns the digest of an exercise's files; `all` has the exercises and exhibits that it may name.
-pub(super) fn of_exercise(
-    files: &BTreeMap<PathBuf, Vec<u8>>,
-    exercise: &Exercise,
-    all: (&[Exercise], &[Label]),
-) -> u64 {
+pub(super) fn of_exercise(files: (&Files, &Edits), exercise: &Exercise, all: (&[Exercise], &[Label])) -> u64 {
     let path = |name: &String| {
         let exercise = all.0.iter().find(|other| other.name == *name).map(|other| &*other.path);
         exercise.or_else(|| all.1.iter().find(|label| label.exhibit == *name).map(|label| &*label.path))
@@ -68,15 +65,13 @@ pub(super) fn of_exercise(
 }
 
 /// Hashes patches, the files that they change, and the files in which the check may be.
-fn digest(files: &BTreeMap<PathBuf, Vec<u8>>, patches: &[&str], killer: &Killer) -> u64 {
-    let mut paths: Vec<String> = patches.iter().map(|&path| path.to_owned()).collect();
-    for patch in patches {
-        let text = files.get(Path::new(patch)).map(|text| String::from_utf8_lossy(text)).unwrap_or_default();
-        paths.extend(text.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(str::to_owned));
-    }
-    paths.extend(sources(killer));
+fn digest((files, edits): (&Files, &Edits), patches: &[&str], killer: &Killer) -> u64 {
+    let mut paths: BTreeSet<PathBuf> = patches.iter().map(PathBuf::from).collect();
+    let edits = patches.iter().filter_map(|patch| edits.get(*patch)).flatten();
+    paths.extend(edits.map(|edit| edit.file.clone()));
+    paths.extend(sources(killer).into_iter().map(PathBuf::from));
     let mut hash = Sha256::new();
-    for (path, text) in paths.iter().filter_map(|path| files.get_key_value(Path::new(path))) {
+    for (path, text) in paths.iter().filter_map(|path| files.get_key_value(path)) {
         hash.update(path.as_os_str().as_encoded_bytes());
         hash.update(text.len().to_le_bytes());
         hash.update(text);
@@ -100,8 +95,9 @@ fn sources(killer: &Killer) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::museum::patch;
 
-    fn files(of: &[(&str, &str)]) -> BTreeMap<PathBuf, Vec<u8>> {
+    fn files(of: &[(&str, &str)]) -> Files {
         of.iter().map(|(path, text)| (path.into(), text.as_bytes().to_vec())).collect()
     }
 
@@ -109,14 +105,13 @@ mod tests {
     /// patch that it names differs; one that is run again for another file; another length of a file.
     #[test]
     fn items_are_run_again_when_their_files_change() {
-        let patch =
-            "Killed by: layers lib row::tests::x\n\n--- a/layers/src/col.rs\n+++ b/layers/src/col.rs\n";
+        let patch = "Killed by: layers lib row::tests::x\n\nlayers: forward\n+x();";
         let was = [
             ("p", patch),
-            ("q", "+++ b/moe/src/lib.rs\n"),
-            ("layers/src/col.rs", "1"),
+            ("q", "Killed by: moe lib x\n\nmoe: back\n+x();"),
+            ("layers/src/col.rs", "fn forward() {}"),
             ("layers/src/row/tests.rs", "2"),
-            ("moe/src/lib.rs", "3"),
+            ("moe/src/lib.rs", "fn back() {}"),
             ("README.md", "4"),
         ];
         let mut exercise: Exercise =
@@ -125,7 +120,11 @@ mod tests {
         (other.name, other.path) = ("q".into(), "q".into());
         let all = [other];
         exercise.name = "p".into();
-        let of = |files: &BTreeMap<_, _>| of_exercise(files, &exercise, (&all, &[]));
+        let paths = ["p", "q"].map(str::to_owned);
+        let of = |files: &Files| {
+            let edits = patch::read(files, paths.iter()).unwrap();
+            of_exercise((files, &edits), &exercise, (&all, &[]))
+        };
         let before = of(&files(&was));
         for (at, (path, text)) in was.iter().enumerate() {
             let mut now = was;

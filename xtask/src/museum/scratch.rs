@@ -1,8 +1,8 @@
 //! The scratch copy: the tracked files with the switch, and every exhibit behind it.
-use std::collections::BTreeMap;
+use super::patch::{self, Edit, Files};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Crate whose examples the code that does not compile becomes.
 const REFUSER: &str = "layers";
@@ -28,23 +28,19 @@ macro_rules! exhibit {
 }
 ";
 
-/// Creates or renews the copy of these files in `folder/tree` with all patches applied, and returns its path.
-/// Code that does not compile, given by name and file, becomes examples. Unchanged files are not touched, so
-/// that little is built again.
+/// Creates or renews the copy of these files in `folder/tree` with these edits, and returns its path. Code
+/// that does not compile, given by name and file, becomes examples. Unchanged files are not touched, so that
+/// little is built again.
 ///
 /// # Errors
-/// One sentence for the terminal. It names every patch that does not apply alone, or the first that does not
-/// apply after the others.
+/// One sentence for the terminal: a file that cannot be written, or patches that change the same words.
 pub(crate) fn make(
-    mut files: BTreeMap<PathBuf, Vec<u8>>,
+    mut files: Files,
     folder: &Path,
-    patches: &[PathBuf],
+    edits: Vec<Edit>,
     code: &[(String, &Path)],
 ) -> Result<PathBuf, String> {
-    let (fresh, tree) = (folder.join("fresh"), folder.join("tree"));
-    if fresh.exists() {
-        fs::remove_dir_all(&fresh).map_err(|why| say("cannot be removed", &fresh, &why))?;
-    }
+    patch::make(&mut files, edits)?;
     files.insert("tensor/src/exhibit.rs".into(), SWITCH.into());
     let lib = files.get_mut(Path::new("tensor/src/lib.rs")).ok_or("tensor/src/lib.rs is not tracked")?;
     lib.extend_from_slice(b"\npub mod exhibit;\n");
@@ -56,17 +52,8 @@ pub(crate) fn make(
         let file = files.get_mut(Path::new(path)).ok_or_else(|| format!("{path} is not tracked"))?;
         *file = of_another_version(&String::from_utf8_lossy(file)).into_bytes();
     }
-    for (path, bytes) in &files {
-        write(&fresh.join(path), bytes)?;
-    }
-    let stuck: Vec<_> = patches.iter().filter_map(|patch| apply(&fresh, patch, true).err()).collect();
-    if !stuck.is_empty() {
-        return Err(format!("these patches do not apply to the tree as it is:\n  {}", stuck.join("\n  ")));
-    }
-    for patch in patches {
-        apply(&fresh, patch, false).map_err(|why| format!("after the patches before it, {why}"))?;
-    }
-    renew(&fresh, &tree)?;
+    let tree = folder.join("tree");
+    renew(&files, &tree)?;
     Ok(tree)
 }
 
@@ -86,7 +73,7 @@ fn say(what: &str, path: &Path, why: &std::io::Error) -> String {
 }
 
 /// Reads every file that git tracks or would track.
-pub(crate) fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+pub(crate) fn tracked(root: &Path) -> Result<Files, String> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
     let output = Command::new("git").args(list).current_dir(root).output();
     let output = output.map_err(|why| format!("git cannot be started ({why})"))?;
@@ -108,35 +95,20 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     written.map_err(|why| say("cannot be written", path, &why))
 }
 
-/// Applies a patch, or only checks that it applies.
-pub(super) fn apply(tree: &Path, patch: &Path, check: bool) -> Result<(), String> {
-    let mut git = Command::new("git");
-    git.arg("apply").args(check.then_some("--check")).arg(patch).current_dir(tree);
-    // The copy lies inside a checkout, to whose root git would take the paths to be relative.
-    git.env("GIT_CEILING_DIRECTORIES", tree.parent().expect("the copy lies in a folder"));
-    let output = git.stdin(Stdio::null()).output().map_err(|why| format!("git cannot be started ({why})"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let why = String::from_utf8_lossy(&output.stderr);
-    let why = why.lines().next().unwrap_or("git apply gives no reason");
-    Err(format!("{}: {why}", patch.file_name().unwrap_or_default().display()))
-}
-
-/// Makes `tree` equal to `fresh`, writing only what differs.
-fn renew(fresh: &Path, tree: &Path) -> Result<(), String> {
-    let (wanted, there) = (walk(fresh)?, if tree.exists() { walk(tree)? } else { BTreeMap::new() });
-    for path in there.keys().filter(|path| !wanted.contains_key(*path)) {
+/// Makes `tree` equal to these files, writing only what differs.
+fn renew(files: &Files, tree: &Path) -> Result<(), String> {
+    let there = if tree.exists() { walk(tree)? } else { Files::new() };
+    for path in there.keys().filter(|path| !files.contains_key(*path)) {
         fs::remove_file(tree.join(path)).map_err(|why| say("cannot be removed", path, &why))?;
     }
-    for (path, bytes) in wanted.iter().filter(|(path, bytes)| there.get(*path) != Some(bytes)) {
+    for (path, bytes) in files.iter().filter(|(path, bytes)| there.get(*path) != Some(bytes)) {
         write(&tree.join(path), bytes)?;
     }
     Ok(())
 }
 
-fn walk(folder: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
-    let (mut files, mut folders) = (BTreeMap::new(), vec![folder.to_owned()]);
+fn walk(folder: &Path) -> Result<Files, String> {
+    let (mut files, mut folders) = (Files::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(&next).map_err(|why| say("cannot be listed", &next, &why))? {
             let path = entry.map_err(|why| say("cannot be listed", &next, &why))?.path();
@@ -155,9 +127,6 @@ fn walk(folder: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
 mod tests {
     use super::*;
 
-    const PATCH: &str =
-        "Title: x\n\ndiff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n";
-
     /// Kills: a copy whose builds cargo takes for the working tree's, a copy whose lock file has other
     /// versions of third-party crates.
     #[test]
@@ -172,39 +141,18 @@ mod tests {
         assert_eq!(of_another_version(&lock(version)), lock(&format!("{version}-museum")));
     }
 
-    /// Applies patches inside a checkout, where the scratch copy also is. Kills: a skipped patch reported as
-    /// applied, a patch that does not apply and is not named, a check that changes the tree.
-    #[test]
-    fn patches_apply_or_are_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
-        assert!(Command::new("git").args(["init", "--quiet"]).current_dir(&root).status().unwrap().success());
-        let (tree, patch) = (root.join("tree"), root.join("1-x.patch"));
-        write(&tree.join("f"), b"one\ntwo\n").unwrap();
-        write(&patch, PATCH.as_bytes()).unwrap();
-        let text = || fs::read_to_string(tree.join("f")).unwrap();
-        apply(&tree, &patch, true).unwrap();
-        assert_eq!(text(), "one\ntwo\n");
-        apply(&tree, &patch, false).unwrap();
-        assert_eq!(text(), "one\nTWO\n");
-        let why = apply(&tree, &patch, true).unwrap_err();
-        assert!(why.starts_with("1-x.patch: error: patch failed: f:1"), "{why}");
-    }
-
     /// Kills: a deleted file that stays, an unchanged file that is rewritten.
     #[test]
     fn renewing_touches_only_what_differs() {
         let folder = tempfile::tempdir().unwrap();
-        let (fresh, tree) = (folder.path().join("fresh"), folder.path().join("tree"));
-        for (path, text) in [("a", "1"), ("b/c", "2")] {
-            write(&fresh.join(path), text.as_bytes()).unwrap();
-        }
+        let tree = folder.path().join("tree");
+        let wanted = Files::from([("a".into(), b"1".to_vec()), ("b/c".into(), b"2".to_vec())]);
         for (path, text) in [("a", "1"), ("b/c", "old"), ("gone", "3")] {
             write(&tree.join(path), text.as_bytes()).unwrap();
         }
         let before = fs::metadata(tree.join("a")).unwrap().modified().unwrap();
-        renew(&fresh, &tree).unwrap();
-        assert_eq!(walk(&tree).unwrap(), walk(&fresh).unwrap());
+        renew(&wanted, &tree).unwrap();
+        assert_eq!(walk(&tree).unwrap(), wanted);
         assert_eq!(fs::metadata(tree.join("a")).unwrap().modified().unwrap(), before);
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn tried() -> Result<String, String> {
     let list =
         fs::read_to_string(root().join(LIST)).map_err(|why| format!("{LIST} cannot be read ({why})"))?;
     let target = target()?;
-    let tree = scratch::make(scratch::tracked(root())?, &target.join("planner"), &[], &[])?;
+    let tree = scratch::make(scratch::tracked(root())?, &target.join("planner"), Vec::new(), &[])?;
     let mut printed = Vec::new();
     for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let bug = Bug::read(line).ok_or_else(|| format!("{LIST}: `{line}` is not FILE | WORDS | BUG"))?;
