@@ -1,12 +1,14 @@
 //! Bugs of the planner, of prices, of found shardings, of sparse messages and of optimizer state: words of a
 //! source are replaced in a copy of the tree, and the tests of what they are in must fail. The list is
 //! `plan/mutants.txt`.
+use crate::museum::patch::{self, Edit, Files};
+use crate::museum::place::NamedItem;
 use crate::museum::{scratch, target};
 use crate::{cargo, root};
 use std::fs;
 use std::path::Path;
 
-/// The list, from the root. A line has a file, words that occur in it once, and the words of the bug.
+/// The list, from the root. A line has a place, words that it has once, and the words of the bug.
 const LIST: &str = "plan/mutants.txt";
 /// Tests that run under a bug of sparse messages, of optimizer state, of a layer's graph, and under each
 /// other bug.
@@ -27,35 +29,16 @@ const OF_GRAPHS: [&str; 2] =
     ["test --quiet --package layers --lib graph::", "test --quiet --package prove --test all graphs::"];
 const TESTS: [&str; 2] = ["test --quiet --package plan", "test --quiet --package parallel --lib price::"];
 
-/// A bug.
-#[derive(Debug, PartialEq)]
-struct Bug<'a> {
-    file: &'a str,
-    words: String,
-    replaced: String,
-}
-
-impl<'a> Bug<'a> {
-    /// Reads a line; `\|` stands for a bar in words.
-    fn read(line: &'a str) -> Option<Self> {
-        let (file, rest) = line.split_once(" | ")?;
-        let (words, bug) = rest.split_once(" | ")?;
-        let [words, replaced] = [words, bug].map(|text| text.replace(r"\|", "|"));
-        Some(Self { file, words, replaced })
-    }
-    /// Returns the source with the bug.
-    ///
-    /// # Errors
-    /// If the words do not occur exactly once.
-    fn planted(&self, source: &str) -> Result<String, String> {
-        match source.matches(&self.words).count() {
-            1 => Ok(source.replacen(&self.words, &self.replaced, 1)),
-            n => Err(format!(
-                "mutants: {LIST} replaces `{}` in {}, where it occurs {n} times",
-                self.words, self.file
-            )),
-        }
-    }
+/// Reads the edits of a line; `\|` stands for a bar in words.
+///
+/// # Errors
+/// If it does not apply to these files.
+fn read(files: &Files, items: &[NamedItem], line: &str) -> Result<Vec<Edit>, String> {
+    let parts: Vec<String> = line.split(" | ").map(|part| part.replace(r"\|", "|")).collect();
+    let [place, words, bug] = &parts[..] else {
+        return Err(format!("{LIST}: `{line}` is not PLACE | WORDS | BUG"));
+    };
+    patch::edits(files, items, LIST, &[(place, vec![&format!("-{words}"), &format!("+{bug}")])])
 }
 
 /// Tries all bugs. Returns a line for each, as the proofs print theirs.
@@ -66,16 +49,21 @@ pub(super) fn tried() -> Result<String, String> {
     let list =
         fs::read_to_string(root().join(LIST)).map_err(|why| format!("{LIST} cannot be read ({why})"))?;
     let target = target()?;
-    let tree = scratch::make(scratch::tracked(root())?, &target.join("planner"), Vec::new(), &[])?;
+    let files = scratch::tracked(root())?;
+    let tree = scratch::make(files.clone(), &target.join("planner"), Vec::new(), &[])?;
+    let items = patch::items(&files);
     let mut printed = Vec::new();
     for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let bug = Bug::read(line).ok_or_else(|| format!("{LIST}: `{line}` is not FILE | WORDS | BUG"))?;
-        let path = tree.join(bug.file);
-        let source =
-            fs::read_to_string(&path).map_err(|why| format!("{} cannot be read ({why})", bug.file))?;
-        let write = |text: &str| fs::write(&path, text).map_err(|why| format!("{} ({why})", bug.file));
-        write(&bug.planted(&source)?)?;
-        let tests = match bug.file {
+        let edits = read(&files, &items, line)?;
+        let file = edits[0].file.clone();
+        let mut planted = Files::from([(file.clone(), files[&file].clone())]);
+        patch::make(&mut planted, edits)?;
+        let write = |files: &Files| {
+            fs::write(tree.join(&file), &files[&file]).map_err(|why| format!("{} ({why})", file.display()))
+        };
+        write(&planted)?;
+        let file = file.to_string_lossy();
+        let tests = match &*file {
             file if file.ends_with("/features.rs") || file.ends_with("/sent.rs") => &OF_SPARSE[..],
             file if ["/param/", "/optimizer", "/checkpoint/", "/adamw_8bit"]
                 .iter()
@@ -87,10 +75,10 @@ pub(super) fn tried() -> Result<String, String> {
             _ => &TESTS,
         };
         let end = tested((&tree, tests), &target);
-        write(&source)?;
+        write(&files)?;
         let end = if end.map_err(|why| format!("{line}\n{why}"))? { "survived" } else { "killed" };
         println!("{end}: {line}");
-        printed.push(format!("mutants | {} | bug | {end} | 1", bug.file));
+        printed.push(format!("mutants | {file} | bug | {end} | 1"));
     }
     Ok(printed.join("\n"))
 }
@@ -127,13 +115,18 @@ mod tests {
         let list = fs::read_to_string(root().join(LIST)).unwrap();
         let lines: Vec<_> = list.lines().filter(|line| !line.starts_with('#')).collect();
         assert!(lines.len() >= 30, "{} bugs", lines.len());
+        let files = scratch::tracked(root()).unwrap();
+        let items = patch::items(&files);
         for line in lines {
-            let bug = Bug::read(line).expect(line);
-            let source = fs::read_to_string(root().join(bug.file)).unwrap();
-            assert_ne!(bug.planted(&source).unwrap(), source);
+            assert_eq!(read(&files, &items, line).unwrap().len(), 1, "{line}");
         }
-        let read = Bug::read(r"a.rs | x \| y | x").unwrap();
-        assert_eq!(read, Bug { file: "a.rs", words: "x | y".into(), replaced: "x".into() });
-        assert!(read.planted("x | y, x | y").unwrap_err().ends_with("where it occurs 2 times"));
+        let files = Files::from([("a/src/lib.rs".into(), b"fn f() { x | y }".to_vec())]);
+        let why = |line| read(&files, &patch::items(&files), line).unwrap_err();
+        assert_eq!(read(&files, &patch::items(&files), r"a: f | x \| y | x").unwrap().len(), 1);
+        assert_eq!(
+            why("a: f | x | y | x"),
+            "plan/mutants.txt: `a: f | x | y | x` is not PLACE | WORDS | BUG"
+        );
+        assert_eq!(why("a: f | z | x"), "plan/mutants.txt: a: f has 0 times the words `z`");
     }
 }
