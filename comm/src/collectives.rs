@@ -63,8 +63,8 @@ impl<P: Place> Group<P> {
         let [rows, cols] = mine.shape();
         let call =
             Call { counts: Some(Counts::Columns(n)), ..self.call_of::<D>(Op::AllGather, [rows, cols]) };
-        let all = cols.saturating_mul(self.size());
-        if n > all || self.size() == 1 && n < all {
+        let total = cols.saturating_mul(self.size());
+        if n > total || self.size() == 1 && n < total {
             let why = format!("{n} columns are wanted, but {} ranks have {cols} each", self.size());
             return Err(CommError::bad_counts(&call, why));
         }

@@ -146,8 +146,7 @@ pub(crate) fn sizes(n: usize) -> String {
     listing(&divisors(n), "or")
 }
 fn divisors(n: usize) -> Vec<usize> {
-    let small = |&size: &usize| n.is_multiple_of(size);
-    let mut sizes: Vec<_> = (1..=n.isqrt()).filter(small).collect();
+    let mut sizes: Vec<_> = (1..=n.isqrt()).filter(|&size: &usize| n.is_multiple_of(size)).collect();
     let large: Vec<_> = sizes.iter().rev().map(|size| n / size).filter(|&size| size > n.isqrt()).collect();
     sizes.extend(large);
     sizes

@@ -61,8 +61,7 @@ impl Flight {
 
 /// Formats a time in the unit that needs few digits.
 pub(crate) fn span(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    match seconds {
+    match time.as_secs_f64() {
         s if s >= 1.0 => format!("{s:.1} s"),
         s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
         s => format!("{:.1} us", s * 1e6),

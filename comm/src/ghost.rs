@@ -68,7 +68,8 @@ impl Ghost {
         bytes: impl FnOnce() -> usize,
         tell: impl FnOnce(&dyn CallClock, &GhostCall) -> T,
     ) -> Option<T> {
-        let (members, clock) = (&self.members, self.clock.as_deref()?);
+        let members = &self.members;
+        let clock = self.clock.as_deref()?;
         let me = members.get(rank).expect("a rank of the group");
         let (ranks, axes, peer) = (members.len(), call.over.axes, call.peer.filter(|_| call.is_message()));
         let call = GhostCall { op: call.op, axes, ranks, bytes: bytes(), rank: me, peer, members };

@@ -51,8 +51,8 @@ impl<P: Place> Group<P> {
         record: Arc<RankRecord>,
     ) -> Self {
         let (engine, world) = (engine(&**world, &members), world.clone());
-        let (over, size) = (Ranks::all(axes), members.len());
-        Self { engine, world, along: size, over, rank, size, members, label: None, record }
+        let size = members.len();
+        Self { engine, world, along: size, over: Ranks::all(axes), rank, size, members, label: None, record }
     }
     /// Ranks of the world in this group, in the group's order.
     pub fn ranks(&self) -> impl Iterator<Item = usize> {
@@ -145,8 +145,8 @@ impl<P: Place> Group<P> {
             return Err(CommError::bad_argument(why));
         }
         let some = self.over.at(ranks);
-        let all = some.some.iter().any(|places| places.iter().copied().eq(0..self.along));
-        let over = if all { Ranks::all(self.axis()) } else { some };
+        let whole = some.some.iter().any(|places| places.iter().copied().eq(0..self.along));
+        let over = if whole { Ranks::all(self.axis()) } else { some };
         let rank = ranks.iter().position(|&rank| rank == self.rank).expect("checked above");
         let members = ranks.iter().map(|&rank| self.members.get(rank).expect("checked above"));
         let members = Members::List(members.collect());
@@ -203,7 +203,8 @@ impl<P: Place> Group<P> {
         give: Option<&Tensor<D>>,
         take: Option<&mut Tensor<D>>,
     ) -> Windows<P::Ptr> {
-        let (ranks, rank) = (self.size(), self.rank);
+        let ranks = self.size();
+        let rank = self.rank;
         let in_place = matches!(call.op, Op::AllReduce | Op::Broadcast);
         let len = |tensor: Option<&Tensor<D>>| tensor.map_or(0, Tensor::len);
         let taken = len(take.as_deref());

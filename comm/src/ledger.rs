@@ -97,13 +97,13 @@ pub(crate) struct Counters(Vec<((Axes, Op), Traffic)>); // few entries: a linear
 impl Counters {
     /// Counts a call that sends `sent` elements.
     pub(crate) fn add(&mut self, call: &Call, sent: usize) {
-        let (elements, size, key) = (call.elements(), call.elem.size, (call.over.axes, call.op));
-        let at = self.0.iter().position(|(counted, _)| *counted == key).unwrap_or_else(|| {
+        let (elements, key) = (call.elements(), (call.over.axes, call.op));
+        let index = self.0.iter().position(|(counted, _)| *counted == key).unwrap_or_else(|| {
             self.0.push((key, Traffic::default()));
             self.0.len() - 1
         });
-        let traffic = &mut self.0[at].1;
-        let bytes = |elements| count::product(SENT, &[elements, size]);
+        let traffic = &mut self.0[index].1;
+        let bytes = |elements| count::product(SENT, &[elements, call.elem.size]);
         let sum = |all, more| count::sum(SENT, [all, more]);
         *traffic = Traffic {
             calls: traffic.calls + 1,

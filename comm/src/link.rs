@@ -65,8 +65,7 @@ impl Link {
     /// Returns the slower of two links: the longer latency and the lower bandwidth.
     #[must_use]
     pub fn slower(self, other: Self) -> Self {
-        let (latency, bandwidth) = (self.latency.max(other.latency), self.bandwidth.min(other.bandwidth));
-        Self { latency, bandwidth }
+        Self { latency: self.latency.max(other.latency), bandwidth: self.bandwidth.min(other.bandwidth) }
     }
     /// Time of a message of `bytes` bytes, to the nanosecond; at most [`Duration::MAX`].
     pub fn time(&self, bytes: usize) -> Duration {

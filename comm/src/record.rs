@@ -125,11 +125,12 @@ impl RankRecord {
     /// # Errors
     /// [`CommError::Forgotten`] if a request was dropped before this call.
     pub(crate) fn begin(&self, call: &Call, sent: usize, request: bool) -> Result<Begun> {
-        let (mut log, since) = (self.log(), Instant::now());
+        let mut log = self.log();
+        let since = Instant::now();
         self.nothing_forgotten(&log)?;
         log.begun += 1;
-        let (number, outcome) = (log.begun, CallOutcome::UnderWay);
-        let flight = || Flight { number, began: since, outcome, call: call.clone() };
+        let number = log.begun;
+        let flight = || Flight { number, began: since, outcome: CallOutcome::UnderWay, call: call.clone() };
         log.last[number % KEPT] = Some(flight());
         if request {
             log.open.push(flight());
@@ -150,15 +151,15 @@ impl RankRecord {
     /// Ends a call. In the trace the rank is in it from its beginning or, for a request, from `waited`, the
     /// start of the wait.
     pub(crate) fn end<T>(&self, begun: Begun, waited: Option<Instant>, call: &Call, outcome: &Result<T>) {
-        let (mut log, now) = (self.log(), Instant::now());
+        let mut log = self.log();
+        let now = Instant::now();
         log.close(
             begun.number,
             if outcome.is_ok() { CallOutcome::Done(now) } else { CallOutcome::Failed(now) },
         );
         if self.traced() {
             log.calls += 1;
-            let did = Did::Call(call.clone());
-            log.stretches.push(self.until_now(did, waited.unwrap_or(begun.since)));
+            log.stretches.push(self.until_now(Did::Call(call.clone()), waited.unwrap_or(begun.since)));
         }
     }
     /// Adds the start of a message that this rank sends to the trace.
@@ -193,8 +194,7 @@ impl RankRecord {
     /// is one.
     pub(crate) fn list(&self, numbers: &[usize]) -> Arc<[usize]> {
         let lists = &mut self.log().lists;
-        let same_length = lists.iter_mut().filter(|list| list.len() == numbers.len());
-        for list in same_length {
+        for list in lists.iter_mut().filter(|list| list.len() == numbers.len()) {
             if let Some(free) = Arc::get_mut(list) {
                 free.copy_from_slice(numbers);
                 return list.clone();
@@ -215,19 +215,20 @@ impl RankRecord {
         if !self.counts_waits {
             return;
         }
-        let (mut log, rank, seconds) = (self.log(), self.rank, time.as_secs_f64());
+        let mut log = self.log();
+        let seconds = time.as_secs_f64();
         let none = RankWaits {
-            rank,
+            rank: self.rank,
             on,
             waits: 0,
             seconds: 0.0,
             longest_seconds: -1.0,
             longest_call: String::new(),
         };
-        let all = log.waits.entry(on).or_insert(none);
-        (all.waits, all.seconds) = (all.waits + 1, all.seconds + seconds);
-        if seconds > all.longest_seconds {
-            (all.longest_seconds, all.longest_call) = (seconds, call.to_string());
+        let sum = log.waits.entry(on).or_insert(none);
+        (sum.waits, sum.seconds) = (sum.waits + 1, sum.seconds + seconds);
+        if seconds > sum.longest_seconds {
+            (sum.longest_seconds, sum.longest_call) = (seconds, call.to_string());
         }
     }
     /// Takes the waits counted since the last call, by the rank waited for.

@@ -82,8 +82,8 @@ impl CommSchedule {
     }
     /// Number of elements that `rank` sends over all rounds, if each rank has `elements`.
     pub fn sent(&self, rank: usize, elements: usize) -> usize {
-        let all = self.rounds.iter().flat_map(|round| &round.transfers);
-        all.filter(|t| t.from == rank).map(|t| self.elements(t.chunks.clone(), elements).len()).sum()
+        let transfers = self.rounds.iter().flat_map(|round| &round.transfers);
+        transfers.filter(|t| t.from == rank).map(|t| self.elements(t.chunks.clone(), elements).len()).sum()
     }
     /// Time of all rounds, over links of this kind between all ranks, if each rank has `elements` elements of
     /// `bytes_per_element` bytes.

@@ -75,7 +75,7 @@ impl<P: Place> Group<P> {
             return Ok(Request::done(tensors));
         }
         let (ranks, rank) = (self.size(), self.rank);
-        let all = match how {
+        let call = match how {
             InPlace::AllReduce(reduce) => self.reducing::<D>([1, elements], reduce),
             InPlace::ReduceScatter => {
                 Call { reduce: Some(Reduce::Sum), ..self.call_of::<D>(Op::ReduceScatter, [1, elements]) }
@@ -86,22 +86,23 @@ impl<P: Place> Group<P> {
             tensors.iter().try_for_each(|data| self.divides(data.rows()).map(drop))?;
         }
         let one = |data: &mut Tensor<D>| {
-            all.writes(data);
+            call.writes(data);
             let [rows, cols] = data.shape();
-            let (whole, block) = (data.view_mut().ptr(), rows / ranks);
-            let own = data.view_mut().take_rows((rank * block).min(rows), block).ptr();
+            let whole = data.view_mut().ptr();
+            let block = rows / ranks;
+            let local = data.view_mut().take_rows((rank * block).min(rows), block).ptr();
             let (rows, give, take) = match how {
                 InPlace::AllReduce(_) => (rows, whole, whole),
-                InPlace::ReduceScatter => (rows, whole, own),
-                InPlace::AllGather => (block, own, whole),
+                InPlace::ReduceScatter => (rows, whole, local),
+                InPlace::AllGather => (block, local, whole),
             };
-            (Windows { give: Some(give), take: Some(take) }, Call { rows, cols, ..all.clone() })
+            (Windows { give: Some(give), take: Some(take) }, Call { rows, cols, ..call.clone() })
         };
         // SAFETY: each tensor has the elements of its call. The request owns the tensors, and ends the post
         // before it returns them. In a gather, others read only this rank's own block; in a reduce-scatter,
         // they never read the block that its sum is written to.
         let post = |_: &Call| unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
-        let under_way = UnderWay::new(self, all.clone(), post)?;
+        let under_way = UnderWay::new(self, call.clone(), post)?;
         Ok(Request { under_way, given: Some(tensors), result: None })
     }
     /// Starts [`Group::all_gather`]. The request keeps `mine`, and returns the data of all ranks.

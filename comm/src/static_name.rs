@@ -13,8 +13,8 @@ pub(crate) type StaticName = &'static str;
 pub(crate) fn lasting<'a, D: Deserializer<'a>>(from: D) -> Result<StaticName, D::Error> {
     static KNOWN: Mutex<BTreeSet<StaticName>> = Mutex::new(BTreeSet::new());
     const MOST: usize = 256;
-    let (text, mut known) =
-        (String::deserialize(from)?, KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
+    let text = String::deserialize(from)?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = known.get(&*text) {
         return Ok(text);
     }

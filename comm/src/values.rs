@@ -33,8 +33,7 @@ impl<P: Place> Group<P> {
     /// See [`Group`].
     #[track_caller]
     pub fn all_gather_values<T: Pod>(&self, mine: &[T]) -> Result<Vec<Vec<T>>> {
-        let call = self.call(Op::AllGather, [mine.len(), 1], elem::<T>());
-        self.values(mine, &call)
+        self.values(mine, &self.call(Op::AllGather, [mine.len(), 1], elem::<T>()))
     }
     /// Makes the call of [`all_gather_values`](Self::all_gather_values) with `len` values, on a rank without
     /// peers: it takes the time of the call, and nobody sees values. Returns as many empty lists as ranks.
@@ -43,8 +42,7 @@ impl<P: Place> Group<P> {
     /// As above.
     #[track_caller]
     pub fn all_gather_unseen<T: Pod>(&self, len: usize) -> Result<Vec<Vec<T>>> {
-        let call = self.call(Op::AllGather, [len, 1], elem::<T>());
-        self.values(&[], &call)
+        self.values(&[], &self.call(Op::AllGather, [len, 1], elem::<T>()))
     }
     /// Joins the values of all ranks one by one, in rank order, into every rank's `values`: sums, or maxima
     /// for reports.
@@ -67,9 +65,9 @@ impl<P: Place> Group<P> {
     #[track_caller]
     pub fn all_reduce_values<T: Pod>(&self, values: &mut [T], join: impl Fn(T, T) -> T) -> Result<()> {
         let call = self.call(Op::AllReduce, [values.len(), 1], elem::<T>());
-        let all = if self.size() == 1 { return Ok(()) } else { self.values(values, &call)? };
+        let gathered = if self.size() == 1 { return Ok(()) } else { self.values(values, &call)? };
         for (i, value) in values.iter_mut().enumerate() {
-            *value = all[1..].iter().fold(all[0][i], |joined, values| join(joined, values[i]));
+            *value = gathered[1..].iter().fold(gathered[0][i], |joined, values| join(joined, values[i]));
         }
         Ok(())
     }

@@ -128,12 +128,12 @@ unsafe fn join<S: Scalar>(windows: &AllWindows, to: Option<*mut u8>, range: Rang
             || unsafe { reduce(&all, &all, range, how) },
         ),
         Some(to) => {
-            let (all, len) = (all.map(|window| window.wrapping_add(range.start)), range.len());
-            let to = std::iter::once(to.cast::<S>());
+            let sources = all.map(|window| window.wrapping_add(range.start));
+            let targets = std::iter::once(to.cast::<S>());
             // SAFETY: the caller's promise.
             widest(
                 #[inline(always)]
-                || unsafe { reduce(&all, &to, 0..len, how) },
+                || unsafe { reduce(&sources, &targets, 0..range.len(), how) },
             );
         }
     }
@@ -152,8 +152,7 @@ pub(crate) fn chunk_range(rank: usize, each: usize, n: usize) -> Range<usize> {
 
 /// Returns the part of `len` elements that one of `n` ranks reduces.
 pub(crate) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
-    let chunk = len.div_ceil(n).next_multiple_of(LINE);
-    chunk_range(rank, chunk, len)
+    chunk_range(rank, len.div_ceil(n).next_multiple_of(LINE), len)
 }
 
 /// Writes to every target the reduction of all sources, element by element of the range.
@@ -168,15 +167,15 @@ pub(crate) unsafe fn reduce<S: Scalar>(
     range: Range<usize>,
     how: Reduce,
 ) {
-    let mut at = range.start;
-    while at + BLOCK <= range.end {
+    let mut begin = range.start;
+    while begin + BLOCK <= range.end {
         // SAFETY: inside the range, as the caller promises.
-        unsafe { reduce_block::<S, BLOCK>(sources, targets, at, how) };
-        at += BLOCK;
+        unsafe { reduce_block::<S, BLOCK>(sources, targets, begin, how) };
+        begin += BLOCK;
     }
-    for at in at..range.end {
+    for begin in begin..range.end {
         // SAFETY: as above.
-        unsafe { reduce_block::<S, 1>(sources, targets, at, how) };
+        unsafe { reduce_block::<S, 1>(sources, targets, begin, how) };
     }
 }
 

@@ -39,7 +39,8 @@ impl<S: Scalar> Scene<'_, S> {
     }
     /// Returns the result that the rank gets under a mutation.
     pub(super) fn mutated(&self, mutation: Mutation) -> Vec<S> {
-        let (n, count) = (self.ranks, S::from_usize(self.ranks));
+        let n = self.ranks;
+        let count = S::from_usize(self.ranks);
         let times = |factor: S| self.honest().into_iter().map(|x| x * factor).collect();
         let alone = || self.answer(&self.of(|rank| rank == self.rank), self.rank);
         match mutation {
@@ -64,8 +65,9 @@ impl<S: Scalar> Scene<'_, S> {
             }
             Mutation::Stale => self.last.clone().unwrap_or_else(|| vec![S::ZERO; self.len]),
             Mutation::Tail => {
-                let (mut result, own) = (self.honest(), alone());
-                self.ends().for_each(|end| result[end] = own[end]);
+                let mut result = self.honest();
+                let local = alone();
+                self.ends().for_each(|end| result[end] = local[end]);
                 result
             }
         }
@@ -78,8 +80,7 @@ impl<S: Scalar> Scene<'_, S> {
         let once = self.honest();
         match (self.call.op, self.call.reduce) {
             (Op::AllReduce, Some(reduce)) => {
-                let again = |&x: &S| (1..self.ranks).fold(x, |sum, _| join(reduce, sum, x));
-                once.iter().map(again).collect()
+                once.iter().map(|&x: &S| (1..self.ranks).fold(x, |sum, _| join(reduce, sum, x))).collect()
             }
             (Op::ReduceScatter, _) => once.iter().map(|&x| x + x).collect(),
             (Op::AllToAll, _) => self.all[self.rank].data.clone(),
@@ -143,10 +144,10 @@ impl<S: Scalar> Scene<'_, S> {
             }
             _ => vec![self.len],
         };
-        let mut at = 0;
+        let mut end = 0;
         blocks.into_iter().filter(|&len| len > 0).map(move |len| {
-            at += len;
-            at - 1
+            end += len;
+            end - 1
         })
     }
     fn list(&self) -> Option<&[usize]> {

@@ -77,30 +77,31 @@ impl<S: Scalar> Mutated<S> {
     /// Returns the mutation of this call, if the mutant is in it. An honest trial lists the call and returns
     /// `None`.
     fn mutation(&self, call: &Call) -> Option<Mutation> {
-        let (own, number) = (&*self.own, self.own.record.number());
+        let state = &*self.own;
+        let number = self.own.record.number();
         let other = call.elem.join.is_some() && call.elem.id != Elem::of::<S>().id;
         if other && call.op != Op::Barrier {
             return None; // its dtype is not the world's
         }
         let site = || CallSite::new(number, call, &self.members, self.ways(call));
-        let Some(mutant) = own.trial.mutant() else {
-            own.trial.observe(own.rank, site());
+        let Some(mutant) = state.trial.mutant() else {
+            state.trial.observe(state.rank, site());
             return None;
         };
         let there = || {
             let site = site();
-            CallSite { other: own.trial.axis(site.other), ..site }.outlook(mutant.mutation)
+            CallSite { other: state.trial.axis(site.other), ..site }.outlook(mutant.mutation)
                 != ExpectedResult::None
         };
-        (own.trial.is_at(own.rank, number) && there()).then_some(mutant.mutation)
+        (state.trial.is_at(state.rank, number) && there()).then_some(mutant.mutation)
     }
     /// Returns the other axes of the same factoring that the call can go wrong along, each with the ranks
     /// along it.
     fn ways(&self, call: &Call) -> Vec<(Axis, Arc<[usize]>)> {
         let (grid, axes) = (&self.own.grid, call.over.axes);
         let dense = axes.iter().all(|axis| Axis::DENSE.contains(&axis));
-        let all = if dense { Axis::DENSE } else { Axis::EXPERT };
-        let others = all.into_iter().filter(|&axis| !axes.contains(axis) && grid.size(axis) > 1);
+        let factoring = if dense { Axis::DENSE } else { Axis::EXPERT };
+        let others = factoring.into_iter().filter(|&axis| !axes.contains(axis) && grid.size(axis) > 1);
         others.map(|axis| (axis, grid.members(axis, self.own.rank).iter().collect())).collect()
     }
     /// Returns the engine of the ranks along the other axis, if the mutation is [`Mutation::Axis`].
@@ -128,7 +129,7 @@ impl<S: Scalar> Mutated<S> {
         call: &Call,
         honest: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let (gives, len) = (call.gives(self.members.len(), rank), call.takes(self.members.len(), rank));
+        let len = call.takes(self.members.len(), rank);
         let read = |window: Option<HostPtr>, len| match window {
             // SAFETY: the window has `len` elements, as the caller promises.
             Some(at) => unsafe { from_raw_parts(at.raw::<S>(), len) },
@@ -142,14 +143,15 @@ impl<S: Scalar> Mutated<S> {
             }
             return Ok(());
         };
-        let mine = read(windows.give, gives).to_vec();
+        let mine = read(windows.give, call.gives(self.members.len(), rank)).to_vec();
         let all = exchange(&*self.inner, &self.own.device, rank, &mine, call)?;
         let other = match self.way(call, mutation) {
             Some(way) => exchange(&*way.engine, &self.own.device, way.rank, &mine, call)?,
             None => Vec::new(),
         };
         let last = self.memory(|memory| memory.results.get(&key(call, len)).cloned());
-        let (below, columns) = (&Call { counts: None, ..call.clone() }, columns(call));
+        let below = &Call { counts: None, ..call.clone() };
+        let columns = columns(call);
         // A result with columns side by side is one with blocks below each other, rearranged.
         let (of, all_of_it) = match columns {
             Some(_) => (below, below.takes(self.members.len(), rank)),
@@ -186,7 +188,8 @@ impl<S: Scalar> Mutated<S> {
     /// Returns the elements to send in place of a message with elements `mine`; `None` if the message is not
     /// mutated.
     fn instead(&self, mine: &[S], call: &Call) -> Option<Tensor<Cpu<S>>> {
-        let (mutation, len) = (self.mutation(call), mine.len());
+        let mutation = self.mutation(call);
+        let len = mine.len();
         let key = key(call, len);
         let sent = match mutation {
             None => None,
@@ -207,9 +210,9 @@ impl<S: Scalar> Mutated<S> {
     /// # Safety
     /// Same as [`Engine::start`].
     unsafe fn message(&self, rank: usize, windows: Windows<HostPtr>, call: Call) -> Result<Post> {
-        let own = windows.give.filter(|_| call.elem.id == Elem::of::<S>().id);
+        let given = windows.give.filter(|_| call.elem.id == Elem::of::<S>().id);
         // SAFETY: the window has the elements of the call, as the caller says.
-        let mine = own.map_or(&[][..], |own| unsafe { from_raw_parts(own.raw::<S>(), call.elements()) });
+        let mine = given.map_or(&[][..], |own| unsafe { from_raw_parts(own.raw::<S>(), call.elements()) });
         let instead = match call.op {
             Op::Receive => self.mutation(&call).and(None), // listed; never mutated
             _ => self.instead(mine, &call),
@@ -280,9 +283,9 @@ fn exchange<S: Scalar>(
     let sizes: Vec<Vec<usize>> =
         sizes.iter().map(|bytes| bytemuck::allocation::pod_collect_to_vec(bytes)).collect();
     let counts: Arc<[usize]> = sizes.iter().map(|sizes| sizes[0]).collect();
-    let all: usize = counts.iter().sum();
+    let total: usize = counts.iter().sum();
     let given = Tensor::from_fn(device, Category::Buffers, mine.len(), 1, |i| mine[i]);
-    let mut came = Tensor::empty(device, Category::Buffers, all, 1);
+    let mut came = Tensor::empty(device, Category::Buffers, total, 1);
     let call_copy = Call { rows: mine.len(), counts: Some(Counts::Of(counts)), ..call_copy };
     let windows = Windows { give: Some(given.view().ptr()), take: Some(came.view_mut().ptr()) };
     // SAFETY: the windows have the counted elements and are borrowed until this returns.

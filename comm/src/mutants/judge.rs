@@ -30,8 +30,7 @@ pub fn judge(
     }
     let mut end = |site: &CallSite| {
         let trial = Trial::at(site, mutation);
-        let outcome = run(site, &trial);
-        trial.fate(outcome)
+        trial.fate(run(site, &trial))
     };
     let fate = end(site)?;
     if fate == Fate::Survived {

@@ -105,8 +105,7 @@ impl CallSite {
         members: &Arc<[usize]>,
         ways: Vec<(Axis, Arc<[usize]>)>,
     ) -> Self {
-        let uneven = matches!(call.counts, Some(Counts::Between(..)));
-        let (ranks, other) = (members.len(), ways.first().map(|(axis, _)| *axis));
+        let other = ways.first().map(|(axis, _)| *axis);
         Self {
             members: members.clone(),
             ways,
@@ -115,11 +114,11 @@ impl CallSite {
             op: call.op,
             reduce: call.reduce,
             over: call.over.clone(),
-            ranks,
+            ranks: members.len(),
             other,
             elements: call.elements(),
             label: call.label.clone(),
-            uneven,
+            uneven: matches!(call.counts, Some(Counts::Between(..))),
             at: call.at,
             words: call.to_string(),
         }

@@ -136,8 +136,8 @@ impl Trial {
     /// same program, is listed once.
     pub fn meetings(&self) -> Vec<CallSite> {
         let programs = Programs::of(&self.observed().sites);
-        let all = programs.by_rank.iter().flat_map(|(rank, all)| all.iter().map(move |site| (*rank, site)));
-        let placed = all.map(|(rank, site)| (rank, programs.placed(rank, site)));
+        let sites = programs.by_rank.iter().flat_map(|(rank, all)| all.iter().map(move |site| (*rank, site)));
+        let placed = sites.map(|(rank, site)| (rank, programs.placed(rank, site)));
         placed.filter(|(rank, site)| site.calls.keys().next() == Some(rank)).map(|(_, site)| site).collect()
     }
     /// Number of ranks that went wrong.
@@ -175,14 +175,14 @@ struct Programs {
 
 impl Programs {
     fn of(sites: &[(usize, CallSite)]) -> Self {
-        let mut all = Self { by_rank: BTreeMap::new(), together: HashMap::new() };
+        let mut programs = Self { by_rank: BTreeMap::new(), together: HashMap::new() };
         for (rank, site) in sites {
-            all.by_rank.entry(*rank).or_default().push(site.clone());
+            programs.by_rank.entry(*rank).or_default().push(site.clone());
             if !site.is_message() {
-                all.together.entry((*rank, site.members.clone())).or_default().push(site.call);
+                programs.together.entry((*rank, site.members.clone())).or_default().push(site.call);
             }
         }
-        all
+        programs
     }
     /// True if two ranks make the same calls in the same order: same numbers, operations, source locations
     /// and labels.

@@ -35,8 +35,8 @@ fn place(members: &[usize], rank: usize, ranks: usize) -> io::Result<usize> {
 /// sentence.
 fn call(call: &mut Call, way: EngineFunction, place: usize, [members, ranks]: [usize; 2]) -> io::Result<()> {
     let size = |factors: &[usize]| {
-        let all = factors.iter().try_fold(1usize, |all, factor| all.checked_mul(*factor));
-        all.filter(|all| isize::try_from(*all).is_ok())
+        let product = factors.iter().try_fold(1usize, |all, factor| all.checked_mul(*factor));
+        product.filter(|all| isize::try_from(*all).is_ok())
     };
     // Every product of sizes that the call uses, and room for the blocks of all members.
     holds(size(&[call.rows.max(1), call.cols.max(1), call.elem.size, members]).is_some())?;

@@ -152,13 +152,13 @@ impl Launch {
         let ranks = number(ranks_name, &wanted(ranks_name, "the number of ranks")?)?;
         let address = || {
             let host = wanted("MASTER_ADDR", &format!("the host of rank 0, where ranks meet{or}"))?;
-            let at = wanted("MASTER_PORT", &format!("a free port of rank 0's host, where ranks meet{or}"))?;
+            let text = wanted("MASTER_PORT", &format!("a free port of rank 0's host, where ranks meet{or}"))?;
             // torchrun's store listens on MASTER_PORT
             let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True");
-            let free = at.trim().parse::<u16>().ok().filter(|&port| port > 0);
+            let free = text.trim().parse::<u16>().ok().filter(|&port| port > 0);
             let free = free.and_then(|port| port.checked_add(store.into()));
             let port =
-                free.ok_or_else(|| format!("MASTER_PORT is {at:?}; it must be a port from 1 to 65535"))?;
+                free.ok_or_else(|| format!("MASTER_PORT is {text:?}; it must be a port from 1 to 65535"))?;
             Ok::<_, String>((host, port))
         };
         let address = needs_address(rank_name).then(address).transpose()?;
@@ -180,8 +180,7 @@ impl Launch {
         }
         let secret = get("EQUIPART_SECRET").map(|secret| Secret::new(secret.as_bytes(), "EQUIPART_SECRET"));
         let secret = secret.transpose()?.unwrap_or_default();
-        let variables = [rank_name, ranks_name];
-        Ok(Some(Self { variables, rank, ranks, local, address, here, secret }))
+        Ok(Some(Self { variables: [rank_name, ranks_name], rank, ranks, local, address, here, secret }))
     }
 }
 

@@ -96,9 +96,10 @@ impl Order {
         draws: impl FnOnce() -> Vec<u8>,
         part: CallPart,
     ) {
-        let (own, mut state) = (self.own(), self.state());
-        if own > 0 {
-            if members.contains(&own) && !state.over {
+        let process = self.own();
+        let mut state = self.state();
+        if process > 0 {
+            if members.contains(&process) && !state.over {
                 state.waiting.insert(name, (members.clone(), part));
                 self.changed.notify_all();
             }
@@ -112,7 +113,7 @@ impl Order {
             let drawn = state.drawn.entry(members.clone()).or_insert_with(draws);
             let message = (name, if new { drawn.clone() } else { Vec::new() });
             self.processes.say(&Some(message), |rank| members.contains(&rank));
-            if members.contains(&own) {
+            if members.contains(&process) {
                 part(drawn);
             }
         });
@@ -134,7 +135,8 @@ impl Order {
     /// # Errors
     /// If a rank has failed.
     pub(crate) fn quiet(&self) -> Result<Option<String>> {
-        let (begun, mut state) = (Instant::now(), self.state());
+        let begun = Instant::now();
+        let mut state = self.state();
         loop {
             let alive = if state.waiting.is_empty() { Ok(()) } else { (self.alive)() };
             if alive.is_err() || state.failed.is_some() {

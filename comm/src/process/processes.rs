@@ -65,9 +65,8 @@ impl Processes {
     /// disagree, or do not know the secret. All ranks that arrived return the same error.
     pub fn meet(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Arc<Self>, MeetingError> {
         let met = (carriers::of(launch.variables[0]).meets)(launch, asked, limit)?;
-        let joined = Self::joined(launch.rank, met);
         let fails = |why| format!("the connections of rank {} fail: {why}", launch.rank).into();
-        joined.map(Arc::new).map_err(fails)
+        Self::joined(launch.rank, met).map(Arc::new).map_err(fails)
     }
     /// Meets the other ranks to say why this one cannot begin, so that they end with it. Returns true if rank
     /// 0's process tells the user why.
@@ -81,15 +80,14 @@ impl Processes {
         let with = |(rank, connection): (usize, Arc<dyn Connection>)| {
             connection.limit([None; 2])?;
             let heard = Heard { from: Incoming::reader(&connection), forms: ArrivedForms::default() };
-            let (sent, heard) = (Mutex::default(), Mutex::new(heard));
-            Ok((rank, CallConnection { connection, sent, heard }))
+            Ok((rank, CallConnection { connection, sent: Mutex::default(), heard: Mutex::new(heard) }))
         };
         let others = calls.into_iter().map(with).collect::<io::Result<_>>()?;
         orders.values().try_for_each(|order| order.limit([None; 2]))?;
         let sent = Arc::default();
         let shares = Shares::new(shares, &sent)?;
-        let (left, calls) = (AtomicBool::new(false), Mutex::default());
-        Ok(Self { rank, here, number, carrier, others, orders, shares, sent, left, calls })
+        let left = AtomicBool::new(false);
+        Ok(Self { rank, here, number, carrier, others, orders, shares, sent, left, calls: Mutex::default() })
     }
     /// Ends the carriers, MPI once all processes have come this far. Call this after the last output: MPI's
     /// launcher may end a process as soon as another one has failed.

@@ -80,8 +80,8 @@ impl<P: SharedPlace> ReportingEngine<P> {
     /// Returns the started all-reduces of a post, which ends.
     fn shared(&self, post: Post) -> Vec<(P::Ptr, Call)> {
         let mut started = self.started();
-        let at = started.iter().position(|(members, of, _)| *of == post && *members == self.members);
-        at.map_or_else(Vec::new, |at| started.swap_remove(at).2)
+        let index = started.iter().position(|(members, of, _)| *of == post && *members == self.members);
+        index.map_or_else(Vec::new, |at| started.swap_remove(at).2)
     }
     fn started(&self) -> MutexGuard<'_, Vec<StartedSums<P::Ptr>>> {
         self.own.started.lock().unwrap_or_else(PoisonError::into_inner)
@@ -107,13 +107,13 @@ impl<P: SharedPlace> ReportingEngine<P> {
             if range.is_empty() {
                 continue;
             }
-            let (bytes, place) = (range.len() * size, &self.own.place);
-            let to = P::raw(P::offset(take, range.start * size)).cast();
+            let bytes = range.len() * size;
+            let target = P::raw(P::offset(take, range.start * size)).cast();
             let mut sent = bytes;
             let taken = self.own.order.take_share(member, &self.name(call), &mut |len, share| {
                 sent = len;
                 // SAFETY: the range lies in the window, as the caller promises.
-                if len == bytes { unsafe { place.fill(to, len, share) } } else { Ok(()) }
+                if len == bytes { unsafe { self.own.place.fill(target, len, share) } } else { Ok(()) }
             });
             let taken = match taken {
                 Ok(true) if sent == bytes => Ok(()),
@@ -130,9 +130,8 @@ impl<P: SharedPlace> ReportingEngine<P> {
     }
     /// Returns the error of a rank that this rank has waited for too long in a call.
     fn late(&self, rank: usize, call: &dyn Display) -> CommError {
-        let (missing, arrived) = (vec![rank], vec![self.own.processes.rank()]);
         let (call, limit, chain) = (call.to_string(), self.own.limit, Vec::new());
-        CommError::Late { missing, arrived, call, limit, chain }
+        CommError::Late { missing: vec![rank], arrived: vec![self.own.processes.rank()], call, limit, chain }
     }
     /// Returns the outcome of a call once this process has done its part in all calls.
     fn finish_parts<T>(&self, outcome: Result<T>) -> Result<T> {
@@ -152,10 +151,10 @@ impl<P: SharedPlace> ReportingEngine<P> {
         report: impl Fn(&mut SentForms) -> ProcessReport,
         of: impl Fn(usize) -> Vec<Cow<'a, [u8]>>,
     ) -> Result<()> {
-        let own = self.own.processes.rank();
+        let process = self.own.processes.rank();
         let members = self.members.iter().enumerate().map(|(place, peer)| (*peer, Some(place)));
         let first = (self.own.place.joins() && !self.members.contains(&0)).then_some((0, None));
-        for (peer, place) in members.chain(first).filter(|(peer, _)| *peer != own) {
+        for (peer, place) in members.chain(first).filter(|(peer, _)| *peer != process) {
             let sent = self.own.processes.report(peer, &report, &place.map_or_else(Vec::new, &of));
             if sent.is_err_and(|why| gave_up(&why)) {
                 let late = self.late(peer, call);

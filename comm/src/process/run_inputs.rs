@@ -65,8 +65,7 @@ impl RunInputs {
 
 /// Draws the number of a meeting, on rank 0.
 pub(super) fn drawn() -> Result<u64, String> {
-    let number = getrandom::u64();
-    number.map_err(|error| format!("rank 0 cannot draw a number for the meeting: {error}"))
+    getrandom::u64().map_err(|error| format!("rank 0 cannot draw a number for the meeting: {error}"))
 }
 
 /// Formats two texts for a sentence: long ones from the first word that differs.

@@ -77,7 +77,8 @@ impl ArrivedShares {
 /// taken its share may end the run. When a run ends, all its ranks have taken their shares.
 fn pass_on(to: &dyn Connection, queue: &Receiver<OwnShare>, bytes: &AtomicUsize) {
     while let Ok((name, share)) = queue.recv() {
-        let (head, elements) = (encoded(&(name, share.len())), [(&*share).into()]);
+        let head = encoded(&(name, share.len()));
+        let elements = [(&*share).into()];
         bytes.fetch_add(frame_bytes(&head, &elements), Relaxed);
         if send_frame(to, &head, &elements).is_err() {
             break; // the rank's stand-in reports its process

@@ -170,7 +170,8 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         if len == 0 {
             return Ok(CallElements { give: None, buffer: None });
         }
-        let (words, mut read) = (len.div_ceil(8), Ok(()));
+        let words = len.div_ceil(8);
+        let mut read = Ok(());
         let spare = self.spare.iter().position(|(room, _)| *room == words);
         let before = if spare.is_none() && len > AT_ONCE { read_bytes(from, len)? } else { Vec::new() };
         let from = &mut before.chain(from);

@@ -47,8 +47,7 @@ fn meets(launch: &Launch, asked: &RunInputs, limit: Duration) -> Result<Met, Mee
     };
     let here = launch.here.unwrap_or_else(|| 1 + streams[0].values().filter(is_here).count());
     let connection = |(rank, stream): (usize, TcpStream)| {
-        let at_once = stream.set_nodelay(true);
-        at_once.map(|()| (rank, Arc::new(stream) as Arc<dyn Connection>))
+        stream.set_nodelay(true).map(|()| (rank, Arc::new(stream) as Arc<dyn Connection>))
     };
     let connections = streams.map(|all| all.into_iter().map(connection).collect::<io::Result<Connections>>());
     let [calls, orders, shares] = connections;

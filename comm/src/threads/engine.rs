@@ -69,10 +69,10 @@ impl<P: SharedPlace> Threads<P> {
         }
         let size = call.elem.size;
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
-            let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
+            let to = to.cast::<u8>();
             // The elements that are named below are inside the windows, as the caller promises; a window of
             // another process may hold no others.
-            let (from, to) = (window.wrapping_add(from * size), to.wrapping_add(at * size));
+            let (from, to) = (windows.of::<u8>(peer).wrapping_add(from * size), to.wrapping_add(at * size));
             if from != to && len > 0 {
                 // SAFETY: as above; everything but this rank's own block in place is disjoint.
                 unsafe { self.place.copy(from, to, len * size) }
@@ -80,21 +80,19 @@ impl<P: SharedPlace> Threads<P> {
         };
         let join = |place, range| {
             let how = call.reduce.expect("a reduction");
-            let reduction = Reduction { windows, elem: call.elem, range, how, place };
             // SAFETY: while this rank is inside, only it touches this range of the windows, or only it
             // writes.
-            unsafe { self.place.reduce(&reduction) }
+            unsafe { self.place.reduce(&Reduction { windows, elem: call.elem, range, how, place }) }
         };
         if let (Op::AllReduce, Some(order)) = (call.op, &self.apart) {
             let own = call.adds(self.ranks, rank);
             // Inside the window, as the caller promises.
-            let (at, bytes) = (to.cast::<u8>().wrapping_add(own.start * size), own.len() * size);
-            join(Some(at), own);
+            let (target, bytes) = (to.cast::<u8>().wrapping_add(own.start * size), own.len() * size);
+            join(Some(target), own);
             if bytes > 0 && !call.adds_all(self.ranks) {
                 // SAFETY: as above; the others' shares are written once this call has returned.
-                let sum = unsafe { self.place.bytes(at, bytes) };
-                let name = SumName { members: self.members.clone(), number: call.sum };
-                order.give_share(&name, &sum.into());
+                let sum = unsafe { self.place.bytes(target, bytes) };
+                order.give_share(&SumName { members: self.members.clone(), number: call.sum }, &sum.into());
             }
             return;
         }
@@ -124,7 +122,8 @@ impl<P: SharedPlace> Threads<P> {
             }
             return;
         }
-        let (mut filled, room) = (0, call.takes(self.ranks, rank));
+        let mut filled = 0;
+        let room = call.takes(self.ranks, rank);
         for peer in 0..self.ranks {
             // If blocks differ from rank to rank, the call of the giving rank says which they are.
             let between = matches!(call.counts, Some(Counts::Between(..)));
@@ -208,7 +207,8 @@ impl<P: SharedPlace> Threads<P> {
             // SAFETY: the caller's promise.
             return unsafe { self.place.jointly(&joint) };
         };
-        let (own, name) = (order.own(), [members[rank], call.number]);
+        let own = order.own();
+        let name = [members[rank], call.number];
         let (place, members, call, rest) =
             (self.place.clone(), members.clone(), call.to_string(), SentWindows((windows, what)));
         let part = move |drawn: &[u8]| {
@@ -240,12 +240,12 @@ impl<P: SharedPlace> Engine<P> for Threads<P> {
         self.rendezvous.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
-        let mut all = Vec::new();
+        let mut given = Vec::new();
         self.rendezvous.collective(rank, from_ref(&mine).cast_mut(), call, |windows| {
             // SAFETY: all windows are such slices, because all calls are equal, and are borrowed.
-            all = (0..self.ranks).map(|peer| unsafe { *windows.of::<&[u8]>(peer) }.to_vec()).collect();
+            given = (0..self.ranks).map(|peer| unsafe { *windows.of::<&[u8]>(peer) }.to_vec()).collect();
         })?;
-        Ok(all)
+        Ok(given)
     }
     unsafe fn start(&self, rank: usize, calls: Calls<P::Ptr>) -> Result<Post> {
         let raw = |window: Option<P::Ptr>| window.map_or(null_mut(), P::raw);

@@ -16,11 +16,11 @@ impl Watch {
             return self.wait_on(rank, wait).inspect_err(|_| self.waited_in_vain(rank, wait));
         }
         let Some(first) = wait.missing().next() else { return self.wait_on(rank, wait) };
-        let (from, seen) = (Instant::now(), SeenMissing { wait, last: Cell::new(first) });
-        let outcome = self.wait_on(rank, &seen);
+        let from = Instant::now();
+        let seen = SeenMissing { wait, last: Cell::new(first) };
         record.waited(from);
         record.waited_for(seen.last.get(), from.elapsed(), wait.call());
-        outcome.inspect_err(|_| self.waited_in_vain(rank, wait))
+        self.wait_on(rank, &seen).inspect_err(|_| self.waited_in_vain(rank, wait))
     }
     #[cold]
     fn waited_in_vain(&self, rank: usize, wait: &impl Wait) {

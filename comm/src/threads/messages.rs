@@ -117,9 +117,9 @@ impl Messages {
             copy(windows[me], windows[1 - me], if sends { call } else { &theirs });
             if let Some(slow) = &self.slow {
                 let sent = if sends { now } else { other.since };
-                let at = slow.message([from, to], sent, call.elements() * call.elem.size);
-                sides[me].ends.push_back((number, PostEnd::Arrives(at)));
-                sides[1 - me].ends.push_back((others_number, PostEnd::Arrives(at)));
+                let arrival = slow.message([from, to], sent, call.elements() * call.elem.size);
+                sides[me].ends.push_back((number, PostEnd::Arrives(arrival)));
+                sides[1 - me].ends.push_back((others_number, PostEnd::Arrives(arrival)));
             }
         } else {
             sides[me].ends.push_back((number, PostEnd::Refused(theirs.to_string())));
@@ -150,8 +150,7 @@ impl Messages {
                 Ok(())
             }
             PostState::Done(Some(PostEnd::Refused(theirs))) => {
-                let peer = wait.peer();
-                Err(CommError::Mismatch { rank: me, mine: call.to_string(), peer, theirs })
+                Err(CommError::Mismatch { rank: me, mine: call.to_string(), peer: wait.peer(), theirs })
             }
         };
         if let Err(error) = &outcome {

@@ -36,7 +36,8 @@ impl Rendezvous {
         call: &Call,
         work: impl FnOnce(&AllWindows),
     ) -> Result<()> {
-        let (me, mut until) = (self.ranks[seat], None);
+        let me = self.ranks[seat];
+        let mut until = None;
         let work = |windows: &AllWindows| {
             until = self.slow.as_ref().map(|slow| slow.met(call));
             work(windows);
@@ -54,7 +55,8 @@ impl Rendezvous {
         outcome
     }
     fn meet(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&AllWindows)) -> Result<()> {
-        let (me, key) = (&self.seats[seat], call.key());
+        let me = &self.seats[seat];
+        let key = call.key();
         me.window.store(window, Relaxed); // peers read these lines meanwhile: so all is written at once
         me.call.store(from_ref(call).cast_mut(), Relaxed);
         for (slot, part) in me.key.iter().zip(key) {
@@ -77,9 +79,9 @@ impl Rendezvous {
             }
             let theirs = AllWindows::Seats(&self.seats).call(peer);
             if !same || !call.fits(seat, theirs, peer) {
-                let (rank, peer) = (self.ranks[seat], self.ranks[peer]);
+                let rank = self.ranks[seat];
                 let (mine, theirs) = (call.to_string(), theirs.to_string());
-                return Err(CommError::Mismatch { rank, mine, peer, theirs });
+                return Err(CommError::Mismatch { rank, mine, peer: self.ranks[peer], theirs });
             }
         }
         Ok(())

@@ -67,8 +67,7 @@ fn pairs(call: &Call, n: usize) -> impl Iterator<Item = [usize; 2]> + Clone + us
         Op::Scatter => from == root,
         _ => true,
     };
-    let of = move |from| peers.clone().map(move |right| [from, (from + right) % n]);
-    (0..n).flat_map(of).filter(carries)
+    (0..n).flat_map(move |from| peers.clone().map(move |right| [from, (from + right) % n])).filter(carries)
 }
 
 /// Queues of a world: when the last transfer from one rank to another has left. Ranks are ranks of the world.

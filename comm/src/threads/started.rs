@@ -256,8 +256,8 @@ impl Posts {
                 (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), text))
             })
         };
-        let all: bool = (0..n).all(|rank| other(rank).is_none());
-        if !all {
+        let agreed: bool = (0..n).all(|rank| other(rank).is_none());
+        if !agreed {
             self.refused = (0..n).map(other).collect();
         }
     }

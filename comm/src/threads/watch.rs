@@ -174,11 +174,13 @@ impl Watch {
 
     #[cold]
     fn sleep(&self, rank: usize, wait: &impl Wait) -> Result<()> {
-        let (me, started) = (&self.ranks[rank], Instant::now());
+        let me = &self.ranks[rank];
+        let started = Instant::now();
         let Some(_awake) = SleeperRegistration::next(me) else {
             return Err(CommError::Busy { rank, call: wait.call().to_string() });
         };
-        let (mut announced, mut tells) = (None, self.tells_of(rank));
+        let mut announced = None;
+        let mut tells = self.tells_of(rank);
         while let Some(on) = wait.missing().next() {
             if announced.is_some_and(|other| other != on) {
                 (announced, *lock(&me.waits)) = (None, None);

@@ -93,12 +93,12 @@ impl<'a, P: SharedPlace> WorldRun<'a, P> {
         });
         let engines = AllEngines::new((place.clone(), order.clone()), &of.grid, &of.links, &watch).shared();
         of.processes.clone().inspect(|processes| {
-            let (own, told) = (processes.rank(), processes.clone());
+            let own = processes.rank();
+            let told = processes.clone();
             processes.begin(watch.record(own), of.limit);
             watch.tell_by(own, move |members, wait| told.tell_wait(members, wait));
         });
-        let reported = Mutex::new(Reported::new());
-        Self { of, place, engines, watch, order, reported, key: Key::current() }
+        Self { of, place, engines, watch, order, reported: Mutex::new(Reported::new()), key: Key::current() }
     }
     /// Runs all ranks, and waits for their ends.
     pub(super) fn threads<D: Device<Place = P>>(&self, f: &RankProgram<D>) -> Vec<RankOutcome> {
@@ -107,8 +107,7 @@ impl<'a, P: SharedPlace> WorldRun<'a, P> {
             let start = |rank: usize| {
                 let thread = Builder::new().name(format!("rank {rank}")).stack_size(STACK);
                 let ends = ends.clone();
-                let started = thread.spawn_scoped(threads, move || self.rank::<D>(rank, ends, f));
-                started.map_err(|error| {
+                thread.spawn_scoped(threads, move || self.rank::<D>(rank, ends, f)).map_err(|error| {
                     let reason = limits::no_thread(&error);
                     watch.fail(rank, &reason);
                     reason
@@ -139,7 +138,9 @@ impl<'a, P: SharedPlace> WorldRun<'a, P> {
         ends: Sender<usize>,
         f: &RankProgram<D>,
     ) -> RankOutcome {
-        let (_key, _end, watch) = (self.key.map(Key::enter), EndReport(rank, ends), &self.watch);
+        let _key = self.key.map(Key::enter);
+        let _end = EndReport(rank, ends);
+        let watch = &self.watch;
         let processes = self.of.processes.as_deref();
         if let Some(processes) = processes.filter(|processes| processes.rank() != rank) {
             return self.stand_in(rank, processes);
@@ -179,8 +180,8 @@ impl<'a, P: SharedPlace> WorldRun<'a, P> {
         let same = reported.values().map(|(failure, _)| failure).min(); // in all processes
         if let Some((rank, reason)) = same.or(self.watch.failure()) {
             let threads = self.of.processes.is_none();
-            let own = outcomes[*rank].as_ref().err().filter(|_| threads).unwrap_or(reason);
-            return Err(self.of.failure(&self.watch, (*rank, own), &BTreeSet::new(), &reported));
+            let cause = outcomes[*rank].as_ref().err().filter(|_| threads).unwrap_or(reason);
+            return Err(self.of.failure(&self.watch, (*rank, cause), &BTreeSet::new(), &reported));
         }
         self.of.trace(&self.watch);
         Ok(())
@@ -228,7 +229,8 @@ fn on_trial<D: Device<Place: SharedPlace>>(
 
 /// Runs one rank, and reports its end to all that watch.
 fn on_rank<T, E: Display>(watch: &Watch, rank: usize, f: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    let (record, begun) = (watch.record(rank), Instant::now());
+    let record = watch.record(rank);
+    let begun = Instant::now();
     let ended = catch(|| {
         let returned = f().map_err(|error| error.to_string())?;
         record.nothing_open().map(|()| returned).map_err(|error| error.to_string())

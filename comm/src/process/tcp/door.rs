@@ -99,8 +99,8 @@ pub(super) const FAR: io::ErrorKind = io::ErrorKind::InvalidInput;
 /// If there is none; [`FAR`], with a one-sentence message, if other machines can reach one of them and there
 /// is no secret.
 pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec<SocketAddr>> {
-    let all: Vec<_> = (host, port).to_socket_addrs()?.collect();
-    match all.iter().find(|at| secret.is_none() && !at.ip().to_canonical().is_loopback()) {
+    let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+    match addresses.iter().find(|at| secret.is_none() && !at.ip().to_canonical().is_loopback()) {
         Some(at) => Err(io::Error::new(
             FAR,
             format!(
@@ -109,7 +109,7 @@ pub(super) fn resolved(host: &str, port: u16, secret: &Secret) -> io::Result<Vec
                 at.ip()
             ),
         )),
-        None => Ok(all),
+        None => Ok(addresses),
     }
 }
 

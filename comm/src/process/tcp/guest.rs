@@ -33,14 +33,16 @@ impl Guest<'_> {
         until: Instant,
     ) -> Result<(RankStreams, u64), MeetingError> {
         let Launch { rank, ranks, secret, .. } = self.launch;
-        let (limit, zero, (to, events)) = (self.limit, self.reaches_zero(until)?, channel());
+        let limit = self.limit;
+        let zero = self.reaches_zero(until)?;
+        let (to, events) = channel();
         let meet = || {
             let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
-            let at = listener.local_addr()?;
+            let address = listener.local_addr()?;
             let door = Door::open(listener, secret, &to)?;
             let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
             let timed = TimedConnection::new(&zero, Instant::now() + PROMPT);
-            send(timed, &Greeting::Hello { version, rank, ranks, asked, at })?;
+            send(timed, &Greeting::Hello { version, rank, ranks, asked, at: address })?;
             let answer = receive(&mut TimedConnection::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
             Ok((door, zero.peer_addr()?, answer))
         };
@@ -65,7 +67,8 @@ impl Guest<'_> {
     }
     /// Connects with rank 0.
     fn reaches_zero(&self, until: Instant) -> Result<TcpStream, String> {
-        let (Launch { rank, secret, .. }, (host, port)) = (self.launch, self.address);
+        let Launch { rank, secret, .. } = self.launch;
+        let (host, port) = self.address;
         reached(|| resolved(host, *port, secret), secret, until).map_err(|why| match why.kind() {
             FAR => why.to_string(),
             io::ErrorKind::PermissionDenied => format!(
@@ -80,7 +83,8 @@ impl Guest<'_> {
         })
     }
     fn lost(&self, why: &io::Error) -> String {
-        let (Launch { rank, .. }, (host, port)) = (self.launch, self.address);
+        let Launch { rank, .. } = self.launch;
+        let (host, port) = self.address;
         format!("rank {rank} lost rank 0 at {host}:{port}: {why}")
     }
     /// Connects with another rank, from a thread.
@@ -130,12 +134,12 @@ impl Guest<'_> {
                 }
                 Some(MeetingEvent::Reached(other, shares, Ok(stream))) => {
                     missing.remove(&(other, shares));
-                    let all = match (shares, other) {
+                    let group = match (shares, other) {
                         (true, _) => &mut of_shares,
                         (false, 0) => &mut orders,
                         (false, _) => &mut streams,
                     };
-                    all.insert(other, stream);
+                    group.insert(other, stream);
                 }
                 Some(MeetingEvent::Verdict(verdict)) => {
                     let verdict: Option<_> = verdict.map_err(|why| self.lost(&why))?;

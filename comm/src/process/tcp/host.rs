@@ -19,8 +19,8 @@ use tensor::quoted::sentence;
 const LATE: Duration = Duration::from_secs(1);
 
 fn plural(ranks: &[usize]) -> String {
-    let all: Vec<_> = ranks.iter().map(usize::to_string).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, all.join(", "))
+    let names: Vec<_> = ranks.iter().map(usize::to_string).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 /// Rank 0 in the meeting.
@@ -35,7 +35,8 @@ impl MeetingHost<'_> {
     /// Returns the connections with all other ranks, those for the order and those for shares, by rank; and
     /// the number of the meeting.
     pub(super) fn meets(&self, until: Instant) -> Result<([Streams; 3], u64), String> {
-        let ((host, port), secret) = (self.address, &self.launch.secret);
+        let (host, port) = self.address;
+        let secret = &self.launch.secret;
         let (to, events) = channel();
         let open = |at: Vec<SocketAddr>| Door::open(TcpListener::bind(&*at)?, secret, &to);
         let door = resolved(host, *port, secret).and_then(open).map_err(|why| match why.kind() {
@@ -75,7 +76,8 @@ impl MeetingHost<'_> {
         at: &mut BTreeMap<usize, SocketAddr>,
         refused: &mut Vec<TcpStream>,
     ) -> Option<String> {
-        let ((host, port), ranks) = (self.address, &self.launch.ranks);
+        let (host, port) = self.address;
+        let ranks = &self.launch.ranks;
         let mut first = None;
         while streams.len() + 1 < *ranks {
             let why = match next(events, until) {
@@ -128,8 +130,8 @@ impl MeetingHost<'_> {
         let settling = settling(self.limit);
         let (until, others) = (Instant::now() + settling + MORE, 1..self.launch.ranks);
         let (mut joined, mut stand) = ([(); 2].map(|()| Streams::new()), BTreeMap::<usize, Missing>::new());
-        let all = others.len();
-        while joined.iter().any(|joined| joined.len() < all) || stand.len() < all {
+        let needed = others.len();
+        while joined.iter().any(|joined| joined.len() < needed) || stand.len() < needed {
             match next(events, until) {
                 Some(MeetingEvent::Came(stream, Greeting::Own { meeting: theirs, rank, shares })) => {
                     if theirs == meeting && others.contains(&rank) {
@@ -184,7 +186,8 @@ fn tell(stream: &TcpStream, what: &impl Serialize) {
 
 /// Waits, in a thread of its own, for a rank's report of its missing ranks.
 fn stands(rank: usize, stream: &TcpStream, to: &Sender<MeetingEvent>) {
-    let (stream, to) = (stream.try_clone(), to.clone());
+    let stream = stream.try_clone();
+    let to = to.clone();
     limits::spawn(move || {
         let reported = stream.and_then(|stream| {
             stream.set_read_timeout(None)?;
