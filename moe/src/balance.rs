@@ -128,8 +128,8 @@ pub(crate) fn move_biases<D: Kernels>(
     for param in params.iter_mut().filter(|param| param.name().ends_with(BIAS)) {
         let name = param.name();
         let experts = param.shape()[1];
-        let counted = counts.of(&name[..name.len() - BIAS.len() - 1]);
-        let mut counts = counted.map_or_else(|| vec![0; experts], <[_]>::to_vec);
+        let own = counts.of(&name[..name.len() - BIAS.len() - 1]);
+        let mut counts = own.map_or_else(|| vec![0; experts], <[_]>::to_vec);
         group.all_reduce_values(&mut counts, |a, b| a + b)?;
         let all: usize = counts.iter().sum();
         let above = |expert: usize| f64::from((counts[expert] * experts).cmp(&all) as i8);
