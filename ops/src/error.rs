@@ -47,6 +47,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Lists the numbers of ranks up to `most` that fit.
 fn numbers(most: usize, fits: impl Fn(usize) -> bool) -> String {
-    let all: Vec<_> = (1..=most).filter(|n| fits(*n)).map(|n| n.to_string()).collect();
-    all.join(", ")
+    let numbers: Vec<_> = (1..=most).filter(|n| fits(*n)).map(|n| n.to_string()).collect();
+    numbers.join(", ")
 }

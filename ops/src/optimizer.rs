@@ -144,11 +144,11 @@ impl<D: Kernels> Optimizer<D> {
         let step = |param: &Param<D>| UpdateStep { factor, lr, decays: param.decays(), number };
         let (of_matrices, mut directions) = (rule.matrices(), Vec::new());
         keeper.update(params, rule.states(), |param| {
-            let (sum, step) = (sums.then(|| all.of(param)), step(param));
+            let sum = sums.then(|| all.of(param));
+            let step = step(param);
             match &of_matrices {
                 Some(rule) if param.is_matrix() => {
-                    let direction = param.direction(sum, |part, to| rule.direction(part, to, &step));
-                    directions.push(direction);
+                    directions.push(param.direction(sum, |part, to| rule.direction(part, to, &step)));
                 }
                 _ => param.update(sum, |part| rule.update(part, &step)),
             }
@@ -158,8 +158,7 @@ impl<D: Kernels> Optimizer<D> {
             let mut directions: Vec<_> = matrices.map(|param| &**param).zip(directions).collect();
             matrices::change(&**rule, &mut directions, mesh)?;
             let changed: Vec<_> = directions.into_iter().map(|(_, changed)| changed).collect();
-            let matrices = params.iter_mut().filter(|param| param.is_matrix());
-            for (param, changed) in matrices.zip(changed) {
+            for (param, changed) in params.iter_mut().filter(|param| param.is_matrix()).zip(changed) {
                 let step = step(param);
                 param.apply(&changed, |part| rule.apply(part, &step));
             }

@@ -97,13 +97,12 @@ impl<D: Kernels> Param<D> {
             Ok::<_, Error>(StateTensor { info, layout, kept: Kept::new(store, master) })
         };
         let master = (at.learns && D::Elem::NARROW).then(master).transpose()?;
-        let (store, device) = (store.cloned(), at.device.clone());
         Ok(Self {
             name,
             shape,
             sharding,
-            device,
-            store,
+            device: at.device.clone(),
+            store: store.cloned(),
             value,
             gradient: Gradient::NONE,
             states: master.into_iter().collect(),

@@ -99,14 +99,13 @@ impl<D: Kernels> Record<D> {
         let calls = self.mesh.calls_made();
         // Partial sums are never compared alone: the calls before them are recorded with the next activation.
         let before = if share.is_partial { calls } else { std::mem::replace(&mut log.calls, calls) };
-        let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
+        let parts = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
         let local_part = log.local_part.at(name, &share);
-        local_part.touched.push(RecordedCall { tokens: of, calls: before..calls });
+        local_part.touched.push(RecordedCall { tokens: parts, calls: before..calls });
         let rows = tokens.iter().flat_map(|t| (0..t.len).map(|i| (t.sequence, t.position + i)));
         let mine = rows.skip(share.rows.start).take(share.rows.len());
         let real = |row: &[D::Elem]| {
-            let here = row.iter().zip(&share.columns).filter(|(_, column)| column.is_some());
-            here.map(|(x, _)| *x).collect()
+            row.iter().zip(&share.columns).filter(|(_, column)| column.is_some()).map(|(x, _)| *x).collect()
         };
         local_part.rows.extend(mine.zip(values.chunks(share.columns.len().max(1)).map(real)));
     }
@@ -133,31 +132,31 @@ impl<D: Kernels> Recordable<D> for Tensor<D> {
 
 impl<E: Scalar> Activations<E> {
     fn at(&mut self, name: String, share: &RecordedPart<E>) -> &mut RecordedActivation<E> {
-        let at = self.0.iter().position(|local_part| local_part.name == name).unwrap_or_else(|| {
+        let index = self.0.iter().position(|local_part| local_part.name == name).unwrap_or_else(|| {
             let (width, is_partial) = (share.width, share.is_partial);
             let columns = share.columns.iter().flatten().copied().collect();
-            let (rows, touched) = (TokenRows::new(), Vec::new());
-            self.0.push(RecordedActivation { name, width, columns, is_partial, rows, touched });
+            let rows = TokenRows::new();
+            self.0.push(RecordedActivation { name, width, columns, is_partial, rows, touched: Vec::new() });
             self.0.len() - 1
         });
-        &mut self.0[at]
+        &mut self.0[index]
     }
     /// Assembles whole rows by name from the records of all ranks, in the first rank's order.
     #[must_use]
     pub fn whole(ranks: Vec<Self>) -> Vec<(String, TokenRows<E>)> {
-        let mut all: Vec<(String, TokenRows<E>)> = Vec::new();
+        let mut found: Vec<(String, TokenRows<E>)> = Vec::new();
         for local_part in ranks.into_iter().flat_map(|rank| rank.0) {
-            let at = all.iter().position(|(name, _)| *name == local_part.name).unwrap_or_else(|| {
-                all.push((local_part.name, TokenRows::new()));
-                all.len() - 1
+            let index = found.iter().position(|(name, _)| *name == local_part.name).unwrap_or_else(|| {
+                found.push((local_part.name, TokenRows::new()));
+                found.len() - 1
             });
             for (token, values) in local_part.rows {
-                let row = all[at].1.entry(token).or_insert_with(|| vec![E::ZERO; local_part.width]);
+                let row = found[index].1.entry(token).or_insert_with(|| vec![E::ZERO; local_part.width]);
                 for (&column, x) in local_part.columns.iter().zip(values) {
                     row[column] = if local_part.is_partial { row[column] + x } else { x };
                 }
             }
         }
-        all
+        found
     }
 }

@@ -33,7 +33,8 @@ impl<D: Kernels> Rotary<D> {
         let mut held = self.table.borrow_mut();
         if held.as_ref().is_none_or(|t| t.rows() < positions) {
             *held = None; // frees the old table before the new one is made
-            let (rows, half) = (positions.next_power_of_two().max(Self::FIRST), self.dim / 2);
+            let rows = positions.next_power_of_two().max(Self::FIRST);
+            let half = self.dim / 2;
             let element = |i: usize| {
                 let (position, i) = (i / (2 * half), i % (2 * half));
                 let (cos, sin) = <D::Wide as Device>::Elem::rotary(position, i % half, self.dim, &self.rope);

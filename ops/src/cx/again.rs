@@ -37,8 +37,8 @@ impl<D: Kernels> PassContext<D> {
     }
     /// Takes what a layer chose in the first forward, if this is the second one.
     pub fn take_choice<T: 'static>(&self, layer: &str) -> Option<T> {
-        let mut all = self.choices.borrow_mut();
-        let at = all.iter().position(|(of, _)| self.second.get() && **of == *layer)?;
-        all.swap_remove(at).1.downcast().ok().map(|choice| *choice)
+        let mut choices = self.choices.borrow_mut();
+        let index = choices.iter().position(|(of, _)| self.second.get() && **of == *layer)?;
+        choices.swap_remove(index).1.downcast().ok().map(|choice| *choice)
     }
 }

@@ -118,10 +118,10 @@ impl TokenShards {
             for tokens in lengths {
                 for (rank, runs) in of_ranks.iter_mut().enumerate() {
                     for of in self.stretches_of(rank, tokens).filter(|of| !of.is_empty()) {
-                        let of = first + of.start..first + of.end;
-                        match runs.last_mut().filter(|run| run.end == of.start) {
-                            Some(run) => run.end = of.end,
-                            None => runs.push(of),
+                        let range = first + of.start..first + of.end;
+                        match runs.last_mut().filter(|run| run.end == range.start) {
+                            Some(run) => run.end = range.end,
+                            None => runs.push(range),
                         }
                     }
                 }
@@ -194,16 +194,14 @@ impl<D: Kernels> PassContext<D> {
     /// Iterates over the items of this rank's tokens, from one list per sequence that begins at this call's
     /// first token of the sequence.
     pub fn own<'a, T>(&'a self, parts: &'a [Vec<T>]) -> impl Iterator<Item = &'a T> + Clone {
-        let of = self.tokens().iter().zip(self.parts_of_tokens());
-        of.flat_map(|(own, &part)| {
+        self.tokens().iter().zip(self.parts_of_tokens()).flat_map(|(own, &part)| {
             let first = own.position - self.parts()[part].position;
             &parts[part][first..first + own.len]
         })
     }
     /// Returns the rows of a context rank's tokens, counted over all ranks that split the sequences.
     pub(crate) fn rows_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
-        let own = self.tokens.dealt.iter().filter(move |of| of.rank == rank);
-        own.map(|of| {
+        self.tokens.dealt.iter().filter(move |of| of.rank == rank).map(|of| {
             let part = self.parts()[of.part];
             let first = part.row + of.position - part.position;
             first..first + of.len

@@ -35,27 +35,23 @@ pub(super) type TokenRuns = Vec<Range<usize>>;
 
 impl<P: Place> Default for Tokens<P> {
     fn default() -> Self {
-        let (queries, spans, stored) = (Indexed::default(), Indexed::default(), Indexed::default());
-        let (shards, parts, of) = (TokenShards::WHOLE, Vec::new(), Vec::new());
-        let (memory_lengths, of_ranks, parts_of) = (Vec::new(), Vec::new(), Vec::new());
-        let (dealt, held, holders, hops) = (Vec::new(), Vec::new(), Vec::new(), RefCell::default());
         Self {
             first: 0,
-            shards,
-            parts,
-            dealt,
-            held,
-            holders,
+            shards: TokenShards::WHOLE,
+            parts: Vec::new(),
+            dealt: Vec::new(),
+            held: Vec::new(),
+            holders: Vec::new(),
             continued: false,
-            hops,
-            of,
-            queries,
-            spans,
-            stored,
+            hops: RefCell::default(),
+            of: Vec::new(),
+            queries: Indexed::default(),
+            spans: Indexed::default(),
+            stored: Indexed::default(),
             memory: Indexed::default(),
-            memory_lengths,
-            of_ranks,
-            parts_of,
+            memory_lengths: Vec::new(),
+            of_ranks: Vec::new(),
+            parts_of: Vec::new(),
             numbers: RefCell::default(),
         }
     }
@@ -98,8 +94,8 @@ impl<P: Place> Tokens<P> {
         self.hops.get_mut().clear();
         let spans = self.spans.change().iter_mut().chain(self.memory.change());
         let spans = spans.flat_map(|s| [&mut s.query, &mut s.key]);
-        let all = spans.chain(self.queries.change()).chain(&mut self.parts);
-        all.for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
+        let segments = spans.chain(self.queries.change()).chain(&mut self.parts);
+        segments.for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
     }
     /// Gives each sequence a memory of this number of tokens.
     pub(crate) fn remember(&mut self, lengths: &[usize]) {
@@ -196,9 +192,9 @@ impl<P: Place> Tokens<P> {
                 continue;
             }
             for rank in 0..ranks {
-                let own = self.shards.stretches_of(rank, of.len).filter(|own| !own.is_empty());
+                let stretches = self.shards.stretches_of(rank, of.len).filter(|own| !own.is_empty());
                 let first = of.position;
-                self.dealt.extend(own.map(|own| TokenStretch {
+                self.dealt.extend(stretches.map(|own| TokenStretch {
                     part,
                     rank,
                     position: first + own.start,

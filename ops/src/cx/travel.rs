@@ -26,7 +26,7 @@ fn of_sequence(all: &[Segment], sequence: usize) -> &[Segment] {
 
 /// Returns the parts of `keys` that one of the queries sees, each once, in the order of their rows.
 fn seen(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Segment> {
-    let mut all = Vec::new();
+    let mut stretches = Vec::new();
     for key in keys {
         let of = of_sequence(queries, key.sequence).iter();
         let mut ranges: Vec<_> = of.flat_map(|&query| mask.visible(&Span { query, key: *key })).collect();
@@ -37,11 +37,11 @@ fn seen(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Segment> {
             end = end.max(of.end);
             if from < of.end {
                 let (part, position, len) = (key.sequence, key.position + from, of.end - from);
-                append(&mut all, key.row + from, TokenStretch { part, rank: 0, position, len });
+                append(&mut stretches, key.row + from, TokenStretch { part, rank: 0, position, len });
             }
         }
     }
-    all
+    stretches
 }
 
 /// Returns the pairs of queries and keys of the same sequence that the mask lets through.
@@ -53,12 +53,12 @@ fn pairs(mask: Mask, queries: &[Segment], keys: &[Segment]) -> Vec<Span> {
 impl<D: Kernels> PassContext<D> {
     /// Returns the hops of members of `block` context ranks each, under a mask: made once for all layers.
     pub fn hops(&self, block: usize, mask: Mask) -> Rc<Hops<D::Place>> {
-        let mut all = self.tokens.hops.borrow_mut();
-        if let Some((_, hops)) = all.iter().find(|(of, _)| *of == (block, mask)) {
+        let mut known = self.tokens.hops.borrow_mut();
+        if let Some((_, hops)) = known.iter().find(|(of, _)| *of == (block, mask)) {
             return hops.clone();
         }
         let hops = Rc::new(self.hops_of(block, mask));
-        all.push(((block, mask), hops.clone()));
+        known.push(((block, mask), hops.clone()));
         hops
     }
     fn hops_of(&self, block: usize, mask: Mask) -> Hops<D::Place> {
@@ -69,11 +69,12 @@ impl<D: Kernels> PassContext<D> {
         let hop = |h: usize| {
             let (to, from) = ((me + h) % members, (me + members - h) % members);
             if h == 0 {
-                let (take, spans) = (0, self.numbered(pairs(mask, &queries[me], &own)));
-                return Hop { to, from, give: Vec::new(), take, spans };
+                let spans = self.numbered(pairs(mask, &queries[me], &own));
+                return Hop { to, from, give: Vec::new(), take: 0, spans };
             }
             let give = seen(mask, &queries[to], &own).iter().map(|of| of.row..of.row + of.len).collect();
-            let (mut take, mut arrived) = (0, seen(mask, &queries[me], &self.keys_of(block, from)));
+            let mut take = 0;
+            let mut arrived = seen(mask, &queries[me], &self.keys_of(block, from));
             for key in &mut arrived {
                 key.row = take;
                 take += key.len;
@@ -102,12 +103,12 @@ impl<D: Kernels> PassContext<D> {
     }
     /// Returns a member's queries, by part and position.
     fn queries_of(&self, block: usize, member: usize) -> Vec<Segment> {
-        let (mut all, mut row) = (Vec::new(), 0);
+        let (mut segments, mut row) = (Vec::new(), 0);
         for &of in self.tokens.dealt.iter().filter(|of| of.rank / block == member) {
-            append(&mut all, row, of);
+            append(&mut segments, row, of);
             row += of.len;
         }
-        all
+        segments
     }
     /// Returns the keys of a member, by part and position: those of its queries, or all in its cache.
     fn keys_of(&self, block: usize, member: usize) -> Vec<Segment> {
@@ -115,10 +116,10 @@ impl<D: Kernels> PassContext<D> {
             return self.queries_of(block, member);
         };
         let all = self.tokens.held.iter().chain(&self.tokens.dealt);
-        let mut all: Vec<TokenStretch> = all.filter(|of| of.rank / block == member).copied().collect();
-        all.sort_by_key(|of| of.part); // stable: earlier calls first
+        let mut held: Vec<TokenStretch> = all.filter(|of| of.rank / block == member).copied().collect();
+        held.sort_by_key(|of| of.part); // stable: earlier calls first
         let (mut keys, mut next) = (Vec::new(), (0, 0));
-        for of in all {
+        for of in held {
             next = if next.0 == of.part { next } else { (of.part, 0) };
             append(&mut keys, of.part * rows + next.1, of);
             next.1 += of.len;
@@ -136,8 +137,8 @@ impl<D: Kernels> PassContext<D> {
         };
         let mut row = 0;
         let of_part = |part| {
-            let own = self.tokens.dealt.iter().filter(|of| of.part == part && of.rank / block == member);
-            let len: usize = own.map(|of| of.len).sum();
+            let stored = self.tokens.dealt.iter().filter(|of| of.part == part && of.rank / block == member);
+            let len: usize = stored.map(|of| of.len).sum();
             row += len;
             let held = self.tokens.held_by(part, member * block..(member + 1) * block);
             Segment { row: row - len, len, position: part * rows + held, sequence: part }
@@ -146,9 +147,9 @@ impl<D: Kernels> PassContext<D> {
     }
     /// Returns the rows of a rank's tokens among the queries of this rank's member, of `block` ranks.
     pub(crate) fn rows_in_member(&self, block: usize, rank: usize) -> impl Iterator<Item = Range<usize>> {
-        let (member, mut row) = (self.tokens.shards.context_rank() / block, 0);
-        let of_member = self.tokens.dealt.iter().filter(move |of| of.rank / block == member);
-        let rows = of_member.map(move |of| {
+        let member = self.tokens.shards.context_rank() / block;
+        let mut row = 0;
+        let rows = self.tokens.dealt.iter().filter(move |of| of.rank / block == member).map(move |of| {
             row += of.len;
             (of.rank % block, row - of.len..row)
         });
@@ -164,18 +165,18 @@ fn shared(mask: Mask, queries: &[Vec<Segment>], keys: &[Segment]) -> Vec<Span> {
     for &query in queries.iter().flatten() {
         let query = Segment { row, ..query };
         row += query.len;
-        let own = of_sequence(keys, query.sequence);
-        let Some(first) = own.first().map(|key| key.row) else { continue };
+        let mine = of_sequence(keys, query.sequence);
+        let Some(first) = mine.first().map(|key| key.row) else { continue };
         let before = |position: usize| -> usize {
-            own.iter().map(|key| position.saturating_sub(key.position).min(key.len)).sum()
+            mine.iter().map(|key| position.saturating_sub(key.position).min(key.len)).sum()
         };
-        let (end, all) = (query.position + 1, before(query.position + 1));
+        let end = query.position + 1;
         let (sinks, from) = match mask {
             Mask::All | Mask::Causal => (0, 0),
             Mask::Window { size, sinks } => (before(sinks), before(end.saturating_sub(size))),
         };
         // two spans even where their rows touch: keys between them may be on another member
-        let ranges = [0..sinks, from.max(sinks)..all];
+        let ranges = [0..sinks, from.max(sinks)..before(query.position + 1)];
         for (of, position) in ranges.into_iter().zip([0, end]).filter(|(of, _)| !of.is_empty()) {
             let position = if position == 0 { 0 } else { position - of.len() };
             spans.push(Span {

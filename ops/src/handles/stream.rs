@@ -146,8 +146,7 @@ impl<D: Kernels> Stream<D> {
     pub fn gather(&self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         let Region::Tokens { axis, ranks, .. } = self.region else { return Ok(self.share.clone()) };
         same(axis, group.axis())?;
-        let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
-        Ok(group.all_gather(&share)?.first_rows(self.rows))
+        Ok(group.all_gather(&padded(self.share.clone(), self.rows.div_ceil(ranks)))?.first_rows(self.rows))
     }
     /// Starts [`Stream::gather`]. The rank must call the returned function, which waits for it.
     ///
@@ -172,9 +171,9 @@ fn padded<D: Kernels>(x: Tensor<D>, rows: usize) -> Tensor<D> {
     if x.rows() == rows {
         return x;
     }
-    let mut all = filled(x.device(), Category::Buffers, [rows, x.cols()], D::Elem::ZERO);
-    x.device().copy(all.view_mut().take_rows(0, x.rows()), x.view());
-    all
+    let mut out = filled(x.device(), Category::Buffers, [rows, x.cols()], D::Elem::ZERO);
+    x.device().copy(out.view_mut().take_rows(0, x.rows()), x.view());
+    out
 }
 
 impl<D: Kernels> Partial<D> {

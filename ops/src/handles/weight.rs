@@ -87,10 +87,9 @@ impl<D: Kernels> ColumnWeight<D> {
         draw: Draw,
     ) -> Result<Self> {
         let at = at.into();
-        let outputs = sections.iter().map(|s| s.size).sum();
         let mut placed = at.placement.clone().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
         placed.matrices.columns = sections.iter().map(|s| s.size).collect();
-        Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
+        Ok(Self(Param::new(at, name, [inputs, sections.iter().map(|s| s.size).sum()], placed, draw)?, axis))
     }
     /// Creates this rank's columns of the matrix `name[inputs, outputs]`, whose rows are features that the
     /// ranks have in parts. Each rank sends `each` of its features, the most important ones of the initial
@@ -105,9 +104,10 @@ impl<D: Kernels> ColumnWeight<D> {
         shape: [usize; 2],
         each: usize,
     ) -> Result<(Self, Arc<SentFeatures>)> {
-        let (at, [inputs, outputs]) = (at.into(), shape);
-        let (ranks, draw) =
-            (at.mesh.group(axis).size(), Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() });
+        let at = at.into();
+        let [inputs, outputs] = shape;
+        let ranks = at.mesh.group(axis).size();
+        let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         if !inputs.is_multiple_of(ranks) {
             return Err(Error::fit("input features", inputs, (axis, ranks)));
         }
@@ -117,8 +117,8 @@ impl<D: Kernels> ColumnWeight<D> {
         values.check()?;
         let importance = importance.read().unwrap_or_else(|| vec![Scalar::ZERO; inputs]);
         let sent = Arc::new(SentFeatures::choose(shape, (ranks, each), |row| importance[row]));
-        let at = ParamOrigin { placement: Placement { sent: Some(sent.clone()), ..at.placement }, ..at };
-        Ok((Self::drawn(at, axis, name.into(), inputs, &[outputs.into()], draw)?, sent))
+        let origin = ParamOrigin { placement: Placement { sent: Some(sent.clone()), ..at.placement }, ..at };
+        Ok((Self::drawn(origin, axis, name.into(), inputs, &[outputs.into()], draw)?, sent))
     }
     /// Lets products gather a value that is sharded at rest tile by tile, as the sharding says.
     #[must_use]
@@ -171,9 +171,9 @@ impl<D: Kernels> RowWeight<D> {
         (rows, columns): (Section, usize),
         draw: Draw,
     ) -> Result<Self> {
-        let (at, shape) = (at.into(), [rows.size, columns]);
+        let at = at.into();
         let placed = at.placement.clone().on(axis, Placed::Shard { dim: 0, sections: vec![rows] });
-        Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
+        Ok(Self(Param::new(at, name, [rows.size, columns], placed, draw)?, axis))
     }
     /// Lets products gather a value that is sharded at rest tile by tile, as the sharding says.
     #[must_use]
@@ -202,15 +202,16 @@ impl<D: Kernels> RowWeight<D> {
     pub fn gathered(&self, group: &Group<D::Place>, sections: &[Section]) -> Result<Columns<D>> {
         same(self.1, group.axis())?;
         let cuts = Cuts::columns((self.1, group), self.0.name(), sections)?;
-        let (all, inputs) = (group.all_gather(&self.0.value())?, self.0.shape()[0]);
-        let mut own = Tensor::empty(all.device(), Category::Buffers, inputs, cuts.local[1]);
-        let device = all.device();
-        device.fill(own.view_mut(), D::Elem::ZERO); // padding
+        let gathered = group.all_gather(&self.0.value())?;
+        let inputs = self.0.shape()[0];
+        let mut share = Tensor::empty(gathered.device(), Category::Buffers, inputs, cuts.local[1]);
+        let device = gathered.device();
+        device.fill(share.view_mut(), D::Elem::ZERO); // padding
         for (columns, from) in cuts.stretches() {
-            let theirs = all.view().take_rows(0, inputs).take_cols(from, columns.len);
-            device.copy(columns.of_mut(own.view_mut()), theirs);
+            let theirs = gathered.view().take_rows(0, inputs).take_cols(from, columns.len);
+            device.copy(columns.of_mut(share.view_mut()), theirs);
         }
-        Ok(Columns::new(own, self.1))
+        Ok(Columns::new(share, self.1))
     }
     /// Returns the axis whose ranks have the other rows.
     pub fn axis(&self) -> Axis {

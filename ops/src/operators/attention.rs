@@ -62,7 +62,8 @@ pub fn softmax<D: Kernels>(
     (spans, keys): (&Indexed<Span, D::Place>, usize),
     qkv: Qkv<D>,
 ) -> (Tensor<D>, Tensor<D::Wide>) {
-    let (rows, heads) = (qkv.q.rows(), attend.heads);
+    let rows = qkv.q.rows();
+    let heads = attend.heads;
     let mut o = Tensor::empty(device, Category::Activations, rows, qkv.q.cols());
     let mut lse = Tensor::empty(device.wide(), Category::Activations, rows, heads.queries);
     let mut scratch = scratch(device, heads, keys);
@@ -83,11 +84,13 @@ pub fn attention<D: Kernels>(
     kv: Option<&Split<D>>,
     attend: &Attend,
 ) -> (Split<D>, Split<D::Wide>) {
-    let (axis, device) = (qkv.axis(), qkv.device());
+    let axis = qkv.axis();
+    let device = qkv.device();
     let [q, own] = parts(qkv.share().view(), attend.heads);
     let mut kv = kv.map_or(own, |kv| memory(kv, attend.heads));
     assert_eq!(kv.rows(), cx.rows_of_parts(), "a key for every token");
-    let (mut past, mut most) = (cx.past(), most_keys(cx.spans()));
+    let mut past = cx.past();
+    let mut most = most_keys(cx.spans());
     if let Some(past) = &mut past {
         let capacity = past.capacity;
         let store = &mut past.slot(block, device, [capacity, kv.cols()]).stored;
@@ -188,7 +191,8 @@ pub fn attention_backward<D: Kernels>(
     attend: &Attend,
     given: (&Split<D>, &Split<D::Wide>, &Split<D>),
 ) -> Result<Split<D>> {
-    let (device, [q, own]) = (qkv.device(), parts(qkv.share().view(), attend.heads));
+    let device = qkv.device();
+    let [q, own] = parts(qkv.share().view(), attend.heads);
     let given = (given.0.share(), given.1.share(), given.2.share());
     let [cols, of_both] = [q, own].map(|of| of.cols());
     let mut past = cx.past();
@@ -204,7 +208,8 @@ pub fn attention_backward<D: Kernels>(
     let mut dq = zero([qkv.shape()[0], cols]);
     let mut dkv = zero([cx.rows_of_parts(), of_both]);
     let (o, lse, d_o) = given;
-    let (spans, saved) = ((attend, cx.spans()), (lse, &delta(attend, o, d_o), d_o));
+    let spans = (attend, cx.spans());
+    let saved = (lse, &delta(attend, o, d_o), d_o);
     if let Some(past) = &mut past {
         let capacity = past.capacity;
         let (stored, sums) = past.slot(block, device, [capacity, of_both]).with_gradients();
@@ -253,7 +258,8 @@ pub fn cross_attention_backward<D: Kernels>(
     d_o: &Split<D>,
 ) -> Result<[Split<D>; 2]> {
     same(q.axis(), kv.axis())?;
-    let (axis, device) = (q.axis(), q.device());
+    let axis = q.axis();
+    let device = q.device();
     let zero = |of: &Split<D>| filled(device, Category::Activations, of.shape(), D::Elem::ZERO);
     let (mut dq, mut dkv) = (zero(q), zero(kv));
     let qkv = with_keys(q.share().view(), memory(kv, attend.heads));

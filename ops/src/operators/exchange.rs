@@ -18,9 +18,9 @@ pub struct HeadExchange<D: Kernels> {
 impl<D: Kernels> HeadExchange<D> {
     /// Makes the exchange of these heads.
     pub fn new(group: Group<D::Place>, all: Heads) -> Self {
-        let (ranks, Heads { queries, keys, dim }) = (group.size(), all);
-        let own = Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim };
-        Self { group, all, own }
+        let ranks = group.size();
+        let Heads { queries, keys, dim } = all;
+        Self { group, all, own: Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim } }
     }
     /// Heads of each rank after the exchange.
     pub fn heads(&self) -> Heads {
@@ -88,18 +88,19 @@ impl<D: Kernels> HeadExchange<D> {
         columns: impl Fn(usize) -> [Range<usize>; N],
     ) -> Result<Split<D>> {
         let (ranks, axis, x) = (self.group.size(), x.axis(), x.share());
-        let ((order, rows), own) = (self.order(cx), x.rows());
-        let mut all = x.beside(own * ranks, columns(0).iter().map(Range::len).sum());
+        let (order, rows) = self.order(cx);
+        let here = x.rows();
+        let mut sent = x.beside(here * ranks, columns(0).iter().map(Range::len).sum());
         for rank in 0..ranks {
             let mut first = 0;
             for of in columns(rank) {
-                let to = all.view_mut().take_rows(rank * own, own).take_cols(first, of.len());
-                x.device().copy(to, x.view().take_cols(of.start, of.len()));
+                let block = sent.view_mut().take_rows(rank * here, here).take_cols(first, of.len());
+                x.device().copy(block, x.view().take_cols(of.start, of.len()));
                 first += of.len();
             }
         }
-        let all = self.group.all_to_all_v(&all, &vec![own; ranks], &rows)?;
-        Ok(Split::new(moved(all, &order, false), axis))
+        let arrived = self.group.all_to_all_v(&sent, &vec![here; ranks], &rows)?;
+        Ok(Split::new(moved(arrived, &order, false), axis))
     }
     fn to_tokens<const N: usize, E: Kernels<Place = D::Place>>(
         &self,
@@ -108,15 +109,15 @@ impl<D: Kernels> HeadExchange<D> {
         cols: usize,
         columns: impl Fn(usize) -> [Range<usize>; N],
     ) -> Result<Split<E>> {
-        let (ranks, axis, device, own) = (self.group.size(), x.axis(), x.device().clone(), cx.rows());
+        let (ranks, axis, device, here) = (self.group.size(), x.axis(), x.device().clone(), cx.rows());
         let (order, rows) = self.order(cx);
         let x = moved(x.into_share(), &order, true);
-        let all = self.group.all_to_all_v(&x, &rows, &vec![own; ranks])?;
-        let mut y = filled(&device, Category::Activations, [own, cols], E::Elem::ZERO);
+        let arrived = self.group.all_to_all_v(&x, &rows, &vec![here; ranks])?;
+        let mut y = filled(&device, Category::Activations, [here, cols], E::Elem::ZERO);
         for rank in 0..ranks {
             let mut first = 0;
             for of in columns(rank) {
-                let from = all.view().take_rows(rank * own, own).take_cols(first, of.len());
+                let from = arrived.view().take_rows(rank * here, here).take_cols(first, of.len());
                 device.add(y.view_mut().take_cols(of.start, of.len()), from);
                 first += of.len();
             }

@@ -24,8 +24,8 @@ impl<D: Kernels> Matrices<D> {
         Self { turned: !self.turned, ..self }
     }
     fn of(&self, expert: usize) -> View<'_, D> {
-        let own = self.share.view().take_rows(expert * self.width, self.width);
-        if self.turned { own.t() } else { own }
+        let block = self.share.view().take_rows(expert * self.width, self.width);
+        if self.turned { block.t() } else { block }
     }
     /// Multiplies each expert's rows of `x` by its matrix.
     fn times(&self, x: &Tensor<D>, counts: &[usize]) -> Tensor<D> {
@@ -83,14 +83,14 @@ pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x:
     let width = w.width;
     w.param().accumulate(|device, mut dw, write| {
         for (expert, rows) in stretches(counts) {
-            let own = dw.again().take_rows(expert * width, width);
+            let block = dw.again().take_rows(expert * width, width);
             if !rows.is_empty() {
                 let x = x.view().take_rows(rows.start, rows.len()).t();
                 let dy = dy.share().view().take_rows(rows.start, rows.len());
-                count_product(device, [own.rows(), own.cols()], &x, &dy);
-                device.gemm_wide(own, x, dy, write);
+                count_product(device, [block.rows(), block.cols()], &x, &dy);
+                device.gemm_wide(block, x, dy, write);
             } else if write == Write::Set {
-                device.wide().fill(own, <D::Wide as Device>::Elem::ZERO);
+                device.wide().fill(block, <D::Wide as Device>::Elem::ZERO);
             }
         }
     });

@@ -42,12 +42,12 @@ impl<D: Kernels> FeatureExchange<D> {
     pub fn new(device: &D, group: Group<D::Place>, sent: &SentFeatures) -> Self {
         let (rank, own, each, place) = (group.rank(), sent.own(), sent.each(), device.place());
         let mine: Vec<usize> = sent.of(rank).map(|feature| feature - rank * own).collect();
-        let at = |feature: usize| mine.binary_search(&feature).map_or(each, |at| at) as u32;
+        let index = |feature: usize| mine.binary_search(&feature).map_or(each, |at| at) as u32;
         let foreign = (0..group.size()).filter(|other| *other != rank).flat_map(|other| sent.of(other));
         Self {
             each,
             sent: Index::new(place, each, mine.iter().map(|feature| *feature as u32)),
-            places: Index::new(place, own, (0..own).map(at)),
+            places: Index::new(place, own, (0..own).map(index)),
             foreign: Index::new(place, (group.size() - 1) * each, foreign.map(|feature| feature as u32)),
             group,
         }
@@ -61,14 +61,14 @@ impl<D: Kernels> FeatureExchange<D> {
     /// Returns, of the features that all ranks sent, the rows before and after this rank's own; each with its
     /// first row among those of the other ranks only.
     fn others(&self) -> impl Iterator<Item = (Range<usize>, usize)> + use<D> {
-        let (own, ranks, each) = (self.group.rank(), self.group.size(), self.each);
-        let blocks = [(0..own * each, 0), ((own + 1) * each..ranks * each, own * each)];
+        let (rank, ranks, each) = (self.group.rank(), self.group.size(), self.each);
+        let blocks = [(0..rank * each, 0), ((rank + 1) * each..ranks * each, rank * each)];
         blocks.into_iter().filter(|(rows, _)| !rows.is_empty())
     }
     /// Rows of a weight `W[I,O_t]` that this rank's own features meet.
     fn own(&self) -> Range<usize> {
-        let own = self.places.len();
-        self.group.rank() * own..(self.group.rank() + 1) * own
+        let len = self.places.len();
+        self.group.rank() * len..(self.group.rank() + 1) * len
     }
     fn check(&self, x: &Split<D>, w: &Columns<D>) -> Result<()> {
         same(x.axis(), w.axis)?;
@@ -87,16 +87,16 @@ impl<D: Kernels> FeatureExchange<D> {
             Ok((tokens, self.group.start_all_gather(rows_of(&of_each, &self.sent))?))
         };
         let calls = self.parts(x.rows()).map(send).collect::<Result<Vec<_>>>()?;
-        let (own, mut y, mut received) = (self.own(), x.along(w.cols()), Vec::new());
-        product(device, y.view_mut(), x.view(), w.view().take_rows(own.start, own.len()), Write::Set);
+        let (range, mut y, mut received) = (self.own(), x.along(w.cols()), Vec::new());
+        product(device, y.view_mut(), x.view(), w.view().take_rows(range.start, range.len()), Write::Set);
         let w = rows_of(w, &self.foreign);
         for (tokens, call) in calls {
-            let all = call.wait()?;
+            let arrived = call.wait()?;
             for (rows, from) in self.others() {
-                let (x, w) = (take(&all, rows.clone()), w.view().take_rows(from, rows.len()));
+                let (x, w) = (take(&arrived, rows.clone()), w.view().take_rows(from, rows.len()));
                 product(device, y.view_mut().take_rows(tokens.start, tokens.len()), x.t(), w, Write::Add);
             }
-            received.push(all);
+            received.push(arrived);
         }
         Ok((Split::new(y, self.group.axis().single().expect("checked")), ReceivedFeatures(received)))
     }
@@ -111,17 +111,18 @@ impl<D: Kernels> FeatureExchange<D> {
         let foreign = rows_of(w, &self.foreign);
         let send = |tokens: Range<usize>| {
             let dy = dy.view().take_rows(tokens.start, tokens.len());
-            let mut all =
+            let mut sums =
                 Tensor::empty(device, Category::Buffers, self.group.size() * self.each, tokens.len());
-            device.fill(all.view_mut().take_rows(self.group.rank() * self.each, self.each), D::Elem::ZERO);
+            device.fill(sums.view_mut().take_rows(self.group.rank() * self.each, self.each), D::Elem::ZERO);
             for (rows, from) in self.others() {
                 let w = foreign.view().take_rows(from, rows.len());
-                product(device, all.view_mut().take_rows(rows.start, rows.len()), w, dy.t(), Write::Set);
+                product(device, sums.view_mut().take_rows(rows.start, rows.len()), w, dy.t(), Write::Set);
             }
-            Ok((tokens, self.group.start_reduce_scatter(all)?))
+            Ok((tokens, self.group.start_reduce_scatter(sums)?))
         };
         let calls = self.parts(dy.rows()).map(send).collect::<Result<Vec<_>>>()?;
-        let (own, mut dx) = (self.own(), dy.along(self.places.len()));
+        let own = self.own();
+        let mut dx = dy.along(self.places.len());
         product(device, dx.view_mut(), dy.view(), w.view().take_rows(own.start, own.len()).t(), Write::Set);
         for (tokens, call) in calls {
             let back = rows_of(&call.wait()?, &self.places);
@@ -137,11 +138,11 @@ impl<D: Kernels> FeatureExchange<D> {
         (x, received): (&Split<D>, &ReceivedFeatures<D>),
         dy: &Split<D>,
     ) {
-        let (own, dy, inputs) = (self.own(), dy.share(), w.param().local()[0]);
+        let (range, dy, inputs) = (self.own(), dy.share(), w.param().local()[0]);
         w.param().accumulate(|device, dw, write| {
             let mut dw = sum_of(device, dw, write);
-            let own = dw.again().take_rows(own.start, own.len());
-            product_gradient(device, own, x.share().view().t(), dy.view(), Write::Add);
+            let target = dw.again().take_rows(range.start, range.len());
+            product_gradient(device, target, x.share().view().t(), dy.view(), Write::Add);
             let wide = device.wide();
             for (tokens, all) in self.parts(dy.rows()).zip(&received.0) {
                 let mut foreign = Tensor::empty(wide, Category::Buffers, self.foreign.len(), dy.cols());
@@ -150,8 +151,8 @@ impl<D: Kernels> FeatureExchange<D> {
                     let to = foreign.view_mut().take_rows(from, rows.len());
                     product_gradient(device, to, take(all, rows), dy, Write::Set);
                 }
-                let all = RowShard { first: 0, len: inputs };
-                wide.embed_backward(dw.again(), foreign.view(), &self.foreign, all);
+                let whole = RowShard { first: 0, len: inputs };
+                wide.embed_backward(dw.again(), foreign.view(), &self.foreign, whole);
             }
         });
     }

@@ -39,18 +39,19 @@ pub fn gathered_gradient<D: Kernels>(
     same(w.axis(), group.axis())?;
     let (axis, device, wide) = (w.axis(), x.device(), x.device().wide());
     let param = w.param();
-    let ([rows, _], [inputs, outputs]) = (param.local(), param.shape());
+    let [rows, _] = param.local();
+    let [inputs, outputs] = param.shape();
     let cuts = Cuts::columns((axis, group), param.name(), sections)?;
     let zero = <D::Wide as Device>::Elem::ZERO;
-    let mut all = filled(wide, Category::Buffers, [group.size() * rows, outputs], zero);
+    let mut sums = filled(wide, Category::Buffers, [group.size() * rows, outputs], zero);
     for (columns, from) in cuts.stretches() {
-        let dw = all.view_mut().take_rows(0, inputs).take_cols(from, columns.len);
+        let dw = sums.view_mut().take_rows(0, inputs).take_cols(from, columns.len);
         product_gradient(device, dw, x.view().t(), columns.of(dy.share().view()), Write::Set);
     }
-    let own = group.reduce_scatter(&all)?;
+    let reduced = group.reduce_scatter(&sums)?;
     param.accumulate(|device, dw, write| match write {
-        Write::Set => device.wide().copy(dw, own.view()),
-        Write::Add => device.wide().add(dw, own.view()),
+        Write::Set => device.wide().copy(dw, reduced.view()),
+        Write::Add => device.wide().add(dw, reduced.view()),
     });
     Ok(())
 }

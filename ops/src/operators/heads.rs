@@ -16,7 +16,8 @@ pub fn norm_heads<D: Kernels>(
 ) -> (Split<D>, Split<D::Wide>) {
     let (x, device, d) = (qkv.share(), qkv.device(), heads.dim);
     let turned = heads.queries + heads.keys;
-    let (mut y, mut r) = (x.along(x.cols()), wide_along(x, turned));
+    let mut y = x.along(x.cols());
+    let mut r = wide_along(x, turned);
     for head in 0..turned {
         let gain = if head < heads.queries { q_gain } else { k_gain };
         let (y, r) = (y.view_mut().take_cols(head * d, d), r.view_mut().take_cols(head, 1));
@@ -47,9 +48,9 @@ pub fn norm_heads_backward<D: Kernels>(
         gain.param().accumulate(|device, dgain, write| {
             let mut dgain = sum_of(device, dgain, write);
             for head in range {
-                let of = |t| part(t, head * d, d);
+                let part = |t| part(t, head * d, d);
                 let (to, r) = (dx.view_mut().take_cols(head * d, d), r.view().take_cols(head, 1));
-                device.rms_norm_backward(to, dgain.again(), of(x), r, value.view(), of(dy), None);
+                device.rms_norm_backward(to, dgain.again(), part(x), r, value.view(), part(dy), None);
             }
         });
     }

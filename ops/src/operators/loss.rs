@@ -44,9 +44,9 @@ pub fn embed_backward<D: Kernels>(
 
 /// Parts of a vocabulary shard before and after a row; all of the shard if the row is not in it.
 fn without(slice: RowShard, row: Option<usize>) -> impl Iterator<Item = RowShard> {
-    let at = row.and_then(|row| slice.local(row as u32));
-    let after = at.map(|at| RowShard { first: slice.first + at + 1, len: slice.len - at - 1 });
-    [Some(RowShard { len: at.unwrap_or(slice.len), ..slice }), after].into_iter().flatten()
+    let index = row.and_then(|row| slice.local(row as u32));
+    let after = index.map(|at| RowShard { first: slice.first + at + 1, len: slice.len - at - 1 });
+    [Some(RowShard { len: index.unwrap_or(slice.len), ..slice }), after].into_iter().flatten()
 }
 
 /// Adds the table's row of each token's position to X, for this rank's tokens.
@@ -58,8 +58,8 @@ pub fn position_rows<D: Kernels>(
 ) -> Stream<D> {
     assert_eq!(positions.len(), x.share().rows(), "a position for every token");
     let mut rows = x.share().beside(positions.len(), table.cols());
-    let (device, all) = (x.device().clone(), slice(0, table.rows(), table.rows()));
-    device.embed(rows.view_mut(), table.view(), positions.index(), all);
+    let device = x.device().clone();
+    device.embed(rows.view_mut(), table.view(), positions.index(), slice(0, table.rows(), table.rows()));
     device.add(x.share_mut().view_mut(), rows.view());
     x
 }
@@ -71,8 +71,8 @@ pub fn position_rows_backward<D: Kernels>(
     dy: &Stream<D>,
 ) {
     table.param().accumulate(|device, gradient, write| {
-        let all = slice(0, gradient.rows(), gradient.rows());
-        device.embed_backward(sum_of(device, gradient, write), dy.share().view(), positions.index(), all);
+        let whole = slice(0, gradient.rows(), gradient.rows());
+        device.embed_backward(sum_of(device, gradient, write), dy.share().view(), positions.index(), whole);
     });
 }
 
@@ -115,7 +115,8 @@ pub fn cross_entropy<D: Kernels>(
     terms: &LossTerms,
     over: Axes,
 ) -> Result<Losses<D>> {
-    let (device, axes) = (logits.device(), group.axis());
+    let device = logits.device();
+    let axes = group.axis();
     let (own, slice) = own(logits, group.rank(), terms.vocabulary);
     assert_eq!(own.rows(), targets.len(), "a target for every row");
     // Each row's stabiliser.
@@ -183,11 +184,11 @@ pub fn mean_square<D: Kernels>(
     over: Axes,
 ) -> Result<(Partial<D::Wide>, Stream<D>)> {
     assert_eq!([x.rows(), x.cols()], y.shape(), "a row for every token");
-    let (device, mine) = (x.device().clone(), x.mine());
+    let mine = x.mine();
     let numbers = MeanOver { targets: over_tokens.targets * y.cols(), ..over_tokens };
     let mut loss = Tensor::empty(x.device().wide(), Category::Activations, 1, 1);
     let y = y.view().take_rows(mine.start, mine.len());
-    device.mean_square(loss.view_mut(), x.share_mut().view_mut(), y, numbers);
+    x.device().clone().mean_square(loss.view_mut(), x.share_mut().view_mut(), y, numbers);
     if let Region::Tokens { axis, .. } = x.region() {
         loss = Partial::sum(loss, axis).all_reduce(group)?;
     }

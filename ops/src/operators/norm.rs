@@ -17,7 +17,8 @@ pub fn norm<D: Kernels>(
     let share = x.share();
     let fits = bias.into_iter().chain([gain]).all(|row| row.shape() == [1, share.cols()]);
     assert!(fits, "one gain and one bias for each feature");
-    let (device, mut y) = (share.device(), share.along(share.cols()));
+    let device = share.device();
+    let mut y = share.along(share.cols());
     let mut stats = wide_along(share, 1 + usize::from(bias.is_some()));
     let (to, statistics, from) = (y.view_mut(), stats.view_mut(), share.view());
     match bias {
@@ -39,10 +40,12 @@ pub fn norm_backward<D: Kernels>(
     dy: &Stream<D>,
     skip: Option<&Stream<D>>,
 ) -> Result<Stream<D>> {
-    let (share, value) = (x.share(), gain.whole()?);
+    let share = x.share();
+    let value = gain.whole()?;
     let mut dx = share.along(share.cols());
     let (to, from, stats, value) = (dx.view_mut(), share.view(), stats.view(), value.view());
-    let (dy, skip) = (dy.share().view(), skip.map(|skip| skip.share().view()));
+    let dy = dy.share().view();
+    let skip = skip.map(|skip| skip.share().view());
     gain.param().accumulate(|device, dgain, write| {
         let dgain = sum_of(device, dgain, write);
         let Some(bias) = bias else {

@@ -59,15 +59,15 @@ struct Running<D: Kernels>(Tensor<D::Wide>);
 impl<D: Kernels> Running<D> {
     fn new(device: &D, rows: usize, attend: &Attend) -> Self {
         let (heads, cols) = (attend.heads.queries, attend.heads.queries * attend.heads.dim);
-        let (wide, zero) = (device.wide(), <D::Wide as Device>::Elem::ZERO);
-        let mut all = filled(wide, Category::Activations, [rows, cols + 2 * heads], zero);
-        wide.fill(all.view_mut().take_cols(cols, heads), <D::Wide as Device>::Elem::NEG_INF);
-        Self(all)
+        let wide = device.wide();
+        let zero = <D::Wide as Device>::Elem::ZERO;
+        let mut state = filled(wide, Category::Activations, [rows, cols + 2 * heads], zero);
+        wide.fill(state.view_mut().take_cols(cols, heads), <D::Wide as Device>::Elem::NEG_INF);
+        Self(state)
     }
     fn view(&mut self, attend: &Attend) -> RunningSoftmax<'_, D::Wide> {
-        let (heads, cols) = (attend.heads.queries, attend.heads.queries * attend.heads.dim);
-        let (out, rest) = self.0.view_mut().split_cols(cols);
-        let (max, sum) = rest.split_cols(heads);
+        let (out, rest) = self.0.view_mut().split_cols(attend.heads.queries * attend.heads.dim);
+        let (max, sum) = rest.split_cols(attend.heads.queries);
         RunningSoftmax { out, max, sum }
     }
 }
@@ -99,16 +99,18 @@ impl<D: Kernels> AttentionRing<D> {
     }
     /// Starts to send the keys and values that a hop gives, and to receive those that it takes.
     fn start(&self, kv: View<D>, device: &D, hop: &Hop<D::Place>, h: usize) -> Result<Travelling<D>> {
-        let (cols, tag) = (kv.cols(), Tag::new("keys", h));
+        let cols = kv.cols();
+        let tag = Tag::new("keys", h);
         let rows = hop.give.iter().map(Range::len).sum();
         let send = || {
-            let (mut all, mut row) = (Tensor::empty(device, Category::Activations, rows, cols), 0);
+            let mut given = Tensor::empty(device, Category::Activations, rows, cols);
+            let mut row = 0;
             for of in &hop.give {
-                let to = all.view_mut().take_rows(row, of.len());
-                device.copy(to, kv.take_rows(of.start, of.len()));
+                let part = given.view_mut().take_rows(row, of.len());
+                device.copy(part, kv.take_rows(of.start, of.len()));
                 row += of.len();
             }
-            self.group.start_send(hop.to, all, tag)
+            self.group.start_send(hop.to, given, tag)
         };
         let coming = || self.group.start_receive(device, hop.from, hop.take, cols, tag);
         let sent = (rows > 0).then(send).transpose()?;
@@ -141,11 +143,11 @@ impl<D: Kernels> AttentionRing<D> {
             take_in(device, attend, &hops.shared, with_keys(queries.view(), kv), &mut run);
             self.merged(device, &hops.queries, run, attend)?
         } else if let [own] = &hops.list[..] {
-            let spans = (&own.spans, most_keys(&own.spans));
-            let (o, lse) = softmax(device, attend, spans, with_keys(q, kv));
+            let (o, lse) = softmax(device, attend, (&own.spans, most_keys(&own.spans)), with_keys(q, kv));
             return Ok((Split::new(o, axis), Split::new(lse, axis)));
         } else {
-            let (mut run, mut coming) = (Running::new(device, q.rows(), attend), None);
+            let mut run = Running::new(device, q.rows(), attend);
+            let mut coming = None;
             for (h, hop) in hops.list.iter().enumerate() {
                 let arrived = coming.take().map_or(Ok(None), Travelling::arrive)?;
                 coming = hops.list.get(h + 1).map(|hop| self.start(kv, device, hop, h + 1)).transpose()?;
@@ -163,14 +165,15 @@ impl<D: Kernels> AttentionRing<D> {
     /// Returns the running softmax of this member's queries over the keys of all members, from theirs of all
     /// queries: an all-to-all of `B·Hq·(d+2)` elements.
     fn merged(&self, device: &D, queries: &[usize], run: Running<D>, attend: &Attend) -> Result<Running<D>> {
-        let (own, heads) = (queries[self.group.rank()], attend.heads);
-        let all = self.group.all_to_all_v(&run.0, queries, &vec![own; queries.len()])?;
-        let mut run = Running::new(device, own, attend);
+        let here = queries[self.group.rank()];
+        let heads = attend.heads;
+        let arrived = self.group.all_to_all_v(&run.0, queries, &vec![here; queries.len()])?;
+        let mut run = Running::new(device, here, attend);
         for member in 0..queries.len() {
-            let other = all.view().take_rows(member * own, own);
+            let other = arrived.view().take_rows(member * here, here);
             let (out, of_heads) = (heads.queries * heads.dim, heads.queries);
-            let of = [(0, out), (out, of_heads), (out + of_heads, of_heads)];
-            let [out, max, sum] = of.map(|(first, n)| other.take_cols(first, n));
+            let columns = [(0, out), (out, of_heads), (out + of_heads, of_heads)];
+            let [out, max, sum] = columns.map(|(first, n)| other.take_cols(first, n));
             device.wide().attention_merge(heads, run.view(attend), (out, max, sum));
         }
         Ok(run)
@@ -182,7 +185,8 @@ impl<D: Kernels> AttentionRing<D> {
         of_arrived: Option<Tensor<D::Wide>>,
         (wide, cols): (&D::Wide, usize),
     ) -> Result<Travelling<D::Wide>> {
-        let (rows, tag) = (hop.give.iter().map(Range::len).sum(), Tag::new("gradients of keys", h));
+        let rows = hop.give.iter().map(Range::len).sum();
+        let tag = Tag::new("gradients of keys", h);
         let sent = of_arrived.map(|d| self.group.start_send(hop.from, d, tag)).transpose()?;
         let receive = || self.group.start_receive(wide, hop.to, rows, cols, tag);
         Ok(Travelling { sent, coming: (rows > 0).then(receive).transpose()? })
@@ -200,8 +204,10 @@ impl<D: Kernels> AttentionRing<D> {
         attend: &Attend,
         (o, lse, d_o): (&Split<D>, &Split<D::Wide>, &Split<D>),
     ) -> Result<Split<D::Wide>> {
-        let (device, hops) = (qkv.device(), cx.hops(self.block, attend.mask));
-        let (wide, zero) = (device.wide(), <D::Wide as Device>::Elem::ZERO);
+        let device = qkv.device();
+        let hops = cx.hops(self.block, attend.mask);
+        let wide = device.wide();
+        let zero = <D::Wide as Device>::Elem::ZERO;
         let [q, mut kv] = parts(qkv.share().view(), attend.heads);
         let cols = kv.cols();
         let mut dqkv = filled(wide, Category::Activations, qkv.shape(), zero);

@@ -19,8 +19,7 @@ pub struct RootExchange<P: Place>(Option<Group<P>>);
 impl<P: Place> RootExchange<P> {
     /// Creates the exchange of the ranks that a model is built on, under this label.
     pub fn new(rests: ShardingStrategy, mesh: &Mesh<P>, label: &str) -> Self {
-        let rooted = rests == ShardingStrategy::ROOT;
-        Self(rooted.then(|| mesh.group(TokenShards::SEQUENCES).named(label)))
+        Self((rests == ShardingStrategy::ROOT).then(|| mesh.group(TokenShards::SEQUENCES).named(label)))
     }
     /// Returns whether this rank is the root, if there is one.
     pub fn is_root(&self) -> Option<bool> {
@@ -57,10 +56,10 @@ impl<P: Place> RootExchange<P> {
         let Some(group) = &self.0 else { return Ok(None) };
         let numbers = cx.numbers_of_ranks();
         let of_ranks = numbers.iter().map(|of| of.iter().map(Range::len).sum());
-        let mut own = vec![0; group.size()];
-        own[0] = cx.rows();
+        let mut given = vec![0; group.size()];
+        given[0] = cx.rows();
         let at_root = if group.rank() == 0 { of_ranks.collect() } else { vec![0; group.size()] };
-        let [give, take] = order([at_root, own]);
+        let [give, take] = order([at_root, given]);
         Ok(Some(group.all_to_all_v(x, &give, &take)?))
     }
 }

@@ -58,17 +58,16 @@ pub struct RouterLoss<W: Kernels> {
 /// # Errors
 /// If a collective fails.
 pub fn pooled<W: Kernels>(counts: Tensor<W>, factor: W::Elem, group: &Group<W::Place>) -> Result<Tensor<W>> {
-    let counts = Partial::sum(counts, group.axis()).all_reduce(group)?;
-    Ok(repeated(&counts, factor, 1))
+    Ok(repeated(&Partial::sum(counts, group.axis()).all_reduce(group)?, factor, 1))
 }
 
 /// Returns `rows` rows, each `factor` times this row `[1,E]`.
 fn repeated<W: Kernels>(row: &Tensor<W>, factor: W::Elem, rows: usize) -> Tensor<W> {
     let device = row.device();
     let factors = filled(device, Category::Buffers, [rows, 1], factor);
-    let mut all = Tensor::empty(device, Category::Buffers, rows, row.cols());
-    product(device, all.view_mut(), factors.view(), row.view(), Write::Set);
-    all
+    let mut out = Tensor::empty(device, Category::Buffers, rows, row.cols());
+    product(device, out.view_mut(), factors.view(), row.view(), Write::Set);
+    out
 }
 
 impl<W: Kernels> RouterLoss<W> {

@@ -28,7 +28,8 @@ pub(super) fn moved<D: Kernels>(x: Tensor<D>, order: &RowOrder, back: bool) -> T
     if order.iter().flatten().scan(0, in_order).all(|follows| follows) {
         return x;
     }
-    let (mut y, mut row) = (x.beside(x.rows(), x.cols()), 0);
+    let mut y = x.beside(x.rows(), x.cols());
+    let mut row = 0;
     for of in order.iter().flatten() {
         let (from, to) = if back { (of.start, row) } else { (row, of.start) };
         x.device().copy(y.view_mut().take_rows(to, of.len()), x.view().take_rows(from, of.len()));
@@ -94,17 +95,17 @@ pub fn gather_keys<D: Kernels>(
 ) -> Result<Split<D>> {
     let cols = 2 * heads.keys * heads.dim;
     let x = qkv.share();
-    let mut own = x.along(cols);
-    x.device().copy(own.view_mut(), x.view().take_cols(heads.queries * heads.dim, cols));
-    Ok(Split::new(gather_tokens(cx, own, group)?, qkv.axis()))
+    let mut keys = x.along(cols);
+    x.device().copy(keys.view_mut(), x.view().take_cols(heads.queries * heads.dim, cols));
+    Ok(Split::new(gather_tokens(cx, keys, group)?, qkv.axis()))
 }
 
 /// Returns the last token's row of every sequence that ends on this rank: `X[B_r,F]` to `[k_r,F]`.
 #[must_use]
 pub fn last_rows<D: Kernels>(cx: &PassContext<D>, x: &Tensor<D>) -> Tensor<D> {
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
-    let own = cx.tokens().iter().zip(cx.parts_of_tokens());
-    let ends = own.filter(|(own, part)| {
+    let parts = cx.tokens().iter().zip(cx.parts_of_tokens());
+    let ends = parts.filter(|(own, part)| {
         let part = cx.parts()[**part];
         own.len > 0 && own.position + own.len == part.position + part.len
     });

@@ -44,6 +44,7 @@ pub(super) const DECAY: Constant = Constant {
 pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {
     let UpdatePart { device, value, master, states, gradient } = part;
     let [beta1, beta2, eps, decay] = of.constants();
-    let (constants, [m, v]) = ([step.lr, beta1, beta2, eps, decay * step.decays], states.all());
+    let constants = [step.lr, beta1, beta2, eps, decay * step.decays];
+    let [m, v] = states.all();
     device.adamw(value, master, (m, v), gradient, step.factor.view(), (constants, step.number));
 }

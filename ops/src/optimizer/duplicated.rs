@@ -22,14 +22,15 @@ pub(super) fn change<D: Kernels>(
     change: &Change<D>,
 ) -> Result<()> {
     let group = group_of(param, mesh)?;
-    let (here, shares) = (group.rank(), param.shares(mesh, &group));
+    let here = group.rank();
+    let shares = param.shares(mesh, &group);
     if direction.is_empty() {
         return Ok(()); // another rank is the root, and keeps all
     }
     let set = group.split(|rank| shares.all[rank].set)?;
-    let own = direction.clone().reshaped(1, direction.len());
-    let gathered = if set.size() > 1 { Some(set.all_gather(&own)?) } else { None };
-    drop(own);
+    let list = direction.clone().reshaped(1, direction.len());
+    let gathered = if set.size() > 1 { Some(set.all_gather(&list)?) } else { None };
+    drop(list);
     let members: Vec<_> =
         (0..group.size()).filter(|&rank| shares.all[rank].set == shares.all[here].set).collect();
     let device = param.device().wide();
@@ -37,9 +38,9 @@ pub(super) fn change<D: Kernels>(
         let mut whole = Tensor::empty(device, Category::Buffers, matrix.shape[0], matrix.shape[1]);
         for (row, &rank) in members.iter().enumerate() {
             for (part, place) in shares.sent(rank, here, &matrix) {
-                let all =
+                let arrived =
                     gathered.as_ref().map_or_else(|| direction.view(), |all| all.view().take_rows(row, 1));
-                device.copy(part.at(place, whole.view_mut()), part.of(all));
+                device.copy(part.at(place, whole.view_mut()), part.of(arrived));
             }
         }
         change(param, &matrix, &mut whole);

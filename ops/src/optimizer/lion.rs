@@ -35,6 +35,6 @@ pub(super) const STATES: &[StateInfo] = &[StateInfo::like_value("m")];
 pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {
     let UpdatePart { device, value, master, states, gradient } = part;
     let [beta1, beta2, decay] = of.constants();
-    let (constants, [m]) = ([step.lr, beta1, beta2, decay * step.decays], states.all());
-    device.lion(value, master, m, gradient, step.factor.view(), constants);
+    let [m] = states.all();
+    device.lion(value, master, m, gradient, step.factor.view(), [step.lr, beta1, beta2, decay * step.decays]);
 }

@@ -53,8 +53,7 @@ pub(super) const INFO: &OptimizerInfo = &OptimizerInfo {
 
 /// Updates a part of a parameter that is no matrix of a block.
 pub(super) fn update<D: Kernels>(of: OptimizerKind, part: UpdatePart<D>, step: &UpdateStep<D>) {
-    let rest = OptimizerKind::usual(adamw::INFO).with(&of.constants::<8>()[4..]);
-    adamw::update(rest, part, step);
+    adamw::update(OptimizerKind::usual(adamw::INFO).with(&of.constants::<8>()[4..]), part, step);
 }
 
 /// The rule for matrices of blocks.

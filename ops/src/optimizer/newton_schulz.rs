@@ -19,8 +19,10 @@ const LEAST_NORM: f64 = 1e-7;
 
 /// Replaces a matrix by the nearest orthogonal one, times `scale`.
 pub(super) fn orthogonalise<D: Kernels>(device: &D, mut x: ViewMut<D>, scale: f64) {
-    let ([rows, cols], [a, b, c]) = ([x.rows(), x.cols()], COEFFICIENTS);
-    let (small, is_wide) = (rows.min(cols), rows <= cols);
+    let [rows, cols] = [x.rows(), x.cols()];
+    let [a, b, c] = COEFFICIENTS;
+    let small = rows.min(cols);
+    let is_wide = rows <= cols;
     let buffer = |rows, cols| Tensor::empty(device, Category::Buffers, rows, cols);
     let [mut factor, mut norm2] = [(); 2].map(|()| filled(device, Category::Buffers, [1, 1], D::Elem::ZERO));
     device.add_norm2(norm2.view_mut(), x.read());

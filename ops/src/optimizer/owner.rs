@@ -31,7 +31,8 @@ pub(super) fn change<D: Kernels>(
 ) -> Result<()> {
     let mut left: Vec<_> = directions.iter_mut().collect();
     while let Some((param, _)) = left.first() {
-        let (axes, group) = (param.kept_over(), group_of(param, mesh)?);
+        let axes = param.kept_over();
+        let group = group_of(param, mesh)?;
         let (mut same, others) =
             left.into_iter().partition::<Vec<_>, _>(|(param, _)| param.kept_over() == axes);
         Exchange::new(&same, mesh, &group).run(&mut same, &group, change)?;
@@ -62,8 +63,7 @@ impl Exchange {
         let shares = directions.iter().map(|(param, _)| param.shares(mesh, group)).collect();
         let mut matrices = Vec::new();
         for (param, (of, _)) in directions.iter().enumerate() {
-            let all = of.matrices().into_iter();
-            matrices.extend(all.map(|matrix| HomedMatrix { param, matrix, home: 0 }));
+            matrices.extend(of.matrices().into_iter().map(|matrix| HomedMatrix { param, matrix, home: 0 }));
         }
         let (mut order, mut loads): (Vec<_>, _) = (matrices.iter_mut().collect(), vec![0; group.size()]);
         order.sort_by_key(|of| Reverse(of.matrix.work()));
@@ -80,14 +80,14 @@ impl Exchange {
     /// Number of elements that a rank sends to a home and, if `back`, that the home returns.
     fn count(&self, rank: usize, home: usize, back: bool) -> usize {
         let len = |(part, _): (CutRectangle, _)| part.len();
-        let of = |(of, shares): (&HomedMatrix, &RankShares)| -> usize {
+        let elements = |(of, shares): (&HomedMatrix, &RankShares)| -> usize {
             if back {
                 shares.parts(rank, &of.matrix).map(len).sum()
             } else {
                 shares.sent(rank, home, &of.matrix).map(len).sum()
             }
         };
-        if rank == home { 0 } else { self.at(home).map(of).sum() }
+        if rank == home { 0 } else { self.at(home).map(elements).sum() }
     }
     fn run<D: Kernels>(
         &self,
@@ -100,7 +100,8 @@ impl Exchange {
         let from = |back| (0..ranks).map(|rank| self.count(rank, here, back)).collect::<Vec<_>>();
         let ([give, give_back], [take, take_back]) = ([to(false), from(true)], [from(false), to(true)]);
         let list = |counts: &[usize]| Tensor::empty(&device, Category::Buffers, counts.iter().sum(), 1);
-        let (mut sent, mut at) = (list(&give), 0);
+        let mut sent = list(&give);
+        let mut at = 0;
         for home in (0..ranks).filter(|home| *home != here) {
             for (of, shares) in self.at(home) {
                 for (part, _) in shares.sent(here, home, &of.matrix) {
@@ -114,13 +115,14 @@ impl Exchange {
         let mut returned = list(&give_back);
         let [mut arrived_at, mut returned_at] = [starts(&take), starts(&give_back)];
         for (of, shares) in self.at(here) {
-            let ([rows, cols], (param, direction)) = (of.matrix.shape, &mut *directions[of.param]);
+            let [rows, cols] = of.matrix.shape;
+            let (param, direction) = &mut *directions[of.param];
             let mut whole = Tensor::empty(&device, Category::Buffers, rows, cols);
             for (rank, at) in arrived_at.iter_mut().enumerate() {
                 for (part, place) in shares.sent(rank, here, &of.matrix) {
-                    let own = rank == here;
+                    let local = rank == here;
                     let x =
-                        if own { part.of(direction.view()) } else { next(arrived.view(), at, part.shape) };
+                        if local { part.of(direction.view()) } else { next(arrived.view(), at, part.shape) };
                     device.copy(part.at(place, whole.view_mut()), x);
                 }
             }
@@ -137,7 +139,8 @@ impl Exchange {
             }
         }
         drop(arrived);
-        let (arrived, mut at) = (group.all_to_all_v(&returned, &give_back, &take_back)?, 0);
+        let arrived = group.all_to_all_v(&returned, &give_back, &take_back)?;
+        let mut at = 0;
         for home in (0..ranks).filter(|home| *home != here) {
             for (of, shares) in self.at(home) {
                 for (part, _) in shares.parts(here, &of.matrix) {

@@ -51,11 +51,11 @@ impl<D: Kernels> Bucket<D> {
     /// Returns the bucket of these parameters, which is made if there is none.
     pub(super) fn of<'a>(all: &'a mut Vec<Self>, params: &[&mut Param<D>]) -> &'a mut Self {
         let first = params.first().map_or_else(Arc::default, |param| param.name.clone());
-        let at = all.iter().position(|bucket| bucket.first == first).unwrap_or_else(|| {
+        let index = all.iter().position(|bucket| bucket.first == first).unwrap_or_else(|| {
             all.push(Self::new(first, &name(params)));
             all.len() - 1
         });
-        &mut all[at]
+        &mut all[index]
     }
     /// Returns whether it has begun to gather values.
     pub(super) fn is_gathering(&self) -> bool {
@@ -100,13 +100,13 @@ impl<D: Kernels> BucketCalls<D> {
             }
             let (Some(tensor), Some((how, group))) = (take(param)?, call(param)) else { continue };
             let key = (how, param.sharding.placement.summed(), param.sharding.placement.rests);
-            let at = self.all.iter().position(|call| call.key == key).unwrap_or_else(|| {
+            let index = self.all.iter().position(|call| call.key == key).unwrap_or_else(|| {
                 let group = group.named(self.label.clone());
                 self.all.push(BucketCall { key, group, tensors: Vec::new(), under_way: None });
                 self.all.len() - 1
             });
-            self.all[at].tensors.push(tensor);
-            self.in_calls.push((param.name.clone(), at));
+            self.all[index].tensors.push(tensor);
+            self.in_calls.push((param.name.clone(), index));
             let call_names = &mut param.call_names[usize::from(how == InPlace::AllGather)];
             call_names.get_or_insert_with(|| self.label.clone());
         }

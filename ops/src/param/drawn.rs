@@ -13,14 +13,14 @@ pub(super) fn by_cores<E: Send>(first: usize, to: &mut [E], set: &(impl Fn(usize
     let key = Key::current();
     scope(|scope| {
         let mut shares = (first..).step_by(share).zip(to.chunks_mut(share));
-        let own = shares.next();
+        let mine = shares.next();
         for (first, to) in shares {
             limits::scoped(scope, move || {
                 let _key = key.map(Key::enter);
                 set(first, to);
             });
         }
-        own.map(|(first, to)| set(first, to))
+        mine.map(|(first, to)| set(first, to))
     });
 }
 

@@ -74,15 +74,15 @@ impl<D: Kernels> Param<D> {
     }
     /// Returns the elements of a tensor, each with its index in the whole, and its padding.
     fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
-        let all = rest.and_then(Tensor::read).unwrap_or_default();
+        let numbers = rest.and_then(Tensor::read).unwrap_or_default();
         let is_shard = rest.is_some_and(|rest| rest.shape() != self.sharding.room());
         let TensorLayout { cuts, from, .. } = self.sharding.of_value(is_shard);
         let [rows, cols] = cuts.local;
-        let beyond = all.iter().copied().skip((rows * cols).saturating_sub(from));
+        let beyond = numbers.iter().copied().skip((rows * cols).saturating_sub(from));
         let (mut inside, mut padding) = (Vec::new(), Vec::new());
-        for CutRectangle { from, shape: [rows, len], whole, .. } in cuts.rectangles(from, all.len()) {
+        for CutRectangle { from, shape: [rows, len], whole, .. } in cuts.rectangles(from, numbers.len()) {
             for row in 0..rows {
-                let some = all[from + row * cols..][..len].iter().copied();
+                let some = numbers[from + row * cols..][..len].iter().copied();
                 match whole {
                     Some(begin) => inside.extend(((begin[0] + row) * self.shape[1] + begin[1]..).zip(some)),
                     None => padding.extend(some),

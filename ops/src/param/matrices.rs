@@ -59,7 +59,8 @@ impl<D: Kernels> Param<D> {
     }
     /// Returns what each rank of the group over [`kept_over`](Self::kept_over) keeps.
     pub(crate) fn shares(&self, mesh: &Mesh<D::Place>, group: &Group<D::Place>) -> RankShares {
-        let (cuts, rooted) = (&self.sharding.cuts, self.sharding.rooted);
+        let cuts = &self.sharding.cuts;
+        let rooted = self.sharding.rooted;
         let [rows, cols] = cuts.local;
         let (shards, len) = match &self.sharding.shards {
             Some(shards) => (shards.group.size(), shards.len),
@@ -68,11 +69,11 @@ impl<D: Kernels> Param<D> {
         let mut seen: HashMap<Vec<usize>, usize> = HashMap::new();
         let share = |rank| {
             let place: Vec<_> = cuts.axes().map(|axis| mesh.coordinate(axis, rank)).collect();
-            let own = Cuts::of_rank(cuts, |axis| mesh.coordinate(axis, rank));
+            let mine = Cuts::of_rank(cuts, |axis| mesh.coordinate(axis, rank));
             let number = seen.entry(place).or_default();
-            let (set, at) = (*number / shards, *number % shards * len);
+            let (set, begin) = (*number / shards, *number % shards * len);
             *number += 1;
-            let rectangles = if rooted && set > 0 { Vec::new() } else { own.rectangles(at, len) };
+            let rectangles = if rooted && set > 0 { Vec::new() } else { mine.rectangles(begin, len) };
             RankShare { set, rectangles }
         };
         RankShares { all: group.ranks().map(share).collect(), rooted }

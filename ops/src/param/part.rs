@@ -35,8 +35,9 @@ impl<'a, D: Kernels> StateParts<'a, D> {
     pub fn all<const N: usize>(self) -> [ViewMut<'a, D::Wide>; N] {
         let Self { states, at } = self;
         states.first_chunk_mut::<N>().expect("the rule lists its state").each_mut().map(|state| {
-            let (all, like) = (state.kept.here().view_mut(), state.info.like);
-            if like == Like::One { all } else { at.like(like).of_mut(all) }
+            let whole = state.kept.here().view_mut();
+            let like = state.info.like;
+            if like == Like::One { whole } else { at.like(like).of_mut(whole) }
         })
     }
 }

@@ -90,12 +90,12 @@ impl<P: Place> ParamSharding<P> {
         let factoring = if of_experts { Axis::EXPERT } else { Axis::DENSE };
         let mut others = factoring[1..].iter().filter(|axis| !used.contains(**axis));
         let first = others.all(|axis| mesh.group(*axis).rank() == 0);
-        let all =
+        let sharding =
             Self { placement, cuts, replicas, twins: None, sum, shards, grain, tiles: None, first, rooted };
-        if all.placement.trained {
-            states.iter().try_for_each(|state| all.of_state(state.like, name).map(drop))?;
+        if sharding.placement.trained {
+            states.iter().try_for_each(|state| sharding.of_state(state.like, name).map(drop))?;
         }
-        Ok(all)
+        Ok(sharding)
     }
     /// Shape of a buffer for all shards, one per row; the shape of the local part if there are no shards.
     pub(crate) fn room(&self) -> [usize; 2] {
@@ -119,12 +119,14 @@ impl<P: Place> ParamSharding<P> {
     /// # Errors
     /// If the parameter is cut inside a block.
     pub(crate) fn of_state(&self, like: Like, name: &str) -> Result<TensorLayout> {
-        let (value, cols) = (self.of_value(true), self.cuts.local[1]);
+        let value = self.of_value(true);
+        let cols = self.cuts.local[1];
         Ok(match like {
             Like::Value => value,
             Like::Blocks(n) => {
                 let cuts = Arc::new(self.cuts.blocks(n, name)?);
-                let ([rows, numbers], before) = (value.shape, |element| like.before(element, cols));
+                let [rows, numbers] = value.shape;
+                let before = |element| like.before(element, cols);
                 if !value.is_shard {
                     return Ok(TensorLayout { shape: [rows, cuts.local[1]], cuts, ..value });
                 }
@@ -162,9 +164,9 @@ impl<P: Place> ParamSharding<P> {
     ) -> Result<()> {
         for (Replica { part, .. }, holders) in &self.replicas {
             let Some(part) = part.within(columns) else { continue };
-            let own = part.of_mut(gradient.again());
-            let mut sum = Tensor::empty(device, Category::Buffers, own.rows(), own.cols());
-            device.copy(sum.view_mut(), own.read());
+            let target = part.of_mut(gradient.again());
+            let mut sum = Tensor::empty(device, Category::Buffers, target.rows(), target.cols());
+            device.copy(sum.view_mut(), target.read());
             holders.all_reduce(&mut sum, Reduce::Sum)?;
             device.copy(part.of_mut(gradient.again()), sum.view());
         }

@@ -69,10 +69,10 @@ impl ShardingStrategy {
                 "1",
             ));
         }
-        let all = [self.value, self.gradient, self.state];
-        let rests = all.map(|rest| rest != AtRest::Whole);
+        let kinds = [self.value, self.gradient, self.state];
+        let rests = kinds.map(|rest| rest != AtRest::Whole);
         if self == Self::ROOT
-            || !all.contains(&AtRest::Root) && rests.is_sorted() && (rests[2] || self.subgroup.is_none())
+            || !kinds.contains(&AtRest::Root) && rests.is_sorted() && (rests[2] || self.subgroup.is_none())
         {
             return Ok(());
         }
@@ -113,8 +113,8 @@ impl<P: Place> Shards<P> {
     }
     /// Asserts that all shards together hold a parameter's `n` elements.
     pub(crate) fn hold(&self, name: &str, n: usize) {
-        let all = self.len.saturating_mul(self.group.size());
-        assert!(all >= n, "the shards of {name} hold {all} of {n} elements");
+        let room = self.len.saturating_mul(self.group.size());
+        assert!(room >= n, "the shards of {name} hold {room} of {n} elements");
     }
     /// Index of the first element of this rank's shard.
     pub(crate) fn from(&self) -> usize {
@@ -140,7 +140,8 @@ pub(crate) struct Rectangle {
 impl Rectangle {
     /// Returns its elements of the list.
     pub(crate) fn of<D: Device, B>(&self, list: Strided<D, B>) -> Strided<D, B> {
-        let (room, [rows, cols]) = (list.rows() * list.cols(), self.shape);
+        let [rows, cols] = self.shape;
+        let room = list.rows() * list.cols();
         list.reshape(1, room).take_cols(self.from, rows * cols).reshape(rows, cols)
     }
 }

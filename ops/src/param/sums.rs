@@ -23,7 +23,8 @@ impl<D: Kernels> Param<D> {
         let wide = device.wide();
         let (gradient, write) = self.gradient.contribute(|| {
             let mut fresh = Tensor::empty(wide, Category::Gradients, rows, cols);
-            let (numbers, room) = (local[0] * local[1], rows * cols);
+            let numbers = local[0] * local[1];
+            let room = rows * cols;
             if room > numbers {
                 let beyond = fresh.view_mut().reshape(1, room).take_cols(numbers, room - numbers);
                 wide.fill(beyond, Wide::<D>::ZERO);
@@ -44,20 +45,20 @@ impl<D: Kernels> Param<D> {
     ) -> Result<()> {
         let (wide, numbers, [_, room]) = (dw.device().clone(), dw.len(), self.sharding.of_value(true).shape);
         self.sharding.sum_replicas(&wide, dw.view_mut(), tile.columns)?;
-        let own = tiles.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
+        let reduced = tiles.group.reduce_scatter_v(&dw.reshaped(numbers, 1), &tile.counts)?;
         let is_first = self.gradient.begin() || self.gradient.at.shard().is_none();
-        let at = &mut self.gradient.at;
-        if at.shard().is_none() {
-            *at = Residence::Shard(Kept::Here(Tensor::empty(&wide, Category::Gradients, 1, room)));
+        let residence = &mut self.gradient.at;
+        if residence.shard().is_none() {
+            *residence = Residence::Shard(Kept::Here(Tensor::empty(&wide, Category::Gradients, 1, room)));
         }
-        let mut shard = at.shard_mut().expect("just made").here().view_mut();
+        let mut shard = residence.shard_mut().expect("just made").here().view_mut();
         if is_first {
             wide.fill(shard.again(), Wide::<D>::ZERO);
         }
         for (rectangle, columns, first) in tiles.parts(tile) {
             let part = columns.of_mut(rectangle.of(shard.again()));
             let [rows, cols] = [part.rows(), part.cols()];
-            wide.add(part, own.view().take_rows(first, rows * cols).reshape(rows, cols));
+            wide.add(part, reduced.view().take_rows(first, rows * cols).reshape(rows, cols));
         }
         Ok(())
     }
@@ -69,20 +70,21 @@ impl<D: Kernels> Param<D> {
         }
         let (local, gradient) = (self.local(), self.gradient.at.whole_mut().expect("it has contributions"));
         let device = gradient.device().clone();
-        let all = Band { dim: 1, start: 0, len: local[1] };
-        self.sharding.sum_replicas(&device, matrix(gradient.view_mut(), local), all)
+        let whole = Band { dim: 1, start: 0, len: local[1] };
+        self.sharding.sum_replicas(&device, matrix(gradient.view_mut(), local), whole)
     }
     /// Takes a summed gradient back from a call; if it is sharded, adds this rank's shard of it to the shard
     /// kept at rest.
     pub(super) fn take_sum(&mut self, whole: Tensor<D::Wide>) {
         let Some(shards) = &self.sharding.shards else { return self.gradient.at.give_back(whole) };
-        let (device, own) = (whole.device(), whole.view().take_rows(shards.group.rank(), 1));
+        let device = whole.device();
+        let row = whole.view().take_rows(shards.group.rank(), 1);
         let shard = if let Some(mut shard) = self.gradient.at.take_shard() {
-            device.add(shard.here().view_mut(), own);
+            device.add(shard.here().view_mut(), row);
             shard
         } else {
-            let mut shard = Tensor::empty(device, Category::Gradients, 1, own.cols());
-            device.copy(shard.view_mut(), own);
+            let mut shard = Tensor::empty(device, Category::Gradients, 1, row.cols());
+            device.copy(shard.view_mut(), row);
             Kept::Here(shard)
         };
         self.gradient.at = Residence::Shard(shard);
@@ -125,8 +127,8 @@ impl<D: Kernels> Param<D> {
         if !self.sharding.counts() {
             return;
         }
-        let (gradient, device) =
-            (self.gradient.at.at_rest().expect("no synced gradient"), self.device.wide());
+        let gradient = self.gradient.at.at_rest().expect("no synced gradient");
+        let device = self.device.wide();
         let Some(dim) = self.sharding.replicas.first().map(|(replica, _)| replica.part.dim) else {
             return device.add_norm2(sum.view_mut(), gradient.view());
         };
@@ -137,12 +139,12 @@ impl<D: Kernels> Param<D> {
             .filter(|(replica, _)| !replica.first)
             .map(|(replica, _)| replica.part);
         for rectangle in rectangles(gradient.len(), self.sharding.of_value(true).from, self.local()) {
-            let (begin, len) = (rectangle.begin[dim], rectangle.shape[dim]);
-            let (mut from, end) = (begin, begin + len);
+            let begin = rectangle.begin[dim];
+            let (mut from, end) = (begin, begin + rectangle.shape[dim]);
             for other in others.clone().chain([Band { dim, start: end, len: 0 }]) {
                 let to = other.start.clamp(from, end);
-                let own = Band { dim, start: from - begin, len: to - from };
-                device.add_norm2(sum.view_mut(), own.of(rectangle.of(gradient.view())));
+                let band = Band { dim, start: from - begin, len: to - from };
+                device.add_norm2(sum.view_mut(), band.of(rectangle.of(gradient.view())));
                 from = (other.start + other.len).clamp(to, end);
             }
         }

@@ -60,8 +60,8 @@ impl<D: Kernels> Param<D> {
     /// Returns the tensors that this rank keeps at rest. A rank keeps nothing of a parameter that rests on
     /// another one, the root.
     pub fn tensors(&self) -> impl Iterator<Item = ParamTensor<'_, D>> {
-        let all = std::iter::once(None).chain(self.states.iter().map(Some));
-        all.filter(|_| !self.sharding.is_elsewhere()).map(|state| ParamTensor { param: self, state })
+        let states = std::iter::once(None).chain(self.states.iter().map(Some));
+        states.filter(|_| !self.sharding.is_elsewhere()).map(|state| ParamTensor { param: self, state })
     }
 }
 
@@ -112,11 +112,11 @@ impl<'a, D: Kernels> ParamTensor<'a, D> {
     /// Returns its rectangles, each with whether no lower rank holds its pieces.
     fn placed(&self) -> impl Iterator<Item = (SavedRectangle, bool)> {
         let TensorLayout { cuts, shape, from, .. } = self.layout().into_owned();
-        let (stride, n) = (cuts.local[1], shape[0] * shape[1]);
-        let of = move |CutRectangle { from, shape, whole, first, .. }: CutRectangle| {
+        let stride = cuts.local[1];
+        let rectangle = move |CutRectangle { from, shape, whole, first, .. }: CutRectangle| {
             whole.map(|begin| (SavedRectangle { begin, shape, from, stride }, first))
         };
-        cuts.rectangles(from, n).into_iter().filter_map(of)
+        cuts.rectangles(from, shape[0] * shape[1]).into_iter().filter_map(rectangle)
     }
 }
 

@@ -60,10 +60,10 @@ impl<P: Place> WeightTiles<P> {
     pub(crate) fn parts(&self, tile: &WeightTile) -> impl Iterator<Item = (Rectangle, Band, usize)> {
         let (columns, mut end, [len, from]) = (tile.columns, 0, self.shard);
         rectangles(len, from, self.local).filter_map(move |of| {
-            let own = columns.within(Band { dim: 1, start: of.begin[1], len: of.shape[1] })?;
+            let part = columns.within(Band { dim: 1, start: of.begin[1], len: of.shape[1] })?;
             let first = end;
-            end += of.shape[0] * own.len;
-            Some((of, own, first))
+            end += of.shape[0] * part.len;
+            Some((of, part, first))
         })
     }
     /// Gathers a tile from the ranks' shards: `W[I,O_j]`, freed with the result.
@@ -76,14 +76,13 @@ impl<P: Place> WeightTiles<P> {
         tile: &WeightTile,
     ) -> Result<Tensor<D>> {
         let device = shard.device();
-        let mut own = Tensor::empty(device, Category::Buffers, tile.counts[self.group.rank()], 1);
+        let mut given = Tensor::empty(device, Category::Buffers, tile.counts[self.group.rank()], 1);
         for (rectangle, columns, first) in self.parts(tile) {
             let part = columns.of(rectangle.of(shard.view()));
             let [rows, cols] = [part.rows(), part.cols()];
-            device.copy(own.view_mut().take_rows(first, rows * cols).reshape(rows, cols), part);
+            device.copy(given.view_mut().take_rows(first, rows * cols).reshape(rows, cols), part);
         }
-        let all = self.group.all_gather_v(&own, &tile.counts)?;
-        Ok(all.reshaped(self.local[0], tile.columns.len))
+        Ok(self.group.all_gather_v(&given, &tile.counts)?.reshaped(self.local[0], tile.columns.len))
     }
 }
 

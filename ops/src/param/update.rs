@@ -16,8 +16,8 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If the parameter is cut inside a block.
     pub(crate) fn allocate_states(&mut self, infos: &[StateInfo]) -> Result<()> {
-        let (wide, there) = (self.device.wide(), self.states.len() - usize::from(self.has_master()));
-        for &info in infos.iter().skip(there) {
+        let wide = self.device.wide();
+        for &info in infos.iter().skip(self.states.len() - usize::from(self.has_master())) {
             let layout = self.sharding.of_state(info.like, &self.name)?;
             self.states.push(StateTensor::zero(info, layout, wide, self.store.as_ref()));
         }
@@ -135,16 +135,16 @@ impl<D: Kernels> Param<D> {
         let together = (D::TOGETHER / each / grain).max(1).saturating_mul(grain);
         for start in (0..n).step_by(together) {
             let band = Band { dim, start, len: together.min(n - start) };
-            let at = UpdateRange { band, cols, rows: dim == 1 && grain.is_multiple_of(cols) };
-            let gradient = at.of(gradient.view());
+            let range = UpdateRange { band, cols, rows: dim == 1 && grain.is_multiple_of(cols) };
+            let gradient = range.of(gradient.view());
             if let Some(sum) = &mut sum {
                 device.wide().add_norm2(sum.view_mut(), gradient);
             }
             let (master, states) = self.states.split_at_mut(usize::from(has_master));
-            let master = master.first_mut().map(|master| at.of_mut(master.kept.here().view_mut()));
-            let states = StateParts { states, at };
-            let value = at.of_mut(value.again());
-            kernels(UpdatePart { device, value, master, states, gradient }, at);
+            let master = master.first_mut().map(|master| range.of_mut(master.kept.here().view_mut()));
+            let states = StateParts { states, at: range };
+            let value = range.of_mut(value.again());
+            kernels(UpdatePart { device, value, master, states, gradient }, range);
         }
         self.gradient.stage = GradientStage::Last;
     }

@@ -36,7 +36,8 @@ impl<D: Kernels> Param<D> {
     }
     /// Lets products gather a value that is sharded at rest tile by tile, as many tiles as its sharding says.
     pub(crate) fn tiled(mut self) -> Self {
-        let (n, local) = (self.placement().rests.tiles, self.local());
+        let n = self.placement().rests.tiles;
+        let local = self.local();
         let shards = self.sharding.shards.as_ref().filter(|_| n > 1);
         self.sharding.tiles = shards.map(|shards| Arc::new(WeightTiles::new(shards, local, n, &self.name)));
         self
@@ -47,8 +48,7 @@ impl<D: Kernels> Param<D> {
     /// # Panics
     /// If the parameter is trained.
     pub fn change(&mut self, kernel: impl FnOnce(&D, ViewMut<D>, Option<ViewMut<D::Wide>>)) {
-        let is_trained = self.placement().trained;
-        assert!(!is_trained, "{} is trained: only an optimizer may change it", self.name);
+        assert!(!self.placement().trained, "{} is trained: only an optimizer may change it", self.name);
         self.leave_versions();
         let value = self.value.whole_mut().expect(NOT_WHOLE).view_mut();
         let master = self.states.first_mut().map(|master| master.kept.here().view_mut());
@@ -60,7 +60,8 @@ impl<D: Kernels> Param<D> {
         match (&mut self.value, &self.sharding.shards) {
             (Residence::Outdated(_), _) => self.value.take(),
             (Residence::Shard(shard), Some(shards)) if self.sharding.tiles.is_none() => {
-                let (device, group) = (&self.device, &shards.group);
+                let device = &self.device;
+                let group = &shards.group;
                 let mut whole = Tensor::empty(device, Category::Weights, group.size(), shards.len);
                 shard.load();
                 device.copy(whole.view_mut().take_rows(group.rank(), 1), shard.here().view());
@@ -103,9 +104,9 @@ impl<D: Kernels> Param<D> {
     /// Prepares the value for a change: copies it if a version shares its memory.
     pub(super) fn leave_versions(&mut self) {
         if let Some(value) = self.value.whole_mut().filter(|value| value.is_shared()) {
-            let mut own = Tensor::empty(&self.device, Category::Weights, value.rows(), value.cols());
-            self.device.copy(own.view_mut(), value.view());
-            *value = own;
+            let mut copy = Tensor::empty(&self.device, Category::Weights, value.rows(), value.cols());
+            self.device.copy(copy.view_mut(), value.view());
+            *value = copy;
         }
     }
 }

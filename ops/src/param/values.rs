@@ -85,8 +85,10 @@ impl<'a, E: Scalar> ParamValues<'a, E> {
     /// finite value has become infinite.
     #[must_use]
     pub fn converted<F: Scalar>(mut self, name: &str, to: impl Fn(E) -> F + Sync + 'a) -> ParamValues<'a, F> {
-        let (source, too_large) = (self.check.take(), Arc::new(OnceLock::new()));
-        let (name, seen) = (name.to_owned(), too_large.clone());
+        let source = self.check.take();
+        let too_large = Arc::new(OnceLock::new());
+        let name = name.to_owned();
+        let seen = too_large.clone();
         let converted = self.map(move |_, x| {
             let y = to(x);
             if !y.is_finite() && x.is_finite() {

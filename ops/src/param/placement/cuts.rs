@@ -122,7 +122,8 @@ impl Band {
 impl CutRectangle {
     /// Returns its elements of the list.
     pub(crate) fn of<D: Device, B>(&self, list: Strided<D, B>) -> Strided<D, B> {
-        let ([rows, cols], room) = (self.shape, list.rows() * list.cols());
+        let [rows, cols] = self.shape;
+        let room = list.rows() * list.cols();
         let list = list.reshape(1, room);
         if rows == 1 {
             return list.take_cols(self.from, cols);
@@ -162,8 +163,8 @@ impl CutRectangle {
 impl Cuts {
     /// Returns the same cuts as another rank has them, which has these coordinates.
     pub(crate) fn of_rank(&self, coordinate: impl Fn(Axis) -> usize) -> Self {
-        let of = |cut: &Cut| Cut { rank: coordinate(cut.axis), ..cut.clone() };
-        Self { cuts: self.cuts.iter().map(of).collect(), local: self.local }
+        let ranked = |cut: &Cut| Cut { rank: coordinate(cut.axis), ..cut.clone() };
+        Self { cuts: self.cuts.iter().map(ranked).collect(), local: self.local }
     }
     /// The axes that cut.
     pub(crate) fn axes(&self) -> impl Iterator<Item = Axis> {
@@ -178,8 +179,8 @@ impl Cuts {
         (dim, whole): (usize, usize),
         sections: &[Section],
     ) -> Result<()> {
-        let all: usize = sections.iter().map(|s| s.size).sum();
-        assert_eq!(all, whole, "the sections of {name} must add up to its size");
+        let total: usize = sections.iter().map(|s| s.size).sum();
+        assert_eq!(total, whole, "the sections of {name} must add up to its size");
         let what = format!("{} of {name}", ["rows", "columns"][dim]);
         // An outer axis has cut each section in the same ratio.
         let left = |size: usize| (size as u128 * self.local[dim] as u128 / whole as u128) as usize;
@@ -225,9 +226,8 @@ impl Cuts {
                     return Ok(*piece);
                 }
                 if let Some(seen) = [share, from, at].into_iter().find(|seen| !seen.is_multiple_of(n)) {
-                    let what = format!("the column of {name} at which {} cuts", cut.axis);
                     return Err(Error::size(
-                        what,
+                        format!("the column of {name} at which {} cuts", cut.axis),
                         seen,
                         format!("a multiple of {n}, the elements of a block"),
                     ));
@@ -250,12 +250,11 @@ impl Cuts {
     /// Returns the stretches of the local part that are contiguous before the cut, each with its start there,
     /// for each cut. Padding is left out.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = (Band, usize)> {
-        let of = |cut: &Cut, piece: &Piece| {
+        let stretch = |cut: &Cut, piece: &Piece| {
             let at = (cut.rank / piece.holders * piece.share).min(piece.size);
-            let len = piece.share.min(piece.size - at);
-            (Band { dim: cut.dim, start: piece.at, len }, piece.from + at)
+            (Band { dim: cut.dim, start: piece.at, len: piece.share.min(piece.size - at) }, piece.from + at)
         };
-        self.cuts.iter().flat_map(move |cut| cut.pieces.iter().map(move |piece| of(cut, piece)))
+        self.cuts.iter().flat_map(move |cut| cut.pieces.iter().map(move |piece| stretch(cut, piece)))
     }
     /// Returns the index in the whole of this rank's element; `None` for padding.
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
@@ -277,7 +276,7 @@ impl Cuts {
     /// Splits `n` elements of this rank's local part, counted row by row, from `first` on, into rectangles
     /// that are rectangles of the whole, too, or are padding.
     pub(crate) fn rectangles(&self, first: usize, n: usize) -> Vec<CutRectangle> {
-        let mut all = Vec::new();
+        let mut found = Vec::new();
         let n = n.min((self.local[0] * self.local[1]).saturating_sub(first));
         let [rows, columns] = [0, 1].map(|dim| self.spans(dim));
         for part in rectangles(n, first, self.local) {
@@ -289,7 +288,7 @@ impl Cuts {
             };
             let columns: Vec<_> = columns.iter().filter_map(|span| within(1, span)).collect();
             for row in rows.iter().filter_map(|span| within(0, span)) {
-                all.extend(columns.iter().map(|column| CutRectangle {
+                found.extend(columns.iter().map(|column| CutRectangle {
                     from: row.at * self.local[1] + column.at - first,
                     column: column.at,
                     stride: self.local[1],
@@ -299,11 +298,11 @@ impl Cuts {
                 }));
             }
         }
-        all
+        found
     }
     /// Splits local rows (`dim` 0) or columns into spans that are contiguous in the whole.
     fn spans(&self, dim: usize) -> Vec<CutSpan> {
-        let (mut all, mut at) = (Vec::new(), 0);
+        let (mut spans, mut at) = (Vec::new(), 0);
         while at < self.local[dim] {
             let mut span = CutSpan { at, len: self.local[dim] - at, whole: Some(at), first: true };
             for cut in self.cuts.iter().rev().filter(|cut| cut.dim == dim) {
@@ -313,17 +312,17 @@ impl Cuts {
                 (span.whole, span.len) = (before, span.len.min(beside));
             }
             at += span.len;
-            all.push(span);
+            spans.push(span);
         }
-        all
+        spans
     }
     /// Returns the parts that other ranks hold too, where sections are cut into fewer pieces than there are
     /// ranks.
     pub(crate) fn replicas(&self) -> Vec<Replica> {
         let of = |cut: &Cut, piece: &Piece| {
             let part = Band { dim: cut.dim, start: piece.at, len: piece.share };
-            let (axis, holders, first) = (cut.axis, piece.holders, cut.rank.is_multiple_of(piece.holders));
-            (holders > 1).then_some(Replica { axis, part, holders, first })
+            let (holders, first) = (piece.holders, cut.rank.is_multiple_of(piece.holders));
+            (holders > 1).then_some(Replica { axis: cut.axis, part, holders, first })
         };
         self.cuts.iter().flat_map(|cut| cut.pieces.iter().filter_map(move |piece| of(cut, piece))).collect()
     }
@@ -334,23 +333,24 @@ impl Cuts {
         mesh: &Mesh<D::Place>,
         share: &Tensor<D>,
     ) -> Result<Option<Vec<D::Elem>>> {
-        let (mut part, mut shape) = (share.clone(), self.local);
+        let mut part = share.clone();
+        let mut shape = self.local;
         for cut in self.cuts.iter().rev() {
             let [rows, cols] = shape;
             shape[cut.dim] = cut.pieces.iter().map(|p| p.size).sum();
             let all = mesh.group(cut.axis).all_gather(&part)?.read().unwrap_or_default();
-            let mut to = vec![D::Elem::ZERO; if all.is_empty() { 0 } else { shape[0] * shape[1] }];
+            let mut whole = vec![D::Elem::ZERO; if all.is_empty() { 0 } else { shape[0] * shape[1] }];
             let mut at = 0;
             while at < all.len() {
                 let (rank, row, col) = (at / (rows * cols), at / cols % rows, at % cols);
                 let (index, beside) = cut.before([row, col], rank);
                 let len = beside.min(cols - col);
-                index.inspect(|[r, c]| to[r * shape[1] + c..][..len].copy_from_slice(&all[at..][..len]));
+                index.inspect(|[r, c]| whole[r * shape[1] + c..][..len].copy_from_slice(&all[at..][..len]));
                 at += len;
             }
             drop(all);
             part = Tensor::empty(share.device(), Category::Buffers, shape[0], shape[1]);
-            part.write_slices(&mut |first, some| some.copy_from_slice(&to[first..][..some.len()]));
+            part.write_slices(&mut |first, some| some.copy_from_slice(&whole[first..][..some.len()]));
         }
         Ok(part.read())
     }

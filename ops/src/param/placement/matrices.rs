@@ -33,15 +33,15 @@ impl MatrixSections {
     pub fn matrices(&self, [height, width]: [usize; 2]) -> Vec<ParamMatrix> {
         let (rows, one, transposed) = (self.rows.unwrap_or(height), [width], self.transposed);
         let columns = if self.columns.is_empty() { &one[..] } else { &self.columns };
-        let mut all = Vec::new();
+        let mut matrices = Vec::new();
         for row in (0..height).step_by(rows) {
             let mut column = 0;
             for &width in columns {
-                all.push(ParamMatrix { begin: [row, column], shape: [rows, width], transposed });
+                matrices.push(ParamMatrix { begin: [row, column], shape: [rows, width], transposed });
                 column += width;
             }
         }
-        all
+        matrices
     }
 }
 

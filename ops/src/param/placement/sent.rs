@@ -34,10 +34,11 @@ impl SentFeatures {
         ranks: usize,
         row: usize,
     ) -> E {
-        let (mut weights, share) = (vec![E::ZERO; outputs], outputs.div_ceil(ranks));
+        let mut weights = vec![E::ZERO; outputs];
+        let share = outputs.div_ceil(ranks);
         values.set([row, 0], &mut weights);
-        let own = row / (inputs / ranks) * share;
-        let other = weights.iter().enumerate().filter(|(column, _)| !(own..own + share).contains(column));
+        let begin = row / (inputs / ranks) * share;
+        let other = weights.iter().enumerate().filter(|(column, _)| !(begin..begin + share).contains(column));
         other.fold(E::ZERO, |sum, (_, w)| sum + *w * *w)
     }
     /// Chooses the `each` most important features of every rank; of equally important ones, the first.
@@ -46,11 +47,12 @@ impl SentFeatures {
         (ranks, each): (usize, usize),
         importance: impl Fn(usize) -> E,
     ) -> Self {
-        let (cut, mut sent) = ([inputs / ranks, outputs.div_ceil(ranks)], vec![false; inputs]);
+        let cut = [inputs / ranks, outputs.div_ceil(ranks)];
+        let mut sent = vec![false; inputs];
         for rank in 0..ranks {
-            let mut own: Vec<_> = (rank * cut[0]..(rank + 1) * cut[0]).collect();
-            own.sort_by(|a, b| importance(*b).order(importance(*a)).then(a.cmp(b)));
-            own[..each].iter().for_each(|feature| sent[*feature] = true);
+            let mut features: Vec<_> = (rank * cut[0]..(rank + 1) * cut[0]).collect();
+            features.sort_by(|a, b| importance(*b).order(importance(*a)).then(a.cmp(b)));
+            features[..each].iter().for_each(|feature| sent[*feature] = true);
         }
         Self { cut, each, sent }
     }
@@ -64,15 +66,13 @@ impl SentFeatures {
     }
     /// Returns the features that a rank sends, counted among all inputs.
     pub fn of(&self, rank: usize) -> impl Iterator<Item = usize> {
-        let own = rank * self.cut[0]..(rank + 1) * self.cut[0];
-        own.filter(|feature| self.sent[*feature])
+        (rank * self.cut[0]..(rank + 1) * self.cut[0]).filter(|feature| self.sent[*feature])
     }
     /// Returns the weights that are always 0: rows, each with the columns of other ranks' outputs.
     pub fn unreached(&self, columns: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let rows = (0..self.sent.len()).filter(|row| !self.sent[*row]);
-        rows.flat_map(move |row| {
-            let own = row / self.cut[0] * self.cut[1];
-            [(row, 0..own.min(columns)), (row, (own + self.cut[1]).min(columns)..columns)]
+        (0..self.sent.len()).filter(|row| !self.sent[*row]).flat_map(move |row| {
+            let begin = row / self.cut[0] * self.cut[1];
+            [(row, 0..begin.min(columns)), (row, (begin + self.cut[1]).min(columns)..columns)]
         })
     }
     /// Returns whether a weight may be other than 0: its feature is sent, or its output is on the same rank.
