@@ -57,7 +57,6 @@ pub type Built = Rc<RefCell<Vec<(String, &'static str)>>>;
 impl<'a, D: Kernels> Builder<'a, D> {
     /// A builder where every rank of the tensor axis has all tokens of the residual stream.
     pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn ValueSource<Wide<D>>) -> Self {
-        let (region, strategies, built) = (Region::Whole, Vec::new(), Rc::default());
         Self {
             device,
             mesh,
@@ -66,12 +65,12 @@ impl<'a, D: Kernels> Builder<'a, D> {
             rests: ShardingStrategy::WHOLE,
             store: None,
             states: RuleStates::NONE,
-            region,
+            region: Region::Whole,
             tokens: TokenShards::WHOLE.at(mesh),
             numbers: [0; Choice::COUNT],
             counts: None,
-            strategies,
-            built,
+            strategies: Vec::new(),
+            built: Rc::default(),
         }
     }
     /// Placement of a parameter that every rank applies to its own tokens: ranks with different tokens each

@@ -79,7 +79,8 @@ impl<D: Kernels> Embedding<D> {
             positive("the number of positions", n)?;
             Ok::<_, Error>((WholeWeight::new(at, "positions", [n, width], at.placement(), draw)?, n))
         };
-        let (positions, group) = (context.map(learned).transpose()?, at.mesh.group(axis).named(name));
+        let positions = context.map(learned).transpose()?;
+        let group = at.mesh.group(axis).named(name);
         Ok(Self { name: name.into(), table, padding, positions, rate, group, region: at.region })
     }
 }
@@ -95,8 +96,8 @@ fn places<D: Kernels>(
         let wanted = format!("at most {context}, the number of learned positions");
         return Err(Error::size("the length of a sequence", cx.positions(), wanted));
     }
-    let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
-    Ok(TokenIds::new(at, all.skip(mine.start).take(mine.len()), context)?)
+    let numbers = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
+    Ok(TokenIds::new(at, numbers.skip(mine.start).take(mine.len()), context)?)
 }
 
 impl<D: Kernels> Layer<D> for Embedding<D> {
@@ -111,9 +112,9 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
             embed(&self.table.as_ref().expect(LENT).rows()?, rank, &ids).reduce(&self.group, self.region)?;
         let mut positions = None;
         if let Some((table, context)) = &self.positions {
-            let at = places(cx, ids.place(), &y.mine(), *context)?;
-            y = position_rows(y, &table.whole()?, &at);
-            positions = Some(at);
+            let rows = places(cx, ids.place(), &y.mine(), *context)?;
+            y = position_rows(y, &table.whole()?, &rows);
+            positions = Some(rows);
         }
         y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
         cx.record(&self.name, "out", &y)?;

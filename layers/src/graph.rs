@@ -170,8 +170,8 @@ impl OperatorKind {
             }
         };
         if !fits {
-            let all: Vec<_> = inputs.iter().map(ToString::to_string).collect();
-            return Err(Error::Cannot(format!("no {} takes shardings {}", self.name(), all.join(" and "))));
+            let names: Vec<_> = inputs.iter().map(ToString::to_string).collect();
+            return Err(Error::Cannot(format!("no {} takes shardings {}", self.name(), names.join(" and "))));
         }
         Ok(match self {
             OperatorKind::Product => Sharding {
@@ -188,9 +188,9 @@ impl OperatorSplit {
     /// Returns the sharding of an input's gradient: axes that cut the operator and not this input have
     /// partial sums. A sum passes its gradient on.
     pub fn gradient(&self, input: usize) -> Sharding {
-        let own = &self.inputs[input];
+        let sharding = &self.inputs[input];
         let used = self.inputs.iter().flat_map(|input| input.cutting().iter().collect::<Vec<_>>());
-        own.summed(used.filter(|&axis| !own.cutting().contains(axis)).collect())
+        sharding.summed(used.filter(|&axis| !sharding.cutting().contains(axis)).collect())
     }
 }
 
@@ -240,7 +240,8 @@ impl Graph {
     /// The graph of one block of a transformer, for sequences of `seq` tokens, from the stream to the stream;
     /// with the head and the loss after it, if they are wanted.
     pub fn block(shape: &Shape, [sequences, seq]: [usize; 2], head: bool) -> Self {
-        let (mut graph, Shape { width, hidden, heads, .. }) = (Self::default(), *shape);
+        let mut graph = Self::default();
+        let Shape { width, hidden, heads, .. } = *shape;
         let stream = graph.add("x", [sequences * seq, width], TensorSource::Input { wanted: true });
         let norm = |graph: &mut Self, x: usize, name: &str| {
             let gain = graph.add(name, [1, width], TensorSource::Parameter);
@@ -288,11 +289,11 @@ impl Graph {
         let blocks = |axes: &Vec<Axis>| axes.iter().map(|&axis| size(mesh, axis)).product::<usize>();
         let split = |bins: Vec<Vec<Axis>>| {
             let divides = bins.iter().zip(&units).all(|(axes, units)| units.is_multiple_of(blocks(axes)));
-            let at = |bin: usize| bins.get(bin).map_or(&[][..], |axes| &axes[..]);
-            let x = Sharding::new(at(0), at(1));
+            let cut = |bin: usize| bins.get(bin).map_or(&[][..], |axes| &axes[..]);
+            let x = Sharding::new(cut(0), cut(1));
             let inputs = match kind {
-                OperatorKind::Product => vec![x, Sharding::new(at(1), at(2))],
-                OperatorKind::Bias => vec![x, Sharding::new(&[], at(1))],
+                OperatorKind::Product => vec![x, Sharding::new(cut(1), cut(2))],
+                OperatorKind::Bias => vec![x, Sharding::new(&[], cut(1))],
                 OperatorKind::Norm { .. } => vec![x, Sharding::WHOLE],
                 _ => vec![x; taken.len()],
             };
@@ -301,15 +302,15 @@ impl Graph {
             let divides = divides && (0..taken.len()).all(|i| (0..i).all(|j| alike(i, j)));
             divides.then_some(OperatorSplit { inputs, output })
         };
-        let mut all: Vec<_> = dealt(&axes, units.len()).into_iter().filter_map(split).collect();
+        let mut splits: Vec<_> = dealt(&axes, units.len()).into_iter().filter_map(split).collect();
         if *kind == OperatorKind::Sum {
-            all.extend(Self::partial_sums(&axes, &all));
+            splits.extend(Self::partial_sums(&axes, &splits));
         }
-        all
+        splits
     }
     /// Returns splits of a sum of partial sums, which is a partial sum itself.
     fn partial_sums(axes: &[Axis], whole: &[OperatorSplit]) -> Vec<OperatorSplit> {
-        let of = |split: &OperatorSplit| {
+        let sums = |split: &OperatorSplit| {
             let free: Vec<_> = axes.iter().filter(|&&axis| !split.output.cutting().contains(axis)).collect();
             let sets = 1..1usize << free.len();
             let summed = |set: usize| {
@@ -319,7 +320,7 @@ impl Graph {
             };
             sets.map(summed).collect::<Vec<_>>()
         };
-        whole.iter().flat_map(of).collect()
+        whole.iter().flat_map(sums).collect()
     }
     /// Returns the uses of the gradients of an operator's inputs.
     pub(crate) fn wants(&self, operator: usize) -> Vec<GradientOf> {
@@ -336,11 +337,11 @@ impl Graph {
     }
     /// Returns the operators that take a matrix, each with the input's place.
     pub fn takers(&self, tensor: usize) -> impl Iterator<Item = (usize, usize)> {
-        let of = move |(i, operator): (usize, &Operator)| {
+        let takers = move |(i, operator): (usize, &Operator)| {
             let places = operator.inputs.iter().enumerate();
             places.filter(|(_, input)| **input == tensor).map(|(place, _)| (i, place)).collect::<Vec<_>>()
         };
-        self.operators.iter().enumerate().flat_map(of)
+        self.operators.iter().enumerate().flat_map(takers)
     }
     /// Returns whether the gradient of an operator's input is summed after its backward: the input is a
     /// parameter, and no earlier operator takes it. The gradients of all takers are added up before that.
@@ -355,8 +356,7 @@ impl Graph {
     }
     /// Returns the matrix that the loss takes, if the graph ends in a loss.
     pub fn logits(&self) -> Option<usize> {
-        let last = self.operators.last().filter(|last| last.kind == OperatorKind::Loss);
-        last.map(|loss| loss.inputs[0])
+        self.operators.last().filter(|last| last.kind == OperatorKind::Loss).map(|loss| loss.inputs[0])
     }
     /// Returns whether the gradient of a matrix is wanted: of a parameter, or of what depends on one.
     pub fn is_wanted(&self, tensor: usize) -> bool {

@@ -78,8 +78,8 @@ impl<D: Kernels> Head<D> {
         let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
         let columns = [at.vocabulary(vocabulary)];
-        let own = || ColumnWeight::new(at, axis, name, inputs, &columns).map(ColumnWeight::tiled);
-        let weight = if tied { Weight::Tied(None) } else { Weight::Own(own()?) };
+        let fresh = || ColumnWeight::new(at, axis, name, inputs, &columns).map(ColumnWeight::tiled);
+        let weight = if tied { Weight::Tied(None) } else { Weight::Own(fresh()?) };
         let bias = bias.then(|| ColumnWeight::bias(at, axis, name, &columns));
         Ok(Self {
             name: name.into(),

@@ -110,8 +110,7 @@ impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
         self.0.backward_weight(cx, first)
     }
     fn backward(&mut self, cx: &PassContext<D>, (first, second): Self::Saved, dy: B::Out) -> Result<A::In> {
-        let dx = self.1.backward(cx, second, dy)?;
-        self.0.backward(cx, first, dx)
+        self.0.backward(cx, first, self.1.backward(cx, second, dy)?)
     }
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.0.params(into);

@@ -66,19 +66,19 @@ impl<D: Kernels> Layer<D> for AttentionCore<D> {
     type Pending = ();
 
     fn forward(&self, cx: &PassContext<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
-        let (block, attend) = (self.settings.block, self.settings.attend(cx));
+        let attend = self.settings.attend(cx);
         let gather = |group: &Group<D::Place>| gather_keys(cx, &qkv, attend.heads, group);
         let kv = self.sharers.as_ref().map(gather).transpose()?;
-        let (o, lse) = attention(cx, block, &qkv, kv.as_ref(), &attend);
+        let (o, lse) = attention(cx, self.settings.block, &qkv, kv.as_ref(), &attend);
         let kept = cx.keep((qkv, kv, o.clone(), lse));
         Ok((o, kept))
     }
 
     fn backward_input(&mut self, cx: &PassContext<D>, saved: Saved<D>, d_o: Split<D>) -> InputHalf<D, Self> {
         let (qkv, kv, o, lse) = saved.open();
-        let (kv, given) = (kv.as_ref().zip(self.sharers.as_ref()), (&o, &lse, &d_o));
-        let (block, attend) = (self.settings.block, self.settings.attend(cx));
-        Ok((attention_backward(cx, block, &qkv, kv, &attend, given)?, ()))
+        let kv = kv.as_ref().zip(self.sharers.as_ref());
+        let attend = self.settings.attend(cx);
+        Ok((attention_backward(cx, self.settings.block, &qkv, kv, &attend, (&o, &lse, &d_o))?, ()))
     }
 
     fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {

@@ -55,9 +55,8 @@ impl<D: Kernels> CrossAttention<D> {
     ) -> Result<Self> {
         let ranks = at.tokens.context_ranks();
         if ranks > 1 {
-            let what = format!("the number of context ranks of {name}");
             return Err(Error::size(
-                what,
+                format!("the number of context ranks of {name}"),
                 ranks,
                 "1, because cross-attention reads a memory that ranks do not share",
             ));
@@ -69,12 +68,11 @@ impl<D: Kernels> CrossAttention<D> {
             at.build(&Column { axis, name, inputs: width, sections, bias: bias.qkv })
         };
         let name = &format!("{name}.out");
-        let first = group.rank() * heads.queries;
         Ok(Self {
             q: column("q", &[q])?,
             kv: column("kv", &[kv, kv])?,
             out: at.build(&Row { axis, name, sizes: [q.size, width], bias: bias.out })?,
-            attend: Attend { heads, first, mask: Mask::All, dropout: None },
+            attend: Attend { heads, first: group.rank() * heads.queries, mask: Mask::All, dropout: None },
         })
     }
 }

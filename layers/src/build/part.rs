@@ -56,13 +56,13 @@ impl<T> Empties for Slots<T> {
 
 impl<T: 'static> Slots<T> {
     fn keep(self: &Rc<Self>, kept: T) -> Slot {
-        let mut all = self.0.borrow_mut();
-        let at = all.iter().position(Option::is_none).unwrap_or(all.len());
-        if at == all.len() {
-            all.push(None);
+        let mut slots = self.0.borrow_mut();
+        let index = slots.iter().position(Option::is_none).unwrap_or(slots.len());
+        if index == slots.len() {
+            slots.push(None);
         }
-        all[at] = Some(kept);
-        Slot { at, slots: self.clone() }
+        slots[index] = Some(kept);
+        Slot { at: index, slots: self.clone() }
     }
     fn take(&self, ticket: Ticket) -> T {
         let slot = ticket.expect("a layer kept nothing for backward");
@@ -92,8 +92,7 @@ impl<D: Kernels, L: Layer<D> + 'static> Layer<D> for OwnLayer<L, L::Saved, L::Pe
         Ok((dx, Some(self.pending.keep(pending))))
     }
     fn backward_without_dx(&mut self, cx: &PassContext<D>, saved: Ticket, dy: L::Out) -> Result<Ticket> {
-        let pending = self.layer.backward_without_dx(cx, self.saved.take(saved), dy)?;
-        Ok(Some(self.pending.keep(pending)))
+        Ok(Some(self.pending.keep(self.layer.backward_without_dx(cx, self.saved.take(saved), dy)?)))
     }
     fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
         self.layer.backward_weight(cx, self.pending.take(pending))

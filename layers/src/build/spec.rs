@@ -38,17 +38,18 @@ impl<D: Kernels> Builder<'_, D> {
     /// # Errors
     /// If the number of ranks does not fit, or two strategies would build it.
     pub fn build<S: Spec<D>>(&self, spec: &S) -> Result<BoxedLayer<D, S::In, S::Out>> {
-        let (name, mut own) = (spec.name(), None);
+        let name = spec.name();
+        let mut chosen = None;
         for strategy in &self.strategies {
             let Some(part) = spec.own(self, *strategy)? else { continue };
             let by = strategy.about().name;
-            if let Some((_, first)) = own {
+            if let Some((_, first)) = chosen {
                 let why = format!("{first} and {by} both build {name}; a layout can have one of them");
                 return Err(Error::Strategies(why));
             }
-            own = Some((part, by));
+            chosen = Some((part, by));
         }
-        let part = match own {
+        let part = match chosen {
             None => spec.default_layer(self)?,
             Some((part, by)) => {
                 self.built.borrow_mut().push((name.to_string(), by));

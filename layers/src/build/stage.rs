@@ -71,9 +71,9 @@ pub(crate) type Lists<D, U> = for<'a> fn(&'a mut U, &mut Params<'a, D>);
 
 /// Returns the parameters of a module.
 pub(crate) fn listed<D: Kernels, U>((unit, list): (&mut U, Lists<D, U>)) -> Params<'_, D> {
-    let mut all = Params::new();
-    list(unit, &mut all);
-    all
+    let mut params = Params::new();
+    list(unit, &mut params);
+    params
 }
 
 /// Runs a module after its values are gathered, while those of the `next` one are, and releases it; `last` if

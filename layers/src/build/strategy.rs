@@ -144,18 +144,17 @@ impl StrategyInfo {
     #[must_use]
     pub const fn of(axis: Option<Axis>, choice: Choice) -> Self {
         let (takes, shares): (_, fn(&Design, &Sizes) -> _) = (NumberArgument::Nothing, |_, _| vec![]);
-        let (name, word, paper) = ("", "", "");
         Self {
-            name,
+            name: "",
             axis,
             choice,
-            word,
+            word: "",
             takes,
             tries: Tries::Always(&[]),
             needs: None,
             shares,
             alone: false,
-            paper,
+            paper: "",
             chapter: None,
             hints: &[],
         }

@@ -30,8 +30,8 @@ fn indices(cut: [bool; 3]) -> [&'static str; 3] {
 
 /// A matrix with indices: `Y[i,j]`.
 fn indexed(name: &str, of: [&str; 2]) -> String {
-    let of: Vec<_> = of.into_iter().filter(|index| !index.is_empty()).collect();
-    if of.is_empty() { name.to_string() } else { format!("{name}[{}]", of.join(",")) }
+    let indices: Vec<_> = of.into_iter().filter(|index| !index.is_empty()).collect();
+    if indices.is_empty() { name.to_string() } else { format!("{name}[{}]", indices.join(",")) }
 }
 
 impl PlannedGraph {
@@ -41,15 +41,16 @@ impl PlannedGraph {
         let mut all = Vec::new();
         let equation = |phase, equation| GraphLine { phase, equation, step: None, elements: 0, bytes: 0 };
         let steps = |phase, name: String, tensor: usize, from: &Sharding, steps: &[ShardingStep]| {
-            let (mut at, mut lines) = (from.clone(), Vec::new());
+            let mut current = from.clone();
+            let mut lines = Vec::new();
             for step in steps {
-                let [elements, bytes] = kept.traffic(self.graph.tensors[tensor].shape, &at, step);
-                let next = at.after(step).expect("a step of the plan");
-                let [before, after] = [&at, &next].map(|at| self.blocks(at));
-                let to = if before == after { String::new() } else { format!(" to {after}") };
-                let equation = format!("{name} {before}{to}");
+                let [elements, bytes] = kept.traffic(self.graph.tensors[tensor].shape, &current, step);
+                let next = current.after(step).expect("a step of the plan");
+                let [before, after] = [&current, &next].map(|at| self.blocks(at));
+                let change = if before == after { String::new() } else { format!(" to {after}") };
+                let equation = format!("{name} {before}{change}");
                 lines.push(GraphLine { phase, equation, step: Some(step.to_string()), elements, bytes });
-                at = next;
+                current = next;
             }
             lines
         };
@@ -67,7 +68,8 @@ impl PlannedGraph {
         let mut sums = Vec::new();
         for (o, operator) in self.graph.operators.iter().enumerate().rev() {
             for (i, want) in self.graph.wants(o).into_iter().enumerate() {
-                let (input, from) = (operator.inputs[i], self.splits[o].gradient(i));
+                let input = operator.inputs[i];
+                let from = self.splits[o].gradient(i);
                 if want == GradientOf::Nothing {
                     continue;
                 }
@@ -78,11 +80,10 @@ impl PlannedGraph {
                     all.extend(steps("backward", gradient(input), input, &from, &self.backward[o][i]));
                 }
                 if self.graph.is_summed((o, i)) {
-                    let to = &self.splits[o].inputs[i];
                     let price = &mut |at: &Sharding, step: &ShardingStep| {
                         kept.step(self.graph.tensors[input].shape, at, step)
                     };
-                    let (_, way) = from.way(to, price);
+                    let (_, way) = from.way(&self.splits[o].inputs[i], price);
                     sums.extend(steps("gradients", gradient(input), input, &from, &way));
                 }
             }
@@ -114,8 +115,8 @@ impl PlannedGraph {
         }
         let [i, _, k] = indices([is_cut(&x.cuts[0]), false, is_cut(&x.cuts[1])]);
         let input = |(at, &tensor): (&Sharding, &usize)| {
-            let own = |dim: usize, index| if at.cuts[dim].is_empty() { "" } else { index };
-            indexed(name(tensor), [own(0, i), own(1, k)])
+            let mark = |dim: usize, index| if at.cuts[dim].is_empty() { "" } else { index };
+            indexed(name(tensor), [mark(0, i), mark(1, k)])
         };
         let inputs: Vec<_> = split.inputs.iter().zip(&operator.inputs).map(input).collect();
         let output = match operator.kind {

@@ -19,13 +19,13 @@ pub struct OperatorSaved<D: Kernels> {
 
 /// Settings of an attention on this rank's heads, and its spans: whole sequences of `seq` tokens.
 fn attends<P: Place>(heads: Heads, seq: usize, share: [usize; 2]) -> (Attend, Indexed<Span, P>) {
-    let of = heads.queries / heads.keys;
-    let keys = share[1] / (of * heads.dim);
+    let fan = heads.queries / heads.keys;
+    let keys = share[1] / (fan * heads.dim);
     let span = |row| {
-        let all = Segment { row, len: seq, position: 0, sequence: 0 };
-        Span { query: all, key: all }
+        let segment = Segment { row, len: seq, position: 0, sequence: 0 };
+        Span { query: segment, key: segment }
     };
-    let heads = Heads { queries: of * keys, keys, dim: heads.dim };
+    let heads = Heads { queries: fan * keys, keys, dim: heads.dim };
     let attend = Attend { heads, first: 0, mask: Mask::Causal, dropout: None };
     (attend, (0..share[0]).step_by(seq).map(span).collect::<Vec<_>>().into())
 }
@@ -39,16 +39,16 @@ pub fn operate<D: Kernels>(
     kind: OperatorKind,
     mut inputs: Vec<Sharded<D>>,
 ) -> Result<(Sharded<D>, OperatorSaved<D>)> {
-    let at = kind.result(&inputs.iter().map(|input| &input.at).collect::<Vec<_>>())?;
+    let sharding = kind.result(&inputs.iter().map(|input| &input.at).collect::<Vec<_>>())?;
     let (mut shape, mut stats, mut output) = (inputs[0].shape, None, None);
     let device = inputs[0].share.device().clone();
     if kind == OperatorKind::Bias {
-        let Sharded { share, at, .. } = inputs.swap_remove(0); // the bias is left
+        let Sharded { share, at: sharding, .. } = inputs.swap_remove(0); // the bias is left
         let mut y = owned(share);
         device.add_row(y.view_mut(), inputs[0].share.view());
         let nothing = Tensor::empty(&device, Category::Buffers, 0, 0); // backward needs no value of X
-        inputs.insert(0, Sharded { share: nothing, shape, at: at.clone() });
-        return Ok((Sharded { share: y, shape, at }, OperatorSaved { inputs, stats, output }));
+        inputs.insert(0, Sharded { share: nothing, shape, at: sharding.clone() });
+        return Ok((Sharded { share: y, shape, at: sharding }, OperatorSaved { inputs, stats, output }));
     }
     let x = &inputs[0].share;
     let other = |i: usize| inputs[i].share.view();
@@ -80,7 +80,7 @@ pub fn operate<D: Kernels>(
         OperatorKind::Bias => unreachable!("it has returned"),
         OperatorKind::Loss => return Err(Error::Cannot("a loss needs targets".into())),
     }
-    Ok((Sharded { share: y, shape, at }, OperatorSaved { inputs, stats, output }))
+    Ok((Sharded { share: y, shape, at: sharding }, OperatorSaved { inputs, stats, output }))
 }
 
 /// Computes the gradients of an operator's inputs, each with partial sums over the axes that the split says.
@@ -97,7 +97,8 @@ pub fn operate_back<D: Kernels>(
 ) -> Result<Vec<Option<Sharded<D>>>> {
     lies_as(&dy.at, &split.output)?;
     let OperatorSaved { inputs, stats, output } = saved;
-    let (device, dy) = (dy.share.device().clone(), dy.share);
+    let device = dy.share.device().clone();
+    let dy = dy.share;
     let x = |i: usize| inputs[i].share.view();
     let stats = || stats.as_ref().expect("forward kept statistics");
     // Adds to a parameter's gradient, or to that of a shape-only run.
@@ -106,8 +107,8 @@ pub fn operate_back<D: Kernels>(
             return param.accumulate(|_, to, write| kernel(to, write));
         }
         let [rows, columns] = inputs[i].share.shape();
-        let mut to = Tensor::empty(device.wide(), Category::Gradients, rows, columns);
-        kernel(to.view_mut(), Write::Set);
+        let mut sum = Tensor::empty(device.wide(), Category::Gradients, rows, columns);
+        kernel(sum.view_mut(), Write::Set);
     };
     let is_wanted = |i: usize| wants[i] == GradientOf::Matrix;
     let mut found: Vec<Option<Tensor<D>>> = vec![None; inputs.len()];
@@ -176,8 +177,8 @@ fn attention_back<D: Kernels>(
     let zero = |x: &Sharded<D>| filled(device, Category::Activations, x.share.shape(), D::Elem::ZERO);
     let [mut q, mut k, mut v] = [0, 1, 2].map(|i| zero(&inputs[i]));
     let [x, y, z] = [0, 1, 2].map(|i| inputs[i].share.view());
-    let to = [q.view_mut(), k.view_mut(), v.view_mut()];
-    softmax_backward(device, (&attend, &spans), Qkv { q: x, k: y, v: z }, given, to);
+    let gradients = [q.view_mut(), k.view_mut(), v.view_mut()];
+    softmax_backward(device, (&attend, &spans), Qkv { q: x, k: y, v: z }, given, gradients);
     vec![Some(q), Some(k), Some(v)]
 }
 

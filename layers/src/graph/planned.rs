@@ -37,8 +37,7 @@ impl PlannedGraph {
             each(&|o, i, input| way(input, &given(graph, &splits, input, (o, i)), &splits[o].inputs[i]));
         let backward = each(&|o, i, input| match graph.wants(o)[i] {
             GradientOf::Matrix => {
-                let to = given(graph, &splits, input, (o, i)).summed(Axes::NONE);
-                way(input, &splits[o].gradient(i), &to)
+                way(input, &splits[o].gradient(i), &given(graph, &splits, input, (o, i)).summed(Axes::NONE))
             }
             _ => Vec::new(),
         });
@@ -65,10 +64,9 @@ pub(crate) fn given(
 /// Returns whether the gradient of an operator's input has a way back of its own: it is wanted, and no
 /// earlier taker of the matrix has one of the same sharding, with which it is summed.
 pub(crate) fn returns(graph: &Graph, splits: &[OperatorSplit], (o, i): (usize, usize)) -> bool {
-    let tensor = graph.operators[o].inputs[i];
-    let own = splits[o].gradient(i);
-    let mut before = graph.takers(tensor).take_while(|taker| *taker != (o, i));
-    graph.wants(o)[i] == GradientOf::Matrix && before.all(|(o, i)| splits[o].gradient(i) != own)
+    let gradient = splits[o].gradient(i);
+    let mut before = graph.takers(graph.operators[o].inputs[i]).take_while(|taker| *taker != (o, i));
+    graph.wants(o)[i] == GradientOf::Matrix && before.all(|(o, i)| splits[o].gradient(i) != gradient)
 }
 
 /// Price of a graph with these splits; infinite if the takers of a parameter need it otherwise.
@@ -77,7 +75,8 @@ pub(crate) fn total(kept: &GraphPrices, graph: &Graph, splits: &[OperatorSplit])
     for (o, split) in splits.iter().enumerate() {
         price += kept.operator(o, split);
         for (i, &input) in graph.operators[o].inputs.iter().enumerate() {
-            let (from, shape) = (given(graph, splits, input, (o, i)), graph.tensors[input].shape);
+            let from = given(graph, splits, input, (o, i));
+            let shape = graph.tensors[input].shape;
             price += kept.way(shape, &from, &split.inputs[i]);
             if returns(graph, splits, (o, i)) {
                 price += kept.way(shape, &split.gradient(i), &from.summed(Axes::NONE));

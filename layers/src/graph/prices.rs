@@ -47,8 +47,8 @@ impl Prices for Nominal {
         (&self.device, &self.mesh)
     }
     fn take(&self) -> f64 {
-        let of = |t: comm::Traffic| 250_000.0 * t.calls as f64 + 50.0 / 4.0 * t.bytes as f64;
-        let sent: f64 = self.mesh.ledger().iter().map(|(_, _, t)| of(t)).sum();
+        let cost = |t: comm::Traffic| 250_000.0 * t.calls as f64 + 50.0 / 4.0 * t.bytes as f64;
+        let sent: f64 = self.mesh.ledger().iter().map(|(_, _, t)| cost(t)).sum();
         let now = sent + self.device.meter().flops() as f64;
         now - self.before.replace(now)
     }
@@ -94,7 +94,8 @@ impl<'a> GraphPrices<'a> {
     /// Elements that this rank gives to a step's collective, and bytes that it sends.
     pub(crate) fn traffic(&self, shape: [usize; 2], from: &Sharding, step: &ShardingStep) -> [usize; 2] {
         let mesh = self.prices.rank().1;
-        let (before, x) = (mesh.ledger(), self.share(shape, from));
+        let before = mesh.ledger();
+        let x = self.share(shape, from);
         let ran = x.step(&self.place(), step).is_ok();
         let sum = |[elements, bytes]: [usize; 2], t: comm::Traffic| [elements + t.elements, bytes + t.bytes];
         let sent = (mesh.ledger() - &before).iter().fold([0, 0], |all, (_, _, t)| sum(all, t));
@@ -123,8 +124,7 @@ impl<'a> GraphPrices<'a> {
         let ran = self.run(number, split, inputs);
         let mut price = if ran.is_ok() { self.prices.take() } else { f64::INFINITY };
         for i in (0..operator.inputs.len()).filter(|i| self.graph.is_summed((number, *i))) {
-            let gradient = split.gradient(i);
-            price += self.way(shape(i), &gradient, &split.inputs[i]);
+            price += self.way(shape(i), &split.gradient(i), &split.inputs[i]);
         }
         price
     }

@@ -81,8 +81,7 @@ pub fn search(
     goes_on: &dyn Fn(usize) -> bool,
 ) -> Result<FoundGraph> {
     let start = Instant::now();
-    let kept = GraphPrices::new(graph, mesh, prices);
-    let space = Space::new(&kept, (graph, mesh), allowed)?;
+    let space = Space::new(&GraphPrices::new(graph, mesh, prices), (graph, mesh), allowed)?;
     let (mut best, is_exact) = space.along_givers();
     let mut end = SearchEnd::Exact;
     if !is_exact {
@@ -121,7 +120,8 @@ impl Returns {
         if is_parameter || takers.len() < 2 || !graph.is_wanted(tensor) {
             return None;
         }
-        let (giver, shape) = (graph.giver(tensor), graph.tensors[tensor].shape);
+        let giver = graph.giver(tensor);
+        let shape = graph.tensors[tensor].shape;
         let whole = [Sharding::WHOLE];
         let from: Vec<_> = match giver {
             Some(giver) => all[giver].iter().map(|split| &split.output).collect(),
@@ -189,8 +189,7 @@ impl Space {
                     TensorSource::Result => {
                         let giver = graph.giver(input).expect("a result has a giver");
                         let way = |s: usize, u: usize| between(&all[giver][s].output, &to[u]);
-                        let edge = edge(giver, &way);
-                        mains[o].get_or_insert(edge);
+                        mains[o].get_or_insert(edge(giver, &way));
                     }
                     TensorSource::Parameter => {
                         let (first, place) = graph.takers(input).next().expect("it is taken here");
@@ -256,9 +255,9 @@ impl Space {
     /// Price of what depends on an operator's split, if it is this one.
     fn price_of(&self, all: &[usize], o: usize, split: usize) -> f64 {
         let at = |operator: usize| if operator == o { split } else { all[operator] };
-        let own = self.edges.iter().filter(|edge| edge.between.contains(&o));
+        let edges = self.edges.iter().filter(|edge| edge.between.contains(&o));
         let back = self.returns.iter().filter(|of| of.giver == Some(o) || of.takers.contains(&o));
-        let forward: f64 = own.map(|edge| self.price_between(edge, &at)).sum();
+        let forward: f64 = edges.map(|edge| self.price_between(edge, &at)).sum();
         self.own[o][split] + forward + back.map(|of| of.price(&at)).sum::<f64>()
     }
     fn price_between(&self, edge: &Edge, at: &dyn Fn(usize) -> usize) -> f64 {
@@ -266,8 +265,8 @@ impl Space {
         edge.prices[at(giver) * self.splits[taker].len() + at(taker)]
     }
     fn price(&self, all: &[usize]) -> f64 {
-        let own: f64 = all.iter().zip(&self.own).map(|(&s, own)| own[s]).sum();
+        let local: f64 = all.iter().zip(&self.own).map(|(&s, own)| own[s]).sum();
         let back: f64 = self.returns.iter().map(|of| of.price(&|o| all[o])).sum();
-        own + back + self.edges.iter().map(|edge| self.price_between(edge, &|o| all[o])).sum::<f64>()
+        local + back + self.edges.iter().map(|edge| self.price_between(edge, &|o| all[o])).sum::<f64>()
     }
 }

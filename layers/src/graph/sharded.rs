@@ -41,14 +41,14 @@ impl<P: Place> MeshPlace<P> {
     fn ranges(&self, under: &Sharding, rows: usize, axes: &[Axis]) -> Vec<Range<usize>> {
         let blocks = axes.iter().map(|&axis| size(&self.sizes, axis)).product();
         let range = |number: usize| {
-            let at = |axis: Axis| match axes.iter().position(|of| *of == axis) {
+            let place = |axis: Axis| match axes.iter().position(|of| *of == axis) {
                 None => self.at(axis),
                 Some(i) => {
                     let inner: usize = axes[i + 1..].iter().map(|&axis| size(&self.sizes, axis)).product();
                     number / inner % size(&self.sizes, axis)
                 }
             };
-            under.range(0, rows, &self.sizes, &at)
+            under.range(0, rows, &self.sizes, &place)
         };
         (0..blocks).map(range).collect()
     }
@@ -69,9 +69,9 @@ impl<D: Kernels> Clone for Sharded<D> {
 
 /// Copies a part of a matrix.
 fn copied<D: Kernels>(device: &D, part: View<D>) -> Tensor<D> {
-    let mut to = Tensor::empty(device, Category::Activations, part.rows(), part.cols());
-    device.copy(to.view_mut(), part);
-    to
+    let mut copy = Tensor::empty(device, Category::Activations, part.rows(), part.cols());
+    device.copy(copy.view_mut(), part);
+    copy
 }
 
 /// Returns a matrix without other owners: a copy, if it has any.
@@ -105,8 +105,10 @@ impl<D: Kernels> Sharded<D> {
     /// # Errors
     /// If the step is not possible from this sharding, or a collective fails.
     pub fn step(self, on: &MeshPlace<D::Place>, step: &ShardingStep) -> Result<Self> {
-        let (next, device) = (self.at.after(step)?, self.share.device().clone());
-        let ([rows, columns], x) = (self.share.shape(), self.share.view());
+        let next = self.at.after(step)?;
+        let device = self.share.device().clone();
+        let [rows, columns] = self.share.shape();
+        let x = self.share.view();
         let group = on.group(&step.axes)?;
         let n = group.size();
         let counts = |under: &Sharding| -> Vec<usize> {
@@ -114,21 +116,21 @@ impl<D: Kernels> Sharded<D> {
         };
         let share = match (step.change, step.dim) {
             (Change::Slice, 0) => {
-                let own = &on.ranges(&next, self.shape[0], &step.axes)[group.rank()];
+                let range = &on.ranges(&next, self.shape[0], &step.axes)[group.rank()];
                 let before = self.at.range(0, self.shape[0], &on.sizes, &|axis| on.at(axis)).start;
-                copied(&device, x.take_rows(own.start - before, own.len()))
+                copied(&device, x.take_rows(range.start - before, range.len()))
             }
             (Change::Slice, _) => copied(&device, x.take_cols(group.rank() * (columns / n), columns / n)),
             (Change::Gather, 0) => group.all_gather_v(&self.share, &counts(&self.at))?,
             (Change::Gather, _) => group.all_gather_columns(&self.share, columns * n)?,
             (Change::Exchange, 0) => {
                 let give = counts(&next);
-                let own = give[group.rank()];
-                let all = group.all_to_all_v(&self.share, &give, &vec![own; n])?;
-                let mut y = self.share.beside(own, columns * n);
+                let here = give[group.rank()];
+                let arrived = group.all_to_all_v(&self.share, &give, &vec![here; n])?;
+                let mut y = self.share.beside(here, columns * n);
                 for from in 0..n {
                     let columns = y.view_mut().take_cols(from * columns, columns);
-                    device.copy(columns, all.view().take_rows(from * own, own));
+                    device.copy(columns, arrived.view().take_rows(from * here, here));
                 }
                 y
             }
@@ -177,10 +179,9 @@ impl<D: Kernels> Sharded<D> {
 /// Stacks `n` blocks of columns of a matrix.
 fn stacked<D: Kernels>(device: &D, x: View<D>, n: usize) -> Tensor<D> {
     let (rows, columns) = (x.rows(), x.cols() / n);
-    let mut all = Tensor::empty(device, Category::Buffers, n * rows, columns);
+    let mut stack = Tensor::empty(device, Category::Buffers, n * rows, columns);
     for block in 0..n {
-        let to = all.view_mut().take_rows(block * rows, rows);
-        device.copy(to, x.take_cols(block * columns, columns));
+        device.copy(stack.view_mut().take_rows(block * rows, rows), x.take_cols(block * columns, columns));
     }
-    all
+    stack
 }

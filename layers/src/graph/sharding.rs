@@ -84,8 +84,8 @@ impl Sharding {
         mesh: &[(Axis, usize)],
         at: &dyn Fn(Axis) -> usize,
     ) -> Range<usize> {
-        let of = |(block, blocks), &axis| (block * size(mesh, axis) + at(axis), blocks * size(mesh, axis));
-        let (block, blocks) = self.cuts[dim].iter().fold((0, 1), of);
+        let inner = |(block, blocks), &axis| (block * size(mesh, axis) + at(axis), blocks * size(mesh, axis));
+        let (block, blocks) = self.cuts[dim].iter().fold((0, 1), inner);
         part(whole, block, blocks)
     }
     /// Returns the sharding after a step.
@@ -93,7 +93,8 @@ impl Sharding {
     /// # Errors
     /// If the step is not possible.
     pub fn after(&self, step: &ShardingStep) -> Result<Self> {
-        let (mut next, axes) = (self.clone(), Axes::from(&step.axes));
+        let mut next = self.clone();
+        let axes = Axes::from(&step.axes);
         let other = 1 - step.dim;
         let from = if step.change == Change::Exchange { other } else { step.dim };
         let removed = |list: &mut Vec<Axis>| {
@@ -187,18 +188,18 @@ pub(crate) fn part(whole: usize, block: usize, blocks: usize) -> Range<usize> {
 /// the mesh first.
 pub(crate) fn dealt(axes: &[Axis], bins: usize) -> Vec<Vec<Vec<Axis>>> {
     let Some((&axis, rest)) = axes.split_last() else { return vec![vec![Vec::new(); bins]] };
-    let mut all = Vec::new();
+    let mut ways = Vec::new();
     for others in dealt(rest, bins) {
         for bin in 0..bins {
             for at in (0..=others[bin].len()).rev() {
                 let mut with = others.clone();
                 with[bin].insert(at, axis);
-                all.push(with);
+                ways.push(with);
             }
         }
-        all.push(others);
+        ways.push(others);
     }
-    all
+    ways
 }
 
 impl fmt::Display for Sharding {
@@ -215,15 +216,15 @@ impl fmt::Display for Sharding {
 impl fmt::Display for ShardingStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes: Vec<_> = self.axes.iter().map(|axis| axis.name()).collect();
-        let of = ["rows", "columns"][self.dim];
+        let what = ["rows", "columns"][self.dim];
         match self.change {
-            Change::Slice => write!(f, "slice of {of} by {}", axes.join(".")),
+            Change::Slice => write!(f, "slice of {what} by {}", axes.join(".")),
             Change::Reduce => write!(f, "all-reduce over {}", axes.join(".")),
             Change::Exchange => {
                 let from = ["columns", "rows"][self.dim];
-                write!(f, "all-to-all over {}, {from} for {of}", axes.join("."))
+                write!(f, "all-to-all over {}, {from} for {what}", axes.join("."))
             }
-            change => write!(f, "{change} of {of} over {}", axes.join(".")),
+            change => write!(f, "{change} of {what} over {}", axes.join(".")),
         }
     }
 }

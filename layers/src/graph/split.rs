@@ -49,14 +49,14 @@ impl<D: Kernels> SplitGraph<D> {
                 params.push(None);
                 continue;
             };
-            let (sharding, gradient) = (&plan.splits[o].inputs[i], plan.splits[o].gradient(i));
+            let gradient = plan.splits[o].gradient(i);
             let mut placement = at.placement();
             for (axis, _) in &plan.mesh {
                 let placed =
                     if gradient.partial.contains(*axis) { Placed::Partial } else { Placed::Replicate };
                 placement = placement.on(*axis, placed);
             }
-            for (dim, axes) in sharding.cuts.iter().enumerate() {
+            for (dim, axes) in plan.splits[o].inputs[i].cuts.iter().enumerate() {
                 for axis in axes {
                     let sections = vec![tensor.shape[dim].into()];
                     placement = placement.on(*axis, Placed::Shard { dim, sections });
@@ -92,12 +92,12 @@ impl<D: Kernels> SplitGraph<D> {
                 *value = input.clone().map(Sharded::whole);
             }
         }
-        let (mut saved, mut last) = (GraphSaved { operators: Vec::new(), loss: None }, 0);
+        let mut saved = GraphSaved { operators: Vec::new(), loss: None };
+        let mut last = 0;
         for (o, operator) in plan.graph.operators.iter().enumerate() {
             let mut take = |(i, &input): (usize, &usize)| {
-                let sharding = plan.splits[o].inputs[i].clone();
                 if let Some(param) = &self.params[input] {
-                    return Ok(Sharded::new(param.value(), param.shape(), sharding));
+                    return Ok(Sharded::new(param.value(), param.shape(), plan.splits[o].inputs[i].clone()));
                 }
                 let is_last = plan.graph.takers(input).last() == Some((o, i));
                 let value = if is_last { values[input].take() } else { values[input].clone() };
@@ -106,8 +106,7 @@ impl<D: Kernels> SplitGraph<D> {
             };
             if operator.kind == OperatorKind::Loss {
                 let Some((targets, terms)) = targets else { break };
-                let logits = take((0, &operator.inputs[0]))?;
-                let (sum, of_loss) = loss(logits, &self.on, (targets, &terms))?;
+                let (sum, of_loss) = loss(take((0, &operator.inputs[0]))?, &self.on, (targets, &terms))?;
                 saved.loss = Some((of_loss, terms));
                 return Ok((Given::Loss(sum), saved));
             }
@@ -131,9 +130,9 @@ impl<D: Kernels> SplitGraph<D> {
         if let Some(dy) = dy {
             let result = plan.graph.result();
             let split = plan.graph.giver(result).map(|giver| &plan.splits[giver]);
-            let to = split.expect("the result has a giver").output.summed(Axes::NONE);
+            let target = split.expect("the result has a giver").output.summed(Axes::NONE);
             let dy = Sharded::whole(dy);
-            let (_, steps) = dy.sharding().way(&to, &mut |_, _| 1.0);
+            let (_, steps) = dy.sharding().way(&target, &mut |_, _| 1.0);
             gradients[result].push((dy, steps));
         }
         for (o, operator) in plan.graph.operators.iter().enumerate().rev() {
@@ -149,12 +148,12 @@ impl<D: Kernels> SplitGraph<D> {
             };
             for (i, gradient) in of_inputs.into_iter().enumerate() {
                 let Some(gradient) = gradient else { continue };
-                let all = &mut gradients[operator.inputs[i]];
-                match all.iter().position(|(other, _)| other.sharding() == gradient.sharding()) {
-                    None => all.push((gradient, plan.backward[o][i].clone())),
+                let known = &mut gradients[operator.inputs[i]];
+                match known.iter().position(|(other, _)| other.sharding() == gradient.sharding()) {
+                    None => known.push((gradient, plan.backward[o][i].clone())),
                     Some(at) => {
-                        let (sum, steps) = all.swap_remove(at);
-                        all.push((sum.plus(&gradient)?, steps));
+                        let (sum, steps) = known.swap_remove(at);
+                        known.push((sum.plus(&gradient)?, steps));
                     }
                 }
             }

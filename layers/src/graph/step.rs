@@ -56,8 +56,7 @@ impl<'a, D: Kernels> GraphStep<'a, D> {
         })
     }
     fn forward(&self) -> Result<(Given<D>, GraphSaved<D>)> {
-        let targets = self.targets.as_ref().map(|(ids, terms)| (ids, *terms));
-        self.split.forward(self.input.clone(), targets)
+        self.split.forward(self.input.clone(), self.targets.as_ref().map(|(ids, terms)| (ids, *terms)))
     }
     /// Runs forward, backward, and the sums of gradients.
     ///

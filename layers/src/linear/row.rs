@@ -50,8 +50,8 @@ impl<D: Kernels> RowLinear<D> {
         let weight = RowWeight::new(at, axis, name, [inputs, outputs], Pieces::Even, draw)?.tiled();
         let placement = at.placement();
         let row = || WholeWeight::new(at, format!("{name}.bias"), [1, outputs], placement, BIAS);
-        let (bias, group) = (bias.then(row).transpose()?, at.mesh.group(axis).named(name));
-        Ok(Self { name: name.into(), weight, bias, group, region: at.region })
+        let group = at.mesh.group(axis).named(name);
+        Ok(Self { name: name.into(), weight, bias: bias.then(row).transpose()?, group, region: at.region })
     }
 }
 

@@ -94,8 +94,8 @@ impl<D: Kernels> Chunk<D> {
     ) -> Result<(Output<D>, Option<Stream<D>>)> {
         let first = self.ends.rows.is_some() && self.runs.iter().all(Vec::is_empty);
         let Self { ends, .. } = self;
-        let (name, wanted) =
-            (ends.name.clone(), wanted.expect("the last chunk needs a request for loss or logits"));
+        let name = ends.name.clone();
+        let wanted = wanted.expect("the last chunk needs a request for loss or logits");
         ends.lend();
         let ended = using(keeper, (ends, Ends::of_head), None, false, |ends| {
             let layer = cx.layer(&name, Direction::Forward);
@@ -117,15 +117,15 @@ impl<D: Kernels> Chunk<D> {
     /// Returns its parameters, in program order.
     pub fn params(&mut self) -> Params<'_, D> {
         let Self { ends: Ends { embedding, end, .. }, runs, .. } = self;
-        let mut all = Params::new();
+        let mut found = Params::new();
         if let Some(embedding) = embedding {
-            embedding.params(&mut all);
+            embedding.params(&mut found);
         }
-        runs.iter_mut().flatten().for_each(|block| block.params(&mut all));
+        runs.iter_mut().flatten().for_each(|block| block.params(&mut found));
         if let Some(end) = end {
-            end.params(&mut all);
+            end.params(&mut found);
         }
-        all
+        found
     }
     /// Runs one microbatch forward through run `run`. The last stage receives `wanted`, the request for loss
     /// or logits.
@@ -178,7 +178,8 @@ impl<D: Kernels> Chunk<D> {
         let at = self.saved.iter().position(|s| s.of == of);
         let mut saved = self.saved.swap_remove(at.expect("backward of a microbatch that had no forward"));
         let mut later = (half == Half::Input).then(Pending::default);
-        let (last, at_end) = (last && later.is_none(), self.ends(run));
+        let last = last && later.is_none();
+        let at_end = self.ends(run);
         let mut dx = if at_end { saved.dx } else { Some(dy.expect("the next chunk sent no gradient")) };
         let Self { ends, .. } = self;
         if last && at_end {
@@ -226,8 +227,8 @@ impl<D: Kernels> Chunk<D> {
         last: bool,
     ) -> Result<()> {
         let pending = self.pending.remove(&flight(run, cx));
-        let (Pending { embedding, blocks }, at_end) =
-            (pending.expect("weight half without its input half"), self.ends(run));
+        let Pending { embedding, blocks } = pending.expect("weight half without its input half");
+        let at_end = self.ends(run);
         let Self { ends, .. } = self;
         if last && at_end {
             release(keeper, (ends, Ends::of_head), true)?;

@@ -35,8 +35,7 @@ pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[us
     let sections = &[sizes[1].into()];
     let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
     let Some(&outputs) = sizes.get(2) else {
-        let gathered = GatherColumns::new(at, axis, name);
-        return Ok(BoxedLayer::new(((up, gathered), Relu)));
+        return Ok(BoxedLayer::new(((up, GatherColumns::new(at, axis, name)), Relu)));
     };
     let down = at.build(&Row { axis, name: &next, sizes: [sizes[1], outputs], bias: true })?;
     Ok(BoxedLayer::new(((up, (FeedForward::Plain(Relu), down)), Relu)))
@@ -123,7 +122,8 @@ impl<D: Kernels> Chunk<D> {
         }
         // Examples are whole on every rank, under sequence parallelism too. So is a gathered output, unless
         // it is passed to another stage of a pipeline.
-        let (everywhere, last) = (Builder { region: Region::Whole, ..at.clone() }, layers - 1);
+        let everywhere = Builder { region: Region::Whole, ..at.clone() };
+        let last = layers - 1;
         let blocks = |run: &Range<usize>| {
             let end = run.end.min(last);
             let next = |from: usize| from + 2 - (end - from) % 2;
@@ -141,8 +141,7 @@ impl<D: Kernels> Chunk<D> {
         let sizes = [sizes[last], sizes[layers]];
         let head = strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective };
         let end = at_end.then(|| at.build(&head)).transpose()?.map(|end| (name, end));
-        let rows = at_start.then_some(Region::Whole);
-        Ok(Self::new(at, (None, rows), blocks, end, false))
+        Ok(Self::new(at, (None, at_start.then_some(Region::Whole)), blocks, end, false))
     }
 }
 

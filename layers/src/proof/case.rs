@@ -36,7 +36,7 @@ pub trait Case: Sync {
     /// order.
     fn deal(&self, tokens: &[Segment], (rank, ranks): (usize, usize)) -> Vec<Segment> {
         if let Some(dealing) = self.dealing() {
-            let own = |t: &Segment| {
+            let parts = |t: &Segment| {
                 let t = *t;
                 let part = move |of: Range<usize>| Segment {
                     row: t.row + of.start,
@@ -46,7 +46,7 @@ pub trait Case: Sync {
                 };
                 dealing(t.len, rank, ranks).into_iter().map(part)
             };
-            return tokens.iter().flat_map(own).collect();
+            return tokens.iter().flat_map(parts).collect();
         }
         let n = tokens.len();
         tokens[n * rank / ranks..n * (rank + 1) / ranks].to_vec()

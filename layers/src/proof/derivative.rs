@@ -17,7 +17,8 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
         World::threads(&case.world(ranks))
             .expect("a world")
             .run(|device: Cpu<DualNumber>, mesh| {
-                let (group, features) = (mesh.group(case.axis()), case.features());
+                let group = mesh.group(case.axis());
+                let features = case.features();
                 let values = Moving(case);
                 let at = place(&device, &mesh, &values, regions);
                 let mut layer = OnDevice::<Cpu<DualNumber>>::build(case, &at)?;
@@ -50,7 +51,8 @@ struct Moving<'a, C: ?Sized>(&'a C);
 
 impl<C: Erased + ?Sized> ValueSource<DualNumber> for Moving<'_, C> {
     fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<ParamValues<'_, DualNumber>> {
-        let (all, name) = (RandomValues { seed: 7 }.of(name, shape, draw)?, name.to_owned());
+        let all = RandomValues { seed: 7 }.of(name, shape, draw)?;
+        let name = name.to_owned();
         Ok(all.map(
             move |[row, _], x: DualNumber| {
                 if self.0.has_no_gradient(&name, row) { DualNumber::constant(x.value) } else { x }

@@ -24,28 +24,28 @@ fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize)
         .expect("a world")
         .run(|device: Cpu<F61>, mesh| {
             let seen = run((case, regions), &device, &mesh, &RandomValues { seed: 7 }, &given, STEPS)?;
-            let truth = expected.get_or_init(|| oracle(case, &seen.start, &given));
-            let at = format!("rank {} of {}, key {:#x}", mesh.rank(), mesh.size(), key.0);
-            compare(&seen.trace, truth, &at);
+            let place = format!("rank {} of {}, key {:#x}", mesh.rank(), mesh.size(), key.0);
+            compare(&seen.trace, expected.get_or_init(|| oracle(case, &seen.start, &given)), &place);
             if !case.is_predicted() {
                 return Ok(());
             }
-            let (axis, mut said) = (case.axis(), [vec![], vec![]]);
+            let axis = case.axis();
+            let mut said = [vec![], vec![]];
             seen.traffic
                 .iter()
                 .for_each(|(axes, op, t)| said[usize::from(axes != axis)].push((op, t.elements)));
-            let (own, dealers) = (mesh.group(axis), seen.place);
+            let dealers = seen.place;
             let dealt: Vec<_> = microbatches.iter().map(|tokens| case.deal(tokens, dealers)).collect();
             let of_dealt = sorted(case.traffic_of_dealt(&microbatches, dealers));
-            let predicted = [predicted((case, regions), &dealt, (own.rank(), ranks)), of_dealt];
-            assert_eq!(said, predicted, "elements by operation, {at}");
+            let predicted = [predicted((case, regions), &dealt, (mesh.group(axis).rank(), ranks)), of_dealt];
+            assert_eq!(said, predicted, "elements by operation, {place}");
             let summed: usize = seen.synced.iter().map(|(_, _, t)| t.elements).sum();
             let wanted = match (dealers.1, ranks) {
                 (1, 1) => 0,
                 (1, _) => case.synced(ranks, regions),
                 _ => seen.parameters,
             };
-            assert_eq!(summed, wanted, "elements in the sums of gradients, {at}");
+            assert_eq!(summed, wanted, "elements in the sums of gradients, {place}");
             Ok::<_, ops::Error>(())
         })
         .unwrap_or_else(|why| panic!("{why}"));

@@ -170,8 +170,7 @@ impl<D: Kernels, L: Layer<D, In: ActivationLayout<D>, Out: ActivationLayout<D>>>
         let mut forward = Vec::new();
         for (microbatch, given) in microbatches.into_iter().enumerate() {
             let cx = given.cx(microbatch);
-            let x = L::In::hand(&given, false, inputs, at)?;
-            let (y, saved) = self.forward(&cx, x)?;
+            let (y, saved) = self.forward(&cx, L::In::hand(&given, false, inputs, at)?)?;
             forward.push((cx, given, y, saved));
         }
         let mut exited = Gone::new();

@@ -32,7 +32,8 @@ impl<D: Kernels> AtRank<'_, D> {
         x: &dyn ActivationLayout<D>,
         (cols, deal): (usize, &dyn Fn((usize, usize)) -> Vec<Segment>),
     ) -> Result<Vec<D::Elem>> {
-        let (mine, ranks) = (x.whole(self)?, self.dealers.size());
+        let mine = x.whole(self)?;
+        let ranks = self.dealers.size();
         if ranks == 1 || !x.has_rows() {
             return Ok(mine);
         }

@@ -31,7 +31,7 @@ pub(super) fn tally<C: Erased + ?Sized>(
     for &ranks in case.ranks().iter().filter(|&&n| n > 1).take(WORLDS) {
         let subject = LayerOnRanks { case, regions, ranks, compared, truth: OnceLock::new() };
         let sites = subject.sites();
-        let all: Vec<_> = sites.iter().map(|(_, site)| site.clone()).collect();
+        let listed: Vec<_> = sites.iter().map(|(_, site)| site.clone()).collect();
         let run = |site: &CallSite, trial: &Trial| {
             let (step, _) = sites.iter().find(|(_, other)| other.call == site.call).expect("one of them");
             subject.outcome(*step, trial)
@@ -41,7 +41,7 @@ pub(super) fn tally<C: Erased + ?Sized>(
             // in the first.
             for &mutation in Mutation::ALL.iter().filter(|m| (**m == Mutation::Stale) == (*step == STEPS - 1))
             {
-                let fate = judge(mutation, site, &all, run).unwrap_or_else(|why| panic!("{why}"));
+                let fate = judge(mutation, site, &listed, run).unwrap_or_else(|why| panic!("{why}"));
                 tally.add(mutation, fate, &format!("{ranks} ranks: {}", site.words));
             }
         }

@@ -8,8 +8,8 @@ use ops::{Error, RandomValues};
 use tensor::{Cpu, Device};
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
-    let (given, values) =
-        (|step: usize| LayerInput::<f32>::draw(case.features(), step), RandomValues { seed: 7 });
+    let given = |step: usize| LayerInput::<f32>::draw(case.features(), step);
+    let values = RandomValues { seed: 7 };
     for &ranks in case.ranks() {
         let axes = case.world(ranks);
         let measured = World::threads(&axes)

@@ -46,11 +46,10 @@ pub(super) fn run<D: Kernels<Wide = D>>(
     given: &dyn Fn(usize) -> Vec<LayerInput<D::Elem>>,
     steps: usize,
 ) -> Result<RankRun<D::Elem>> {
-    let group = mesh.group(case.axis());
     let at = place(device, mesh, values, regions);
     let mut layer = case.build(&at)?;
     let axes: Axes = case.dealers().iter().map(|(axis, _)| *axis).collect();
-    let at = AtRank { device, group, region: at.region, dealers: &mesh.over(axes)? };
+    let at = AtRank { device, group: mesh.group(case.axis()), region: at.region, dealers: &mesh.over(axes)? };
     let mut optimizer = Optimizer::new(SGD, None);
     let (mut trace, mut traffic, mut synced) = (NamedTensors::new(), Ledger::default(), Ledger::default());
     let (start, mut calls, mut parameters) = (weights(&mut *layer, mesh)?, Vec::new(), 0);
@@ -119,7 +118,8 @@ pub(super) fn oracle<S: Scalar>(
     start: &BTreeMap<String, Vec<S>>,
     given: &dyn Fn(usize) -> Vec<LayerInput<S>>,
 ) -> NamedTensors<S> {
-    let (mut trace, mut weights) = (NamedTensors::new(), start.clone());
+    let mut trace = NamedTensors::new();
+    let mut weights = start.clone();
     for step in 0..STEPS {
         let mut sums: BTreeMap<String, Vec<S>> = BTreeMap::new();
         for (microbatch, mut given) in given(step).into_iter().enumerate() {

@@ -76,9 +76,9 @@ impl<'a, D: Kernels> Attention<'a, D> {
     #[must_use]
     pub fn of(axis: Axis, name: &'a str, shape: &Shape, block: usize, rotary: Option<&'a Rotary<D>>) -> Self {
         let Shape { width, heads, bias, .. } = *shape;
-        let (mask, rate) = (Mask::of(shape, block), shape.dropout.attention);
+        let rate = shape.dropout.attention;
         let head_norm = shape.head_norm.then_some(shape.eps);
-        Self { axis, name, width, heads, mask, rotary, head_norm, bias, rate, block }
+        Self { axis, name, width, heads, mask: Mask::of(shape, block), rotary, head_norm, bias, rate, block }
     }
 }
 
@@ -159,12 +159,11 @@ impl Head<'_> {
     /// Describes the head of a transformer.
     pub fn of(axis: Axis, shape: &Shape) -> Self {
         let Shape { width, vocabulary, tied, loss: objective, .. } = *shape;
-        let norm = Norm { kind: shape.norm, name: "norm", width, eps: shape.eps };
         Self {
             axis,
             name: "head",
             sizes: [width, vocabulary],
-            norm: Some(norm),
+            norm: Some(Norm { kind: shape.norm, name: "norm", width, eps: shape.eps }),
             tied,
             bias: false,
             objective,

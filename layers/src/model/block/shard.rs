@@ -23,7 +23,8 @@ pub fn shard<D: Kernels>(
         let name = &format!("blocks.{i}.norm{n}");
         at.build(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
     };
-    let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
+    let rate = shape.dropout.residual;
+    let sizes = [shape.width, shape.hidden];
     let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
     let attention = at.build(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
     let attention = at.strategies.iter().fold(attention, |inner, strategy| strategy.around_attention(inner));

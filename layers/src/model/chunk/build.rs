@@ -34,7 +34,8 @@ impl<D: Kernels> Chunk<D> {
         ends: Option<&Group<D::Place>>,
     ) -> Result<Self> {
         positive("the vocabulary", shape.vocabulary)?;
-        let ([first, last], tied) = (at_ends(runs, shape.blocks), shape.tied);
+        let [first, last] = at_ends(runs, shape.blocks);
+        let tied = shape.tied;
         let (axis, name, sizes) = (Axis::Tp, EMBEDDING, [shape.vocabulary, shape.width]);
         let runs = transformer(at, shape, runs)?;
         let (padding, context, rate) = (shape.padding, shape.context(), shape.dropout.embedding);
@@ -63,11 +64,11 @@ impl<D: Kernels> Chunk<D> {
     pub fn bare(at: &Builder<D>, shape: &Shape, runs: &[Range<usize>]) -> Result<Self> {
         let [first, last] = at_ends(runs, shape.blocks);
         let runs = transformer(at, shape, runs)?;
-        let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::Tp).named("last tokens"));
-        let front = (None, first.then_some(at.region));
+        let over = at.mesh.over(Axes::LOSS)?.axis();
+        let group = at.mesh.group(Axis::Tp).named("last tokens");
         let root = RootExchange::new(at.rests, at.mesh, "outputs");
         let end = last.then(|| ("loss", BoxedLayer::new(MeanSquare { over, group, root })));
-        Ok(Self::new(at, front, runs, end, false))
+        Ok(Self::new(at, (None, first.then_some(at.region)), runs, end, false))
     }
     /// Assembles these runs of blocks between these ends, the last with its name, tied to each other or not.
     /// If rows of features enter, whole on every rank, they are cut to this region.

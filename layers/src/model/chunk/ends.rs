@@ -48,8 +48,8 @@ impl<D: Kernels> Layer<D> for MeanSquare<D> {
         };
         let x = self.root.gather(cx, x.share())?.map_or(x, Stream::from);
         let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
-        let own = if cx.keeps() { self.root.scatter(cx, dx.share())? } else { None };
-        Ok((Some(Output::Loss(loss)), Some(cx.keep(own.map_or(dx, Stream::from)))))
+        let part = if cx.keeps() { self.root.scatter(cx, dx.share())? } else { None };
+        Ok((Some(Output::Loss(loss)), Some(cx.keep(part.map_or(dx, Stream::from)))))
     }
     fn backward_input(&mut self, _: &PassContext<D>, dx: Self::Saved, _: Self::Out) -> InputHalf<D, Self> {
         Ok(((dx.expect("forward computed no loss").open(), None), ()))
@@ -75,9 +75,9 @@ impl<D: Kernels> Ends<D> {
     }
     /// Lends the embedding's table to a tied head, or takes it back.
     pub(crate) fn lend(&mut self) {
-        let of = |table: Option<_>| table.expect("a tied end has no slot for the table");
+        let slot = |table: Option<_>| table.expect("a tied end has no slot for the table");
         if let (true, Some(embedding), Some(end)) = (self.tied, &mut self.embedding, &mut self.end) {
-            std::mem::swap(of(embedding.table()), of(end.table()));
+            std::mem::swap(slot(embedding.table()), slot(end.table()));
         }
     }
     /// Computes the loss or logits from the last block's output.
