@@ -169,8 +169,8 @@ impl Batch {
     pub fn largest(&self, stages: usize) -> Self {
         let tokens = |m: &&Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>();
         let largest = self.microbatches.iter().max_by_key(tokens).into_iter();
-        let all = self.microbatches.len();
-        let times = if stages > 1 { all } else { all.min(2) };
+        let count = self.microbatches.len();
+        let times = if stages > 1 { count } else { count.min(2) };
         let microbatches = largest.flat_map(|m| std::iter::repeat_n(m.clone(), times)).collect();
         Self { microbatches, idle: self.idle }
     }

@@ -83,7 +83,8 @@ pub fn check_limit<'a, D: Kernels>(
 /// # Errors
 /// The first error that is not about the limit, or else the refusal of the program that needs the most.
 pub fn all<T>(programs: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
-    let (mut done, mut refused) = (Vec::new(), None::<Error>);
+    let mut done = Vec::new();
+    let mut refused = None::<Error>;
     for program in programs {
         match program {
             Ok(given) => done.push(given),
@@ -160,7 +161,8 @@ fn of_groups(groups: &str, mounts: &str) -> Option<u64> {
         })?;
         let (root, mount) = mounts.lines().find_map(|line| {
             let (place, kind) = line.split_once(" - ")?;
-            let (mut place, mut kind) = (place.split(' ').skip(3), kind.split(' '));
+            let mut place = place.split(' ').skip(3);
+            let mut kind = kind.split(' ');
             let is_memory = || line.rsplit(' ').next().is_some_and(|of| of.split(',').any(|o| o == "memory"));
             let found = kind.next() == Some(hierarchy.filesystem) && (is_two || is_memory());
             found.then_some((place.next()?, place.next()?))

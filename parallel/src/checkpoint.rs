@@ -124,8 +124,8 @@ impl<D: Kernels> Saving<D> {
         while !matches!(self.stage, Stage::Done) {
             if !wait && self.background {
                 let finished = self.stage.is_finished();
-                let all = mesh.world().named("checkpoint").all_gather_values(&[u8::from(finished)])?;
-                if all.concat().contains(&0) {
+                let answers = mesh.world().named("checkpoint").all_gather_values(&[u8::from(finished)])?;
+                if answers.concat().contains(&0) {
                     return Ok(false);
                 }
             }
@@ -141,8 +141,7 @@ impl<D: Kernels> Saving<D> {
                 wait(mesh, "elements of a checkpoint")?;
                 written?; // only now, as files that a failing rank created end with it
                 wait(mesh, "elements of a checkpoint")?;
-                let blocks = files.iter().map(PlannedFile::blocks).sum();
-                let own = share(blocks, mesh.rank(), mesh.size());
+                let own = share(files.iter().map(PlannedFile::blocks).sum(), mesh.rank(), mesh.size());
                 Stage::Digest(SaveWork::new(background, move || {
                     let digests = pieces::digests(&files, own)?;
                     Ok((files, digests))

@@ -116,7 +116,8 @@ fn first<D: Kernels>(
     let own = tensors.find_map(|tensor| is_apart(&tensor).map(|block| (block, tensor.to_string())));
     let (block, name) = own.map_or((Vec::new(), String::new()), |(block, name)| (vec![block], name));
     let world = mesh.world().named("a parameter that differs");
-    let (blocks, names) = (world.all_gather_values(&block)?, world.all_gather_values(name.as_bytes())?);
+    let blocks = world.all_gather_values(&block)?;
+    let names = world.all_gather_values(name.as_bytes())?;
     let (rank, block) = (blocks.iter().enumerate())
         .find_map(|(rank, block)| Some((rank, block.first()?)))
         .expect("a rank holds it");

@@ -125,11 +125,13 @@ pub fn step<D: Kernels>(
     batch: &Batch,
     lr: f64,
 ) -> Result<(Report<D>, Recorded<D::Elem>)> {
-    let (record, weights) = (Record::new(mesh), weights(trainer.model().params(), mesh)?);
+    let record = Record::new(mesh);
+    let weights = weights(trainer.model().params(), mesh)?;
     trainer.record(Some(record.clone()));
     let report = trainer.step(batch, lr);
     trainer.record(None);
-    let (report, gradients) = (report?, gradients(trainer.model().params(), mesh)?);
+    let report = report?;
+    let gradients = gradients(trainer.model().params(), mesh)?;
     let log2 = report.scale.unwrap_or(0);
     Ok((report, Recorded { activations: record.take(), gradients, weights, log2, after: None }))
 }
@@ -213,7 +215,8 @@ fn write_all<E: DumpDtype<Wide: DumpDtype>>(
             (after, other) => *after = after.take().or(other),
         }
     }
-    let (all, notes) = (Activations::whole(activations), about.notes::<E>());
+    let all = Activations::whole(activations);
+    let notes = about.notes::<E>();
     let mut with_rows = notes.clone();
     if let Some((_, rows)) = all.first() {
         let rows: Vec<_> = rows.keys().map(|(sequence, position)| [sequence, position]).collect();
@@ -246,8 +249,7 @@ fn write_all<E: DumpDtype<Wide: DumpDtype>>(
         let all = names.entry(entry.param.clone()).or_insert_with(|| json!([]));
         all.as_array_mut().expect("put there as one").push(json!(entry.name));
     }
-    let names = format!("{:#}\n", serde_json::Value::Object(names));
-    Ok(files::replace_file(&dir.join(NAMES), names.as_bytes())?)
+    Ok(files::replace_file(&dir.join(NAMES), format!("{:#}\n", serde_json::Value::Object(names)).as_bytes())?)
 }
 
 impl Provenance {

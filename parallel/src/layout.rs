@@ -305,7 +305,8 @@ impl Layout {
     /// # Errors
     /// If it names a schedule, or the number of ranks along pp is not the table's number of rows.
     pub fn scheduled(self, table: &'static Table) -> Result<Self> {
-        let (Plan { ranks, chunks, .. }, stages) = (table.sizes(), self.size(Axis::Pp));
+        let Plan { ranks, chunks, .. } = table.sizes();
+        let stages = self.size(Axis::Pp);
         let named = grammar_of_all().named(&self);
         let named = named.iter().find(|(about, _)| about.choice == Choice::Schedule).map(|(_, word)| &**word);
         if let Some(word) = named.or(self.says_schedule.0.then(|| self.pipeline().schedule.about().word)) {

@@ -39,7 +39,8 @@ pub fn work<D: Kernels, T>(
     phase: Phase,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<(T, RankMeasurements)> {
-    let (device, mesh) = (at.device, at.mesh);
+    let device = at.device;
+    let mesh = at.mesh;
     mesh.barrier()?;
     device.meter().begin(phase);
     device.place().settle();
@@ -90,8 +91,8 @@ pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
 /// If there are none.
 pub fn median_and_spread(mut times: Vec<f64>) -> (f64, Option<f64>) {
     times.sort_by(f64::total_cmp);
-    let (number, last) = (times.len(), times.len() - 1);
+    let last = times.len() - 1;
     let median = median(times.clone()).expect("some times");
     let between = times[last - last / 4] - times[last / 4];
-    (median, (number >= FEWEST).then_some(between / 2.0 / median))
+    (median, (times.len() >= FEWEST).then_some(between / 2.0 / median))
 }

@@ -71,12 +71,12 @@ impl Network {
             return Ok(vec![mine]);
         }
         let mine = serde_json::to_vec(&mine).expect("plain values");
-        let all = mesh.world().named("results of ranks").all_gather_values(&mine)?;
+        let results = mesh.world().named("results of ranks").all_gather_values(&mine)?;
         let read = |(rank, theirs): (usize, &Vec<u8>)| {
             let no_such = |why| Error::new(format!("the result of rank {rank} cannot be read: {why}"));
             serde_json::from_slice(theirs).map_err(no_such)
         };
-        all.iter().enumerate().map(read).collect()
+        results.iter().enumerate().map(read).collect()
     }
     /// Checks, if ranks are processes, that they read the same tensors of files: two ranks that read the same
     /// elements of a tensor must have the same values. All ranks call it.
@@ -114,8 +114,7 @@ impl Network {
     ) -> Result<T> {
         let Some(processes) = &self.processes else { return work() };
         let done = (processes.rank() == 0).then(|| work().map_err(|error| error.why));
-        let done = self.of_processes(done)?.swap_remove(0);
-        done.expect("rank 0 has run it").map_err(Error::new)
+        self.of_processes(done)?.swap_remove(0).expect("rank 0 has run it").map_err(Error::new)
     }
     /// Returns the values of all processes, by rank; if ranks are threads, only `own`. All call it, and wait
     /// for the last one, however long it takes.

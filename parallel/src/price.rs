@@ -61,7 +61,8 @@ pub fn peak_with<'a, D: Kernels, K: Ord>(
     program: impl Fn(BuildContext<MetaOf<D>>) -> Result<()>,
 ) -> Result<Peak> {
     let scheme = scheme.into();
-    let (mut kinds, mut peak) = (BTreeMap::new(), Peak::default());
+    let mut kinds = BTreeMap::new();
+    let mut peak = Peak::default();
     let layout = scheme.layout;
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;

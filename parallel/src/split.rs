@@ -90,12 +90,12 @@ pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
         };
         best.push((0..=costs.len()).map(of).collect());
     }
-    let mut to = costs.len();
+    let mut end = costs.len();
     let mut sizes = Vec::new();
     for of in best.iter().rev() {
-        let from = of[to].1;
-        sizes.insert(0, to - from);
-        to = from;
+        let from = of[end].1;
+        sizes.insert(0, end - from);
+        end = from;
     }
     sizes
 }
@@ -105,7 +105,7 @@ pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
 /// # Errors
 /// If a part cannot be built.
 pub fn parameters(design: &Design) -> Result<Vec<f64>> {
-    let of = |part: usize| {
+    let count = |part: usize| {
         session::ghost::<Cpu<f32>, _>(&Layout::UNSPLIT, (0, None), |at: BuildContext<Meta<f32>>| {
             let run = part..part + 1;
             let mut stage = design.stage(&at, &[run], None)?;
@@ -113,7 +113,7 @@ pub fn parameters(design: &Design) -> Result<Vec<f64>> {
             Ok(sizes.sum::<usize>() as f64)
         })
     };
-    (0..design.parts(1)).map(of).collect()
+    (0..design.parts(1)).map(count).collect()
 }
 
 /// Number of tokens that a part is timed with.
@@ -127,14 +127,14 @@ const TOKENS: usize = 64;
 /// If a part cannot be built.
 pub fn seconds(design: &Design) -> Result<Vec<f64>> {
     let n = design.parts(1);
-    let of = |part| {
+    let seconds = |part| {
         session::alone(&RandomValues { seed: 0 }, |at: BuildContext<Cpu<f32>>| taken(&at, design, part))
     };
     let mut between = None;
     let time = |part| match between {
         Some(time) if part + 1 < n && design.shape().is_some() => Ok(time),
         _ => {
-            let time = of(part)?;
+            let time = seconds(part)?;
             if part > 0 {
                 between = Some(time);
             }
@@ -148,7 +148,8 @@ pub fn seconds(design: &Design) -> Result<Vec<f64>> {
 fn taken(at: &BuildContext<Cpu<f32>>, design: &Design, part: usize) -> Result<f64> {
     let run = part..part + 1;
     let mut stage = design.stage(&at.learning(), &[run], None)?;
-    let (place, outputs) = (at.device.place(), design.outputs());
+    let place = at.device.place();
+    let outputs = design.outputs();
     let rows = |width: usize| {
         let number = |i: usize| (i % 7) as f32 / 8.0 - 0.25;
         Tensor::from_fn(at.device, Category::Activations, TOKENS, width, number)

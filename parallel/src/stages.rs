@@ -194,11 +194,11 @@ impl<D: Kernels> Stages<D> {
                         let cell = Cell { of: since_empty(cell.of), ..cell };
                         self.versions.before(cell, (&self.pipeline, plan), &mut self.stage.params());
                     }
-                    let of = in_flight(cell.of);
+                    let task = in_flight(cell.of);
                     if cell.act == PassKind::U {
-                        self.update(of, plan, work, keeper)?;
+                        self.update(task, plan, work, keeper)?;
                     } else {
-                        self.cell(Cell { of, ..cell }, last, plan, work, keeper)?;
+                        self.cell(Cell { of: task, ..cell }, last, plan, work, keeper)?;
                     }
                 }
                 ActionPhase::End(Action::Run { cell, .. }) => {
@@ -250,12 +250,13 @@ impl<D: Kernels> Stages<D> {
         if let Some((_, moves)) = made.as_ref().filter(|(of, _)| *of == plan) {
             return Ok(moves.clone());
         }
-        let (schedule, rank) = (self.pipeline.schedule, self.logits.rank());
+        let schedule = self.pipeline.schedule;
+        let rank = self.logits.rank();
         let moves = if learns {
             StepMoves::new(schedule, &plan, rank)
         } else {
-            let all = moves(schedule, &plan, rank, false);
-            all.map(|all| StepMoves { steps: vec![all.into()], ends: Vec::new() })
+            let list = moves(schedule, &plan, rank, false);
+            list.map(|all| StepMoves { steps: vec![all.into()], ends: Vec::new() })
         };
         Ok(made.insert((plan, Rc::new(moves.map_err(Error::new)?))).1.clone())
     }
@@ -335,7 +336,8 @@ impl<D: Kernels> Stages<D> {
             self.stage.params().into_iter().try_for_each(Param::replicate)?;
         }
         let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
-        let (stage, mut ended) = (&mut self.stage, None);
+        let stage = &mut self.stage;
+        let mut ended = None;
         let given = match (act, input) {
             (PassKind::F, input) => {
                 match stage.forward(run, cx, keeper, input.expect("taken above"), wanted)? {
@@ -365,8 +367,7 @@ impl<D: Kernels> Stages<D> {
         let row = if end && act == PassKind::F { None } else { cx.beside().take() };
         let added = cx.take_loss().map(Output::Loss); // of layers
         ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
-        let to = Cell { act, of }.gives(plan);
-        self.held.extend(to.zip(given).map(|(name, x)| (name, Passed { x, row })));
+        self.held.extend(Cell { act, of }.gives(plan).zip(given).map(|(name, x)| (name, Passed { x, row })));
         Ok(())
     }
 }
@@ -378,8 +379,8 @@ fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Ho
 
 /// Takes the entry of this name.
 fn named<M>(all: &mut Vec<((Payload, Task), M)>, name: (Payload, Task)) -> M {
-    let at = all.iter().position(|(of, _)| *of == name);
-    all.remove(at.expect("the data of a task has arrived")).1
+    let index = all.iter().position(|(of, _)| *of == name);
+    all.remove(index.expect("the data of a task has arrived")).1
 }
 
 #[cfg(test)]

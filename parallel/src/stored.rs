@@ -70,12 +70,12 @@ impl Entry {
         let by_columns = self.orientation == Orientation::Transposed;
         let (rows, columns) = (self.rows.clone(), self.columns.clone());
         let [outer, inner] = if by_columns { [columns, rows] } else { [rows, columns] };
-        let mut all = Vec::with_capacity(outer.len() * inner.len());
+        let mut values = Vec::with_capacity(outer.len() * inner.len());
         for o in outer {
             let index = |i| if by_columns { i * cols + o } else { o * cols + i };
-            all.extend(inner.clone().map(|i| to(whole[index(i)])));
+            values.extend(inner.clone().map(|i| to(whole[index(i)])));
         }
-        all
+        values
     }
 }
 
@@ -135,7 +135,8 @@ impl<E: Scalar> ValueSource<E> for Stored {
         let fail = ops::Error::Cannot;
         let unlike = || fail(format!("the parts of {name} in the file do not make up {shape:?}"));
         let mut parts = Vec::new();
-        let (mut band, mut covered) = (0..0, shape[1]); // rows of side-by-side parts, and columns so far
+        let mut band = 0..0;
+        let mut covered = shape[1]; // rows of side-by-side parts, and columns so far
         for entry in self.parts.get(name).into_iter().flatten().map(|at| &self.entries[*at]) {
             if covered == shape[1] {
                 (band, covered) = (band.end..entry.rows.end, 0);
@@ -166,19 +167,19 @@ impl<E: Scalar> ValueSource<E> for Stored {
         let values = ParamValues::rows(move |begin, [cols, stride], to: &mut [E]| {
             let end = [begin[0] + to.len().div_ceil(stride), begin[1] + cols];
             for (part, matrix) in &parts {
-                let of = [&part.rows, &part.columns];
+                let ranges = [&part.rows, &part.columns];
                 let [from, to_end] = [
-                    [0, 1].map(|dim| of[dim].start.max(begin[dim])),
-                    [0, 1].map(|dim| of[dim].end.min(end[dim])),
+                    [0, 1].map(|dim| ranges[dim].start.max(begin[dim])),
+                    [0, 1].map(|dim| ranges[dim].end.min(end[dim])),
                 ];
                 if from[0] < to_end[0] && from[1] < to_end[1] {
                     let to = &mut to[(from[0] - begin[0]) * stride + from[1] - begin[1]..];
                     let shape = [to_end[0] - from[0], to_end[1] - from[1]];
-                    let at = [from[0] - of[0].start, from[1] - of[1].start];
+                    let offset = [from[0] - ranges[0].start, from[1] - ranges[1].start];
                     let is_turned = part.orientation == Orientation::Transposed;
-                    set(matrix, is_turned, (at, shape), (to, stride));
+                    set(matrix, is_turned, (offset, shape), (to, stride));
                     if let Some([row, column]) = find_not_finite(to, stride, shape) {
-                        let [row, column] = [at[0] + row, at[1] + column];
+                        let [row, column] = [offset[0] + row, offset[1] + column];
                         let [row, column] = if is_turned { [column, row] } else { [row, column] };
                         let _ = not_finite.set((&part.name, matrix.get(row, column)));
                     }
@@ -192,10 +193,7 @@ impl<E: Scalar> ValueSource<E> for Stored {
 /// Returns the place of a value that is not finite among these rows, which are `stride` apart.
 fn find_not_finite<E: Scalar>(of: &[E], stride: usize, [rows, cols]: [usize; 2]) -> Option<[usize; 2]> {
     let mut lines = of.chunks(stride).take(rows).enumerate();
-    let place = |(row, line): (usize, &[E])| {
-        let column = line[..cols].iter().position(|x| !x.is_finite())?;
-        Some([row, column])
-    };
+    let place = |(row, line): (usize, &[E])| Some([row, line[..cols].iter().position(|x| !x.is_finite())?]);
     lines.find_map(place)
 }
 

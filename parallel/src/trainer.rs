@@ -77,7 +77,8 @@ impl<D: Kernels> Trainer<D> {
         design: impl Into<Design>,
         (rule, scaling): (impl UpdateRule<D> + 'static, impl Into<GradientScaling>),
     ) -> Result<Self> {
-        let (builder, design) = (Builder { states: rule.states(), ..at.learning() }, design.into());
+        let builder = Builder { states: rule.states(), ..at.learning() };
+        let design = design.into();
         if rule.matrices().is_some() && design.shape().is_none() {
             bail!("{} is for models with matrices of blocks; a classifier has none", rule.name());
         }
@@ -105,9 +106,9 @@ impl<D: Kernels> Trainer<D> {
             rates: VecDeque::new(),
             begun: None,
         };
-        let (schedule, stages) = (at.pipeline.schedule, at.mesh.group(Axis::Pp).size());
+        let schedule = at.pipeline.schedule;
         let name = schedule.about().name;
-        if schedule.updates_each() && clip.is_some() && stages > 1 {
+        if schedule.updates_each() && clip.is_some() && at.mesh.group(Axis::Pp).size() > 1 {
             bail!(
                 "{name} updates each stage by itself, so there is no global norm to clip; leave the limit out"
             );

@@ -38,9 +38,9 @@ pub fn named<D: Kernels>(
         format!("{rows} {cols} {} {}\n", u8::from(param.placement().trained), param.name())
     };
     let mine: String = params.iter().map(line).collect();
-    let all = stages.named("names of parameters").all_gather_values(mine.as_bytes())?;
+    let lists = stages.named("names of parameters").all_gather_values(mine.as_bytes())?;
     let mut reported: Vec<Named> = Vec::new();
-    for (stage, lines) in all.iter().enumerate() {
+    for (stage, lines) in lists.iter().enumerate() {
         for (index, line) in std::str::from_utf8(lines).expect("names are text").lines().enumerate() {
             let mut words = line.splitn(4, ' ');
             let mut size = || words.next().and_then(|n| n.parse().ok()).expect("a size");
@@ -51,7 +51,7 @@ pub fn named<D: Kernels>(
             }
         }
     }
-    if all.len() > 1 {
+    if lists.len() > 1 {
         // A rank may have chunks from both ends of the model: stage order is not program order.
         let names = in_order(design)?;
         let places: BTreeMap<_, _> = names.iter().zip(0..).collect();
@@ -63,8 +63,8 @@ pub fn named<D: Kernels>(
 /// The canonical names of a model's parameters, in the order of the unsplit program.
 fn in_order(design: &Design) -> Result<Vec<String>> {
     let (device, mesh) = (kernels::meta_of::<Cpu<f32>>(), Layout::UNSPLIT.ghost(0)?);
-    let at = Layout::UNSPLIT.place(&device, &mesh, &RandomValues { seed: 0 });
-    Ok(Stages::new(&at, design)?.params().into_iter().map(|param| param.name().to_string()).collect())
+    let context = Layout::UNSPLIT.place(&device, &mesh, &RandomValues { seed: 0 });
+    Ok(Stages::new(&context, design)?.params().into_iter().map(|param| param.name().to_string()).collect())
 }
 
 /// Returns a parameter's values, whole, on every rank; `read` provides them on the ranks of the stage that

@@ -92,8 +92,7 @@ impl<D: Kernels> Layer<D> for RingCore<D> {
         Ok((o, kept))
     }
     fn backward_input(&mut self, cx: &PassContext<D>, saved: Saved<D>, d_o: Split<D>) -> InputHalf<D, Self> {
-        let gradient = self.gradient(cx, saved, &d_o)?;
-        Ok((Split::narrowed(d_o.device(), &gradient), ()))
+        Ok((Split::narrowed(d_o.device(), &self.gradient(cx, saved, &d_o)?), ()))
     }
     fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())

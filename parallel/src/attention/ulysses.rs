@@ -57,9 +57,10 @@ impl<D: Kernels> Strategy<D> for Ulysses {
         let sharers = TokenShards::sharers(at.mesh).named(core.name);
         let number = at.numbers[Choice::Core as usize] as usize;
         let group = sharers.consecutive(if number == 0 { sharers.size() } else { number })?;
-        let (ranks, exchange) = (group.size(), HeadExchange::new(group, core.heads));
-        let own = Core { heads: exchange.heads(), first: core.first + exchange.first(), ..*core };
-        Ok(Some(BoxedLayer::new(UlyssesCore { inner: RingCore::new(at, &own, ranks)?, exchange })))
+        let ranks = group.size();
+        let exchange = HeadExchange::new(group, core.heads);
+        let inner = Core { heads: exchange.heads(), first: core.first + exchange.first(), ..*core };
+        Ok(Some(BoxedLayer::new(UlyssesCore { inner: RingCore::new(at, &inner, ranks)?, exchange })))
     }
 }
 
@@ -89,8 +90,7 @@ impl<D: Kernels> Layer<D> for UlyssesCore<D> {
     ) -> InputHalf<D, Self> {
         let (device, own) = (d_o.device().clone(), self.exchange.gradient(cx, &d_o)?);
         drop(d_o);
-        let gradient = self.inner.gradient(cx, saved, &own)?;
-        Ok((self.exchange.qkv_gradient(cx, &device, gradient)?, ()))
+        Ok((self.exchange.qkv_gradient(cx, &device, self.inner.gradient(cx, saved, &own)?)?, ()))
     }
     fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())

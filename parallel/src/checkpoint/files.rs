@@ -59,7 +59,8 @@ impl CheckpointFile {
                 groups.push((more, vec![tensor]));
             }
         }
-        let (n, total) = (groups.len(), groups.iter().map(|(held, _)| held).sum::<u64>());
+        let n = groups.len();
+        let total = groups.iter().map(|(held, _)| held).sum::<u64>();
         let (mut all, mut weight_map) = (Vec::new(), BTreeMap::new());
         for (i, (_, group)) in groups.into_iter().enumerate() {
             let name = format!("{shards}-{:05}-of-{n:05}.safetensors", i + 1);

@@ -80,7 +80,8 @@ fn place<E: Scalar, S: Storable>(
     let next = AtomicUsize::new(0);
     let work = || -> Result<bool> {
         let mut out = file.open()?;
-        let (mut turned, mut room) = (Vec::new(), vec![S::zeroed(); together * len]);
+        let mut turned = Vec::new();
+        let mut room = vec![S::zeroed(); together * len];
         while let start = next.fetch_add(together, Relaxed)
             && start < count
         {

@@ -27,8 +27,8 @@ const LOSS_SCALE: &str = "loss_scale";
 /// Returns loss scaling as it was saved, with its own window.
 fn restored(own: LossScaling, saved: &str) -> Option<LossScaling> {
     let (log2, good) = saved.split_once(' ')?;
-    let (log2, good) = (log2.parse().ok()?, good.parse().ok()?);
-    (log2 <= LossScaling::MOST).then_some(LossScaling { log2, good, ..own })
+    let log2 = log2.parse().ok()?;
+    (log2 <= LossScaling::MOST).then_some(LossScaling { log2, good: good.parse().ok()?, ..own })
 }
 
 /// Returns the file of an optimizer's state, with its kind and `updates`, their number, in its metadata, and
@@ -43,7 +43,8 @@ pub fn optimizer_file<D: Kernels>(
     (design, params): (&Design, &[&mut Param<D>]),
     mesh: &Mesh<D::Place>,
 ) -> Result<CheckpointFile> {
-    let (rule, steps) = (optimizer.rule(), optimizer.steps());
+    let rule = optimizer.rule();
+    let steps = optimizer.steps();
     metadata.insert("optimizer".into(), rule.name().into());
     metadata.insert("updates".into(), steps.to_string());
     if let Some(LossScaling { log2, good, .. }) = optimizer.scaling().loss {
@@ -71,7 +72,8 @@ pub fn restore_optimizer<D: Kernels>(
     };
     // files of the first format have `steps` only, one update each
     let (kind, steps) = (noted("optimizer")?, noted("updates").or_else(|_| noted("steps"))?);
-    let (wanted, infos) = (optimizer.rule().name(), optimizer.rule().states());
+    let wanted = optimizer.rule().name();
+    let infos = optimizer.rule().states();
     if kind != wanted {
         bail!("{path}: the optimizer is {}; wanted {wanted}", quoted(kind));
     }
@@ -91,8 +93,8 @@ pub fn restore_optimizer<D: Kernels>(
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = ops::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore((steps, loss), params, |param, state| {
-        let (name, shape) = (format!("{}.{}", state.name, param.name()), state.like.shape(param.shape()));
-        <Stored as ValueSource<Wide<D>>>::of(&stored, &name, shape, draw)
+        let name = format!("{}.{}", state.name, param.name());
+        <Stored as ValueSource<Wide<D>>>::of(&stored, &name, state.like.shape(param.shape()), draw)
     })?;
     Ok(())
 }

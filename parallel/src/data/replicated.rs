@@ -61,7 +61,8 @@ impl Batch {
     /// # Errors
     /// If there are fewer sequences of ids than ranks, and no rank may [idle](Self::idling).
     pub fn share(&self, microbatch: usize, tokens: &TokenShards) -> Result<LocalBatch<'_>> {
-        let (all, ranks) = (&self.microbatches()[microbatch], tokens.data_ranks());
+        let all = &self.microbatches()[microbatch];
+        let ranks = tokens.data_ranks();
         if all.len() < ranks && !self.idle && all.iter().all(|s| s.x.is_empty()) {
             let few = counted(all.len(), "sequence");
             bail!("a microbatch of {few} cannot be dealt over dp={ranks}: each rank needs at least one");

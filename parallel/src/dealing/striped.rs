@@ -24,6 +24,5 @@ const MOST: usize = 64;
 
 fn stretches(tokens: usize, rank: usize, ranks: usize) -> Vec<Range<usize>> {
     let stripe = tokens.div_ceil(MOST * ranks).max(1);
-    let starts = (rank * stripe..tokens).step_by(ranks * stripe);
-    starts.map(|start| start..tokens.min(start + stripe)).collect()
+    (rank * stripe..tokens).step_by(ranks * stripe).map(|start| start..tokens.min(start + stripe)).collect()
 }

@@ -38,8 +38,7 @@ impl Layout {
                 .collect();
             if !bad.is_empty() {
                 let alone = |about: &StrategyInfo, number| {
-                    let sizes = Sizes { ranks: self.sizes, number };
-                    (about.shares)(design, &sizes).iter().all(DividedSize::fits)
+                    (about.shares)(design, &Sizes { ranks: self.sizes, number }).iter().all(DividedSize::fits)
                 };
                 let is_why = |about: &StrategyInfo| {
                     let is_method = about.axis == Some(axis) && about.choice != Choice::Layers;
@@ -53,10 +52,8 @@ impl Layout {
                     method.as_ref().is_some_and(|(about, _)| alike(about)) && is_whole && alone(other, None)
                 };
                 let keeps = |other: &StrategyInfo| {
-                    let of = pipeline::ALL.iter().find(|of| std::ptr::eq(of.about(), other));
-                    of.is_none_or(|&schedule| {
-                        let alone = Pipeline { schedule, ..Pipeline::ALONE };
-                        alone.fits(design, self.rests()).is_ok()
+                    pipeline::ALL.iter().find(|of| std::ptr::eq(of.about(), other)).is_none_or(|&schedule| {
+                        Pipeline { schedule, ..Pipeline::ALONE }.fits(design, self.rests()).is_ok()
                     })
                 };
                 let others: Vec<_> = strategies::all()
@@ -80,7 +77,8 @@ impl Layout {
         }
         let (device, values, mesh) =
             (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, self.ghost(0).ok()?);
-        let (at, mut design) = (self.place(&device, &mesh, &values), design.into());
+        let at = self.place(&device, &mesh, &values);
+        let mut design = design.into();
         if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
             shape.blocks = 1; // all are alike
         }

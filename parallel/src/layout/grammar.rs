@@ -155,8 +155,7 @@ impl Grammar<'_> {
                     NumberArgument::Percent(_) => (0..=99, "0 to 99", method),
                     _ => (1..=u32::MAX, "1 or more", format!("{word}/2")),
                 };
-                let number = n.parse().ok().filter(|number| digits && fits.contains(number));
-                number.ok_or_else(|| {
+                n.parse().ok().filter(|number| digits && fits.contains(number)).ok_or_else(|| {
                     let why = format!("{what} must be a whole number, {possible}, such as {such}");
                     Error::new(format!("{word}/{n}: {why}"))
                 })
@@ -200,8 +199,8 @@ impl Grammar<'_> {
             axes.find(|axis| Some(*axis) != alone.axis).map(|axis| format!("{axis}={}", layout.size(axis)));
         let other = |about: &StrategyInfo| about.choice != Choice::Recompute && about.word != alone.word;
         let method = || Some(self.named(layout).into_iter().find(|(about, _)| other(about))?.1);
-        let (with, own) = (axis.or_else(method)?, alone.axis?);
-        let written = alone.written(layout.size(own));
+        let with = axis.or_else(method)?;
+        let written = alone.written(layout.size(alone.axis?));
         Some(format!(
             "{word} stands alone: it is combined with {with}; write {written}, with {} at most",
             Choice::RECOMPUTE
@@ -215,8 +214,7 @@ impl Grammar<'_> {
     /// Returns the layout with one more strategy, `sp` or `ulysses/4`, and the one that it needs.
     pub(super) fn with(self, layout: Layout, written: &str) -> Result<Layout> {
         let word = written.split('/').next().unwrap_or(written);
-        let found = self.0.iter().find(|about| about.word == word).copied();
-        let one = match found {
+        let one = match self.0.iter().find(|about| about.word == word).copied() {
             Some(about) if about.choice != Choice::Layers && !about.is_plain() => {
                 self.method(about.axis, written)?
             }
@@ -225,8 +223,7 @@ impl Grammar<'_> {
         let before = (0..self.0.len()).filter(|&i| layout.names(i));
         let before = before.map(|i| (i, layout.numbers[self.0[i].choice as usize]));
         let needed = self.needs(one.0).filter(|&i| !layout.names(i)).map(|i| (i, 0));
-        let bare = Layout { named: 0, ..layout };
-        self.naming(bare, before.chain(needed).chain(once(one)).collect())
+        self.naming(Layout { named: 0, ..layout }, before.chain(needed).chain(once(one)).collect())
     }
     /// Returns the strategies that a layout names and its axes do not imply, each as it is written: `sp`,
     /// `ulysses/4`.
@@ -239,11 +236,12 @@ impl Grammar<'_> {
     }
     /// Returns the layout as it is written.
     pub(super) fn print(self, layout: &Layout) -> String {
-        let (named, mut parts) = (self.named(layout), Vec::new());
+        let named = self.named(layout);
+        let mut parts = Vec::new();
         for axis in self.axes().into_iter().filter(|&axis| layout.size(axis) > 1) {
-            let own = named.iter().filter(|(about, _)| about.axis == Some(axis));
+            let along = named.iter().filter(|(about, _)| about.axis == Some(axis));
             let (beside, methods): (Vec<_>, Vec<_>) =
-                own.partition(|(about, _)| about.choice == Choice::Layers);
+                along.partition(|(about, _)| about.choice == Choice::Layers);
             let methods = methods.iter().map(|(_, written)| written.clone());
             parts.push(
                 once(format!("{axis}={}", layout.size(axis))).chain(methods).collect::<Vec<_>>().join(":"),
@@ -310,8 +308,8 @@ impl Layout {
     /// Returns this layout with the default schedule.
     #[must_use]
     pub fn unscheduled(self) -> Self {
-        let all = super::grammar_of_all();
-        let schedules = (0..all.0.len()).filter(|&i| all.0[i].choice == Choice::Schedule);
+        let grammar = super::grammar_of_all();
+        let schedules = (0..grammar.0.len()).filter(|&i| grammar.0[i].choice == Choice::Schedule);
         let mut numbers = self.numbers;
         numbers[Choice::Schedule as usize] = 0;
         let named = schedules.fold(self.named, |bits, i| bits & !(1 << i));
@@ -330,12 +328,12 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
             bail!("the {axis} axis is given twice; give each axis once");
         }
     }
-    let all = || sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
+    let written = || sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
     let product = |axes: &[Axis], given: &[Option<usize>]| {
         let mut inside = axes.iter().filter(|axis| **axis != Axis::Pp);
         inside.try_fold(1usize, |ranks, axis| ranks.checked_mul(given[*axis as usize].unwrap_or(1)))
     };
-    let Some(experts) = product(&Axis::EXPERT, &given) else { return many(all()) };
+    let Some(experts) = product(&Axis::EXPERT, &given) else { return many(written()) };
     if Axis::DENSE.iter().all(|axis| *axis == Axis::Pp || given[*axis as usize].is_none()) {
         // only experts are split: each rank has its own sequences
         given[TokenShards::SEQUENCES as usize] = Some(experts);
@@ -343,17 +341,18 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     let stage = product(&Axis::DENSE, &given);
     let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::Pp as usize].unwrap_or(1)));
     let (Some(stage), true) = (stage, ranks.is_some_and(|ranks| ranks <= MAX_RANKS)) else {
-        return many(all());
+        return many(written());
     };
     if !stage.is_multiple_of(experts) {
-        let (data, more) = (given[TokenShards::SEQUENCES as usize], experts / common(experts, stage));
+        let data = given[TokenShards::SEQUENCES as usize];
+        let more = experts / common(experts, stage);
         let possible =
             ranks.and_then(|ranks| ranks.checked_mul(more)).is_some_and(|ranks| ranks <= MAX_RANKS);
         let verb = if data.is_some() { "write" } else { "add" };
         let help = || format!("; {verb} {}={}", TokenShards::SEQUENCES, more * data.unwrap_or(1));
         bail!(
             "{}: {experts} ranks of experts do not divide the {stage} ranks of a stage{}",
-            all(),
+            written(),
             if possible { help() } else { String::new() }
         );
     }

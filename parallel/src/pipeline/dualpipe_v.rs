@@ -39,13 +39,13 @@ impl Schedule for DualPipeV {
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         // numbers of ranks up to this one, and after it
         let (from, after) = (rank + 1, plan.ranks - 1 - rank);
-        let (whole, middle) = (from / 2, plan.microbatches.saturating_sub(2 * plan.ranks) + from);
+        let whole = from / 2;
         let first = whole.min(after);
         let row: [(usize, &[_]); 12] = [
             (2 * after, &[F]),
             (from, &[F, F2]),
             (after, &[I2, W2, F2]),
-            (middle, &[F, B2, F2, B]),
+            (plan.microbatches.saturating_sub(2 * plan.ranks) + from, &[F, B2, F2, B]),
             (after, &[B2, F2, B]),
             (whole, &[B2, B]),
             (from % 2, &[B2, I]),

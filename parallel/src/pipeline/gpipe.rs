@@ -27,8 +27,8 @@ impl Schedule for GPipe {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        let all = plan.microbatches;
-        phases(plan, [(all, &[F]), (all, &[B])], in_order(rank))
+        let microbatches = plan.microbatches;
+        phases(plan, [(microbatches, &[F]), (microbatches, &[B])], in_order(rank))
     }
     fn claims(&self) -> Option<Claims> {
         Some(Claims {

@@ -37,9 +37,9 @@ impl Schedule for Interleaved {
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         let Plan { ranks, chunks, microbatches, .. } = *plan;
-        let all = microbatches.next_multiple_of(ranks) * chunks;
-        let ahead = all.min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
-        let row: [(usize, &[_]); 3] = [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])];
+        let passes = microbatches.next_multiple_of(ranks) * chunks;
+        let ahead = passes.min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
+        let row: [(usize, &[_]); 3] = [(ahead, &[F]), (passes - ahead, &[F, B]), (ahead, &[B])];
         phases(plan, row, in_rounds(rank, plan, ranks))
     }
     fn claims(&self) -> Option<Claims> {

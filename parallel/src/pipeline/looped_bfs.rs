@@ -36,8 +36,8 @@ impl Schedule for LoopedBfs {
         Plan { chunks: number.unwrap_or(USUAL), ..Plan::whole(ranks, microbatches) }
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        let all = plan.chunks * plan.microbatches;
-        phases(plan, [(all, &[F]), (all, &[B])], in_rounds(rank, plan, plan.microbatches))
+        let passes = plan.chunks * plan.microbatches;
+        phases(plan, [(passes, &[F]), (passes, &[B])], in_rounds(rank, plan, plan.microbatches))
     }
     fn claims(&self) -> Option<Claims> {
         Some(Claims {

@@ -35,7 +35,8 @@ pub fn phases<const N: usize>(
     phases: [(usize, &'static [ChunkPass]); N],
     of: impl Fn(ChunkPass, usize) -> Task + 'static,
 ) -> Box<dyn Iterator<Item = Cell>> {
-    let (mut so_far, microbatches) = ([[0; 4]; 2], plan.microbatches as u32);
+    let mut so_far = [[0; 4]; 2];
+    let microbatches = plan.microbatches as u32;
     let turns = phases.into_iter().flat_map(|(times, turns)| (0..times).flat_map(move |_| turns));
     let cell = move |&(act, chunk): &ChunkPass| {
         let counts = match act {
@@ -90,8 +91,8 @@ pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {
 /// Describes a schedule that splits a model into stages of blocks, one chunk per rank: name, word, paper,
 /// file of its chapter.
 pub(crate) const fn about([name, word, paper, chapter]: [&'static str; 4]) -> StrategyInfo {
-    let of = StrategyInfo::of(Some(Axis::Pp), Choice::Schedule);
-    StrategyInfo { name, word, shares: blocks::<1>, paper, chapter: Some(chapter), hints: HINTS, ..of }
+    let info = StrategyInfo::of(Some(Axis::Pp), Choice::Schedule);
+    StrategyInfo { name, word, shares: blocks::<1>, paper, chapter: Some(chapter), hints: HINTS, ..info }
 }
 
 const HINTS: &[(&str, &str)] = &[
@@ -102,9 +103,9 @@ const HINTS: &[(&str, &str)] = &[
 
 /// Blocks, with `CHUNKS` chunks of them on each rank.
 pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
-    let (tp, over) = (sizes.along(Axis::Tp), CHUNKS * sizes.along(Axis::Pp));
+    let tp = sizes.along(Axis::Tp);
     let (what, size) = (design.of_parts(tp), design.parts(tp));
-    vec![DividedSize { what, size, over, by: DivisionRule::AtLeastOne }]
+    vec![DividedSize { what, size, over: CHUNKS * sizes.along(Axis::Pp), by: DivisionRule::AtLeastOne }]
 }
 
 /// Default number of chunks per rank, or of slices per sequence.

@@ -32,8 +32,8 @@ impl Schedule for PipeDream {
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
         let ahead = plan.ranks - 1 - rank;
-        let all = plan.microbatches.saturating_sub(ahead).max(1);
-        phases(plan, [(ahead, &[F]), (all, &[F, B, U]), (ahead, &[B, U])], in_order(rank))
+        let steady = plan.microbatches.saturating_sub(ahead).max(1);
+        phases(plan, [(ahead, &[F]), (steady, &[F, B, U]), (ahead, &[B, U])], in_order(rank))
     }
     fn updates_each(&self) -> bool {
         true

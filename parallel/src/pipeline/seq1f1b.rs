@@ -46,12 +46,12 @@ impl Schedule for Seq1F1B {
         let ahead = ranks - 1 - rank + slices - 1;
         // Slices of whole sequences: of the step's, or of those that the first rank runs forward before its
         // first backward.
-        let all = slices * microbatches.max((ranks + slices - 1).div_ceil(slices));
+        let passes = slices * microbatches.max((ranks + slices - 1).div_ceil(slices));
         let of = move |(act, _), n: usize| {
             let slice = if act == PassKind::F { n % slices } else { slices - 1 - n % slices };
             Task { slice: slice as u16, ..Task::new(rank, (n / slices) as u32) }
         };
-        phases(plan, [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])], of)
+        phases(plan, [(ahead, &[F]), (passes - ahead, &[F, B]), (ahead, &[B])], of)
     }
     fn claims(&self) -> Option<Claims> {
         Some(Claims {

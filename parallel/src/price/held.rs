@@ -71,12 +71,14 @@ impl<L: Clone + 'static> MoveCosts<L> {
     ) -> Result<Self> {
         let optimizer = (rule, scaling.into());
         session::timed(scheme, (rank, None), clock, |at: BuildContext<MetaOf<D>>| {
-            let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
+            let mut trainer = Trainer::new(&at, design, optimizer)?;
+            let meter = at.device.meter();
             let built = meter.peaks_of_all().total;
             if warm {
                 trainer.step(batch, 0.0)?;
             }
-            let (lap, watched) = (Rc::new(lap), Rc::new(RefCell::new(Vec::<Watched<L>>::new())));
+            let lap = Rc::new(lap);
+            let watched = Rc::new(RefCell::new(Vec::<Watched<L>>::new()));
             let (device, inside, log) = (at.device.clone(), lap.clone(), watched.clone());
             let watch = move |at| log.borrow_mut().push((at, device.meter().restart_phase(), inside()));
             trainer.model().watch = Some(Box::new(watch));
@@ -85,12 +87,13 @@ impl<L: Clone + 'static> MoveCosts<L> {
             drop(report);
             trainer.model().watch = None;
             let watched = watched.take();
-            let (stages, rests) = (at.mesh.group(Axis::Pp), watched[0].1[1]);
+            let stages = at.mesh.group(Axis::Pp);
+            let rests = watched[0].1[1];
             let plan = at.pipeline.plan(stages.size(), batch.microbatches().len());
-            let own = at.pipeline.schedule.chunks_of(stages.rank(), &plan);
+            let chunks = at.pipeline.schedule.chunks_of(stages.rank(), &plan);
             let each = at.pipeline.schedule.updates_each();
             let mut held =
-                Self { stage: stages.rank(), own, built, rests, whole: None, seen: HashMap::new() };
+                Self { stage: stages.rank(), own: chunks, built, rests, whole: None, seen: HashMap::new() };
             let ends = watched[1..].iter().map(|(_, at, lap)| (*at, lap.clone())).chain([end]);
             let moves = keys(&held.own, watched.iter().map(|(at, ..)| *at));
             for ((key, (at, [_, before], _)), ([most, after], lap)) in zip(zip(moves, &watched), ends) {
@@ -110,8 +113,7 @@ impl<L: Clone + 'static> MoveCosts<L> {
     /// If there is no such table, or it has a kind of cell that was not measured.
     pub fn peak(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<usize> {
         let moves = moves(schedule, plan, self.stage, true).map_err(Error::new)?;
-        let changes = self.along(&self.own, &moves)?.map(|(adds, _)| *adds).collect::<Vec<_>>();
-        Ok(self.peak_over(changes))
+        Ok(self.peak_over(self.along(&self.own, &moves)?.map(|(adds, _)| *adds).collect::<Vec<_>>()))
     }
     /// Returns the peak bytes from the beginning on, over these changes of a step.
     pub fn peak_over(&self, changes: impl IntoIterator<Item = MemoryChange>) -> usize {
@@ -185,8 +187,7 @@ fn kind(own: &[usize], at: ActionPhase) -> ActionPhase {
     };
     let step = |step| match step {
         Action::Run { cell, last, .. } => {
-            let of = any(cell.of, cell.of.chunk.into());
-            Action::Run { cell: Cell { of, ..cell }, last, done: false }
+            Action::Run { cell: Cell { of: any(cell.of, cell.of.chunk.into()), ..cell }, last, done: false }
         }
         Action::Receive(what, of, _) => Action::Receive(what, any(of, of.chunk.into()), 0),
         // a message is named after the chunk that needs it, and comes from the one before or behind

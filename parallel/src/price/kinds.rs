@@ -103,12 +103,12 @@ impl<T: PartialEq, P: Fn(usize) -> Result<T>> RankPrices<'_, T, P> {
         }
         let others: usize =
             inner.iter().filter(|axis| !uneven.contains(axis)).map(|axis| self.layout.size(*axis)).product();
-        let mut all = Vec::new();
+        let mut kinds = Vec::new();
         for stage in 0..stages {
             let of_stage = self.along(&uneven, &vec![(Axis::Pp, stage)])?.0;
-            all.extend(of_stage.into_iter().map(|(first, ranks, price)| (first, ranks * others, price)));
+            kinds.extend(of_stage.into_iter().map(|(first, ranks, price)| (first, ranks * others, price)));
         }
-        Ok(all)
+        Ok(kinds)
     }
     /// Returns the kinds of the ranks that differ from a place along these axes.
     fn along(&self, axes: &[Axis], place: &Coordinates) -> Result<Kinds<T>> {
@@ -117,11 +117,11 @@ impl<T: PartialEq, P: Fn(usize) -> Result<T>> RankPrices<'_, T, P> {
             return Ok(Kinds(vec![(rank, 1, self.price(rank)?)]));
         };
         let at = |i: usize| self.along(rest, &[&place[..], &[(axis, i)]].concat());
-        let mut all = Vec::new();
+        let mut kinds = Vec::new();
         for (first, number) in classes(self.layout.size(axis), at)? {
-            all.extend(at(first)?.0.into_iter().map(|(rank, ranks, price)| (rank, ranks * number, price)));
+            kinds.extend(at(first)?.0.into_iter().map(|(rank, ranks, price)| (rank, ranks * number, price)));
         }
-        Ok(Kinds(all))
+        Ok(Kinds(kinds))
     }
 }
 

@@ -62,7 +62,8 @@ impl Search<'_> {
     /// # Errors
     /// If no number is within the layout's limit: the smallest limit that works. If a price fails.
     pub fn find(&self) -> Result<usize> {
-        let (data, unlimited) = (self.layout.tokens().data_ranks(), self.layout.limited(None));
+        let data = self.layout.tokens().data_ranks();
+        let unlimited = self.layout.limited(None);
         let peak = |layout, n| (self.peak)(layout, self.unknown.with(n, self.numbers));
         let has_room = |n| {
             let Peak { all, largest, .. } = peak(&unlimited, n)?;

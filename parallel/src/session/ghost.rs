@@ -33,10 +33,12 @@ pub fn timed<'a, D: Kernels, T>(
     clock: Option<RankClock>,
     program: impl FnOnce(BuildContext<MetaOf<D>>) -> Result<T>,
 ) -> Result<T> {
-    let (scheme, (kernels, calls)) = (scheme.into(), clock.unzip());
-    let (device, mesh) = (kernels::timed_meta_of::<D>(kernels), scheme.layout.ghost(rank)?);
+    let scheme = scheme.into();
+    let (kernels, calls) = clock.unzip();
+    let device = kernels::timed_meta_of::<D>(kernels);
+    let mesh = scheme.layout.ghost(rank)?;
     let mesh = calls.into_iter().fold(mesh, comm::Mesh::timed);
     limit.inspect(|&bytes| device.meter().limit(bytes));
-    let at = scheme.layout.place(&device, &mesh, &RandomValues { seed: 0 });
-    Overflow::caught(|| program(scheme.place(at, |other| other)))?
+    let context = scheme.layout.place(&device, &mesh, &RandomValues { seed: 0 });
+    Overflow::caught(|| program(scheme.place(context, |other| other)))?
 }

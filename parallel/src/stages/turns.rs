@@ -134,7 +134,8 @@ impl<D: Kernels> SlotTurns<'_, D> {
         Ok(())
     }
     fn run_cell(&mut self, chunk: usize, slot: usize, keeper: &mut Keeper<D>) -> Result<()> {
-        let (of, last) = (Task::new(chunk, slot as u32), self.stages.last_stage());
+        let of = Task::new(chunk, slot as u32);
+        let last = self.stages.last_stage();
         let _span = self.stages.mesh.span(format_args!("slot {slot}"));
         let input = if chunk == 0 { Some(self.requests.input(slot)?) } else { None };
         let cx = self.requests.cx(slot);
@@ -156,7 +157,8 @@ impl<D: Kernels> SlotTurns<'_, D> {
     }
     /// Returns the token of the slot's last pass: this rank's own choice, or a message.
     fn token(&mut self, slot: usize) -> Result<Option<SlotToken>> {
-        let (stages, last) = (&*self.stages, self.stages.last_stage());
+        let stages = &*self.stages;
+        let last = self.stages.last_stage();
         if stages.logits.rank() == last {
             return Ok(self.tokens[slot].own.take());
         }
@@ -168,7 +170,8 @@ impl<D: Kernels> SlotTurns<'_, D> {
 impl<D: Kernels> Stages<D> {
     /// Receives the activation that a task needs, if another rank computes it.
     fn take_activation(&mut self, of: Task, cx: &PassContext<D>, plan: &Plan) -> Result<()> {
-        let (stages, payload) = (self.mesh.group(Axis::Pp), Payload::Activation);
+        let stages = self.mesh.group(Axis::Pp);
+        let payload = Payload::Activation;
         let before =
             (of.chunk as usize).checked_sub(1).map(|chunk| self.pipeline.schedule.rank_of(chunk, plan));
         let Some(from) = before.filter(|rank| *rank != stages.rank()) else { return Ok(()) };
@@ -182,14 +185,15 @@ impl<D: Kernels> Stages<D> {
     /// Starts to send the activation of a task to the rank of the next chunk, if it is another one, behind
     /// the chunk's last send.
     fn pass_activation(&mut self, of: Task, plan: &Plan, sent: &mut Option<Sent<D>>) -> Result<()> {
-        let (stages, payload) = (self.mesh.group(Axis::Pp), Payload::Activation);
+        let stages = self.mesh.group(Axis::Pp);
+        let payload = Payload::Activation;
         let next = Task { chunk: of.chunk + 1, ..of };
-        let to = self.pipeline.schedule.rank_of(next.chunk as usize, plan);
-        if to != stages.rank() {
+        let receiver = self.pipeline.schedule.rank_of(next.chunk as usize, plan);
+        if receiver != stages.rank() {
             let Passed { x, row } = named(&mut self.held, (payload, next));
             let passed = Passed { x: x.in_region(self.regions[1]), row };
             sent.take().map_or(Ok(()), Sent::wait)?;
-            *sent = Some(passed.start_send(stages, to, tags(payload, next, plan))?);
+            *sent = Some(passed.start_send(stages, receiver, tags(payload, next, plan))?);
         }
         Ok(())
     }
@@ -212,7 +216,8 @@ fn read<S: Scalar>(elements: &[S]) -> Result<SlotToken> {
         let found = (0..below).find(|n| *x == S::from_usize(*n as usize));
         found.ok_or_else(|| Error::new(format!("a token's message has {x:?}; it must be 0 to {}", below - 1)))
     };
-    let (mut id, (digits, open)) = (0, elements.split_at(DIGITS));
+    let mut id = 0;
+    let (digits, open) = elements.split_at(DIGITS);
     for digit in digits.iter().rev() {
         id = id * BASE + number(digit, BASE)?;
     }

@@ -182,7 +182,7 @@ pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item 
         plan.has(of).then_some(Cell { act, of })
     };
     let (chunk, slice) = (Some(of.chunk), Some(of.slice));
-    let all = match act {
+    let needs = match act {
         PassKind::F => [
             (at(PassKind::F, of.chunk.checked_sub(1), slice), Some(Payload::Activation)),
             (at(PassKind::F, chunk, of.slice.checked_sub(1)), None),
@@ -196,7 +196,7 @@ pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item 
         PassKind::W => [(at(PassKind::I, chunk, slice), None), (None, None), (None, None)],
         PassKind::U => [(at(PassKind::B, chunk, slice), None), (None, None), (None, None)],
     };
-    all.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
+    needs.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
 }
 
 impl fmt::Display for Cell {

@@ -84,9 +84,9 @@ fn complete(
         if !plan.has(cell.of) {
             return Err(format!("{cell} is outside of the step"));
         }
-        let at = rank_of(cell.of.chunk);
-        if at != rank {
-            return Err(format!("{cell} is in the row of rank {rank}, but its chunk is on rank {at}"));
+        let owner = rank_of(cell.of.chunk);
+        if owner != rank {
+            return Err(format!("{cell} is in the row of rank {rank}, but its chunk is on rank {owner}"));
         }
         times[plan.number(cell.of)][cell.act as usize] += 1;
     }

@@ -39,8 +39,8 @@ impl StepMoves {
     pub fn new(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Result<Self, String> {
         let more = schedule.carries(plan).div_ceil(plan.microbatches);
         if more == 0 {
-            let all = moves(schedule, plan, rank, true)?;
-            return Ok(Self { steps: vec![all.into()], ends: vec![Rc::default()] });
+            let list = moves(schedule, plan, rank, true)?;
+            return Ok(Self { steps: vec![list.into()], ends: vec![Rc::default()] });
         }
         schedule.fits(plan)?;
         let of = |steps: usize| {

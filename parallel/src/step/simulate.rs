@@ -135,11 +135,11 @@ pub fn simulate(
     times: &dyn StepTimes,
     see: &mut dyn FnMut(usize, Cell, f64, f64),
 ) -> Result<Simulated, String> {
-    let mut all = Simulation::new(schedule, plan, times);
-    while let Some(rank) = all.can_go.pop() {
-        all.go(rank, times, see);
+    let mut simulation = Simulation::new(schedule, plan, times);
+    while let Some(rank) = simulation.can_go.pop() {
+        simulation.go(rank, times, see);
     }
-    all.stuck().map_or_else(|| Ok(all.simulated()), Err)
+    simulation.stuck().map_or_else(|| Ok(simulation.simulated()), Err)
 }
 
 /// Change of a rank's memory, in bytes.
@@ -218,8 +218,8 @@ impl Simulation {
     /// its row, and so before it.
     fn ready(&self, cell: Cell) -> Option<f64> {
         needed(cell, &self.plan).try_fold(0.0, |ready: f64, (before, by)| {
-            let at = Some(self.arrivals[self.slot(before)]).filter(|at| !at.is_nan())?;
-            Some(if by.is_some() { ready.max(at) } else { ready })
+            let arrival = Some(self.arrivals[self.slot(before)]).filter(|at| !at.is_nan())?;
+            Some(if by.is_some() { ready.max(arrival) } else { ready })
         })
     }
     /// Runs a rank until it must wait.
@@ -227,18 +227,18 @@ impl Simulation {
         let parts = self.parts;
         while let Some(&cell) = self.ranks[rank].row.peek() {
             let ready = self.ready(cell);
-            let at = &mut self.ranks[rank];
-            at.waits = ready.is_none();
+            let state = &mut self.ranks[rank];
+            state.waits = ready.is_none();
             let Some(ready) = ready else { return };
-            at.row.next();
-            let start = at.free.max(ready);
-            at.waited += if at.begun.is_some() { start - at.free } else { 0.0 };
-            at.begun.get_or_insert(start);
-            at.free = start + times.cell(rank, at.ran, cell);
-            at.ran += 1;
-            at.saved += times.saves(cell.act);
-            at.peak = at.peak.max(at.saved);
-            let end = at.free;
+            state.row.next();
+            let start = state.free.max(ready);
+            state.waited += if state.begun.is_some() { start - state.free } else { 0.0 };
+            state.begun.get_or_insert(start);
+            state.free = start + times.cell(rank, state.ran, cell);
+            state.ran += 1;
+            state.saved += times.saves(cell.act);
+            state.peak = state.peak.max(state.saved);
+            let end = state.free;
             see(rank, cell, start / parts, end / parts);
             if cell.act.passes() {
                 self.give(rank, cell, end, times);
@@ -282,20 +282,20 @@ impl Simulation {
     }
     /// Passes on a cell's output at its end.
     fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &dyn StepTimes) {
-        let to = cell.gives(&self.plan).map_or(rank, |(_, of)| self.rank_of[of.chunk as usize]);
+        let receiver = cell.gives(&self.plan).map_or(rank, |(_, of)| self.rank_of[of.chunk as usize]);
         let slot = self.slot(cell);
         self.arrivals[slot] = end;
-        if to == rank {
+        if receiver == rank {
             return;
         }
-        if let Some([occupies, under_way]) = times.message(rank, to, cell.act.gives(), &self.plan) {
+        if let Some([occupies, under_way]) = times.message(rank, receiver, cell.act.gives(), &self.plan) {
             self.links.resize(self.plan.ranks * self.plan.ranks, 0.0);
-            let free = &mut self.links[rank * self.plan.ranks + to];
+            let free = &mut self.links[rank * self.plan.ranks + receiver];
             *free = free.max(end) + occupies;
             self.arrivals[slot] = *free + under_way;
         }
-        if std::mem::take(&mut self.ranks[to].waits) {
-            self.can_go.push(to);
+        if std::mem::take(&mut self.ranks[receiver].waits) {
+            self.can_go.push(receiver);
         }
     }
     fn simulated(&self) -> Simulated {

@@ -81,13 +81,13 @@ impl Schedule for Table {
         if *plan == self.plan {
             return Box::new(self.rows[rank].clone().into_iter());
         }
-        let own = (0..self.rank_of.len()).filter(|chunk| self.rank_of[*chunk] == rank).collect::<Vec<_>>();
+        let chunks = (0..self.rank_of.len()).filter(|chunk| self.rank_of[*chunk] == rank).collect::<Vec<_>>();
         let mut units = Vec::new();
         for (microbatch, slice) in
             (0..plan.microbatches).flat_map(|m| (0..plan.slices).map(move |slice| (m, slice)))
         {
             let of = |chunk: &usize| Task { slice: slice as u16, ..Task::new(*chunk, microbatch as u32) };
-            units.extend(own.iter().map(of));
+            units.extend(chunks.iter().map(of));
         }
         if self.updates_each() {
             let acts = [PassKind::F, PassKind::B, PassKind::U];
@@ -159,11 +159,10 @@ impl Table {
 fn versions(rows: &[Vec<(TablePlace, TableEntry)>]) -> Result<BTreeMap<Cell, usize>, String> {
     let cells = || rows.iter().flatten().filter_map(|(place, entry)| entry.cell().map(|of| (*place, of)));
     let updates = cells().any(|(_, (cell, _))| cell.act == PassKind::U);
-    let mut all = BTreeMap::new();
+    let mut versions = BTreeMap::new();
     for (place, (cell, version)) in cells() {
-        let reads = updates && cell.act != PassKind::U;
-        match (version, reads) {
-            (Some(version), true) => drop(all.insert(cell, version)),
+        match (version, updates && cell.act != PassKind::U) {
+            (Some(version), true) => drop(versions.insert(cell, version)),
             (None, false) => {}
             (None, true) => {
                 let place = named(place);
@@ -179,7 +178,7 @@ fn versions(rows: &[Vec<(TablePlace, TableEntry)>]) -> Result<BTreeMap<Cell, usi
             }
         }
     }
-    Ok(all)
+    Ok(versions)
 }
 
 /// Returns the texts of all cells, a row for each rank.
@@ -197,15 +196,16 @@ fn fields(text: &str) -> Result<Vec<Vec<String>>, String> {
 type PlacedEntries = (Vec<Vec<(TablePlace, TableEntry)>>, HashMap<Cell, TablePlace>);
 
 fn placed(rows: &[Vec<String>]) -> Result<PlacedEntries, String> {
-    let (mut places, mut table) = (HashMap::new(), vec![vec![]; rows.len()]);
+    let mut places = HashMap::new();
+    let mut table = vec![vec![]; rows.len()];
     for (row, texts) in rows.iter().enumerate() {
         for (column, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
             let place = (row, column);
             let wanted =
                 "wanted a chunk, F, B, I, W or U, and a microbatch, such as 0F0 (or 0F0.1, its second slice)";
-            let all =
+            let parsed =
                 entries(text).ok_or_else(|| format!("{} is {}; {wanted}", named(place), quoted(text)))?;
-            for entry in all {
+            for entry in parsed {
                 if let TableEntry::Cell(cell, _) = entry
                     && let Some(first) = places.insert(cell, place)
                 {
@@ -229,8 +229,8 @@ fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, TablePlace>) -> Result<(Pla
     for (rank, cell) in
         table.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |cell| (rank, cell)))
     {
-        let at: &mut Option<(usize, Cell)> = &mut rank_of[usize::from(cell.of.chunk)];
-        let (other, first) = *at.get_or_insert((rank, *cell));
+        let known: &mut Option<(usize, Cell)> = &mut rank_of[usize::from(cell.of.chunk)];
+        let (other, first) = *known.get_or_insert((rank, *cell));
         if other != rank {
             let [place, first_place] = [cell, &first].map(|cell| named(places[cell]));
             let chunk = cell.of.chunk;
@@ -246,13 +246,14 @@ fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, TablePlace>) -> Result<(Pla
     };
     let of = |chunk: usize| rank_of[chunk].map(|(rank, _)| rank).ok_or_else(|| none(chunk));
     let rank_of = (0..rank_of.len()).map(of).collect::<Result<Vec<_>, String>>()?;
-    let (ranks, all) = (table.len(), rank_of.len());
-    let chunks = all.div_ceil(ranks);
+    let ranks = table.len();
+    let len = rank_of.len();
+    let chunks = len.div_ceil(ranks);
     for rank in 0..ranks {
         let has = rank_of.iter().filter(|at| **at == rank).count();
         if has != chunks {
             let (row, has) = (rank + 1, counted(has, "chunk"));
-            return Err(format!("row {row} has {has} of {all} in {ranks} rows; wanted as many in each row"));
+            return Err(format!("row {row} has {has} of {len} in {ranks} rows; wanted as many in each row"));
         }
     }
     let slices = cells().map(|of| usize::from(of.slice) + 1).max().unwrap_or(1);
@@ -263,8 +264,8 @@ fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, TablePlace>) -> Result<(Pla
 /// Checks that each chunk has each slice of each microbatch, forward and backward.
 fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, TablePlace>) -> Result<(), String> {
     let all = (0..plan.all_chunks()).flat_map(|chunk| (0..plan.slices).map(move |slice| (chunk, slice)));
-    let all = all.flat_map(|of| (0..plan.microbatches).map(move |microbatch| (of, microbatch)));
-    for ((chunk, slice), microbatch) in all {
+    let tasks = all.flat_map(|of| (0..plan.microbatches).map(move |microbatch| (of, microbatch)));
+    for ((chunk, slice), microbatch) in tasks {
         let of = Task { slice: slice as u16, ..Task::new(chunk, microbatch as u32) };
         let all @ [f, b, i, w] =
             [PassKind::F, PassKind::B, PassKind::I, PassKind::W].map(|act| Cell { act, of });

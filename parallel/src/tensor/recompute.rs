@@ -67,19 +67,16 @@ impl<D: Kernels> Layer<D> for Again<D> {
         Ok((y, kept))
     }
     fn backward_input(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> InputHalf<D, Self> {
-        let saved = self.saved(cx, x)?;
-        self.0.backward_input(cx, saved, dy)
+        self.0.backward_input(cx, self.saved(cx, x)?, dy)
     }
     fn backward_without_dx(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> Result<Ticket> {
-        let saved = self.saved(cx, x)?;
-        self.0.backward_without_dx(cx, saved, dy)
+        self.0.backward_without_dx(cx, self.saved(cx, x)?, dy)
     }
     fn backward_weight(&mut self, cx: &PassContext<D>, pending: Ticket) -> Result<()> {
         self.0.backward_weight(cx, pending)
     }
     fn backward(&mut self, cx: &PassContext<D>, x: Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
-        let saved = self.saved(cx, x)?;
-        self.0.backward(cx, saved, dy)
+        self.0.backward(cx, self.saved(cx, x)?, dy)
     }
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
         self.0.params(into);

@@ -51,11 +51,11 @@ pub fn sent_of(own: usize, percent: usize) -> usize {
 }
 
 fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
-    let (ranks, percent) = (sizes.along(Axis::Tp), sizes.number.unwrap_or(0));
+    let ranks = sizes.along(Axis::Tp);
+    let percent = sizes.number.unwrap_or(0);
     let one = |what, size, by| DividedSize { what, size, over: ranks, by };
     let sent = |inputs: usize| {
-        let all = sent_of(inputs / ranks, percent) * ranks;
-        one("features left to send", all, DivisionRule::AtLeastOne)
+        one("features left to send", sent_of(inputs / ranks, percent) * ranks, DivisionRule::AtLeastOne)
     };
     let Some(shape) = design.shape() else {
         return design.shared().into_iter().map(sent).collect();
@@ -72,8 +72,7 @@ impl<D: Kernels> Strategy<D> for SparseMessages {
         &ABOUT
     }
     fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<BoxedLayer<D, Split<D>, Stream<D>>>> {
-        let percent = at.numbers[Choice::Features as usize] as usize;
-        Ok(Some(BoxedLayer::new(shard(at, row, percent)?)))
+        Ok(Some(BoxedLayer::new(shard(at, row, at.numbers[Choice::Features as usize] as usize)?)))
     }
 }
 

@@ -60,8 +60,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         &self,
         of: Task,
     ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
-        let share = self.share(of)?;
-        Ok(share.slice(of.slice as usize, self.cut.slices, &self.tokens()))
+        Ok(self.share(of)?.slice(of.slice as usize, self.cut.slices, &self.tokens()))
     }
     fn tokens(&self) -> TokenShards {
         if self.largest.is_some() { self.cut.tokens.whole() } else { self.cut.tokens }
@@ -78,8 +77,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
             Some(true) => &self.cut.batch.microbatches()[self.index(of)],
             Some(false) => &[],
         };
-        let given = LocalBatch { sequences, ..share };
-        Ok(given.slice(of.slice as usize, self.cut.slices, &self.tokens()))
+        Ok(LocalBatch { sequences, ..share }.slice(of.slice as usize, self.cut.slices, &self.tokens()))
     }
     /// Creates the context of a task, reusing a finished context's buffers. Slices of a microbatch share the
     /// keys and values that attention sees.
@@ -93,8 +91,7 @@ impl<'a, D: Kernels> Dealt<'a, D> {
             let sequences = self.cut.batch.part(index, &self.cut.tokens.of_data_rank(rank));
             LocalBatch { sequences, first: 0 }.segments(slice, self.cut.slices).map(|s| s.len)
         };
-        let own = &self.cut.batch.microbatches()[index];
-        let tokens = own.iter().map(Sequence::tokens).sum();
+        let tokens = self.cut.batch.microbatches()[index].iter().map(Sequence::tokens).sum();
         let pass = if self.cut.each {
             self.rank.rates.push_back(self.lr);
             Pass { tokens: [tokens; 2], mean_over: self.cut.batch.mean_over(Some(index), 0), ..pass }
@@ -118,20 +115,21 @@ impl<'a, D: Kernels> Dealt<'a, D> {
 
 impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
     fn cx(&mut self, of: Task) -> Result<&PassContext<D>> {
-        let at = of.microbatch as usize * self.cut.slices + of.slice as usize;
+        let index = of.microbatch as usize * self.cut.slices + of.slice as usize;
         if self.rank.cxs.len() < (of.microbatch as usize + 1) * self.cut.slices {
             self.rank.cxs.resize_with((of.microbatch as usize + 1) * self.cut.slices, || None);
         }
-        if self.rank.cxs[at].is_none() {
-            self.rank.cxs[at] = Some(self.made(of)?);
+        if self.rank.cxs[index].is_none() {
+            self.rank.cxs[index] = Some(self.made(of)?);
         }
-        Ok(self.rank.cxs[at].as_ref().expect("just made"))
+        Ok(self.rank.cxs[index].as_ref().expect("just made"))
     }
     fn input(&mut self, of: Task) -> Result<Input<D>> {
         self.cx(of)?; // made, if it was not
         let (device, given, vocabulary) = (&self.rank.device, self.given(of)?, self.cut.design.outputs());
         let cx = self.rank.cxs[of.microbatch as usize * self.cut.slices + of.slice as usize].as_ref();
-        let (cx, root) = (cx.expect("made above"), &self.rank.root);
+        let cx = cx.expect("made above");
+        let root = &self.rank.root;
         if let Some(width) = self.cut.design.features() {
             let x = rows(device, width, given, |s| &s.x);
             return Ok(Input::Rows(root.scatter(cx, &x)?.unwrap_or(x)));
@@ -144,7 +142,8 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         Ok(Input::Tokens(TokenIds::new(device.place(), &ids, vocabulary)?))
     }
     fn wanted(&mut self, of: Task) -> Result<StageRequest<D>> {
-        let (slice, outputs) = (self.given(of)?, self.cut.design.outputs());
+        let slice = self.given(of)?;
+        let outputs = self.cut.design.outputs();
         if self.largest.is_some() {
             return Ok(StageRequest::Logits { all: true });
         }
@@ -155,7 +154,8 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         Ok(StageRequest::Loss(Targets::Ids(TokenIds::targets(self.rank.device.place(), targets, outputs)?)))
     }
     fn ended(&mut self, of: Task, output: Output<D>) {
-        let (slice, sums) = (self.slice(of), &mut self.sums);
+        let slice = self.slice(of);
+        let sums = &mut self.sums;
         match (output, self.largest) {
             (Output::Loss(part), _) => {
                 sums.loss = Some(match sums.loss.take() {
@@ -164,8 +164,8 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
                 });
             }
             (Output::Logits(logits), Some(largest)) => {
-                let (mut seen, slice) = (Vec::new(), slice.expect("it was dealt before"));
-                let targets = slice.flat_map(|(s, tokens)| &s.targets[tokens]);
+                let mut seen = Vec::new();
+                let targets = slice.expect("it was dealt before").flat_map(|(s, tokens)| &s.targets[tokens]);
                 if self.cut.tokens.speaks() && largest(&logits).read_into(&mut seen) {
                     sums.right += seen.iter().zip(targets).filter(|(seen, target)| seen == target).count();
                 }
@@ -184,8 +184,7 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
     }
     fn done(&mut self, microbatch: usize) {
         let slices = self.cut.slices;
-        let of_step = self.rank.release(microbatch * slices..(microbatch + 1) * slices);
-        self.sums.counts.join(of_step);
+        self.sums.counts.join(self.rank.release(microbatch * slices..(microbatch + 1) * slices));
         (self.done)(microbatch + 1);
     }
     fn complete(&mut self) -> Result<()> {
@@ -205,7 +204,8 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         drop(span);
         let StepState { mesh, optimizer, .. } = &mut *self.rank;
         let _span = mesh.span("optimizer");
-        let (scaling, before) = (optimizer.scaling().loss, optimizer.steps());
+        let scaling = optimizer.scaling().loss;
+        let before = optimizer.steps();
         let norm2 = optimizer.step(params, mesh, self.lr, keeper)?;
         let skipped = optimizer.steps() == before;
         let scale = scaling.map(|scaling| scaling.log2).inspect(|log2| unscale(&mut loss, *log2));

@@ -166,8 +166,7 @@ impl<D: Kernels> StepState<D> {
     ) -> Result<()> {
         let lr = self.rates.pop_front().expect("the microbatch has begun");
         self.optimizer.step_without_norm(params, &self.mesh, lr, keeper)?;
-        let cx = self.cxs[of.microbatch as usize].as_ref().expect("it is in flight");
-        let counts = cx.take_counts();
+        let counts = self.cxs[of.microbatch as usize].as_ref().expect("it is in flight").take_counts();
         for hooks in hooks {
             hooks.after_update(params, &counts)?;
         }

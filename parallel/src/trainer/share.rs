@@ -22,11 +22,11 @@ impl<'a> LocalBatch<'a> {
                 *first += len;
                 Some(part)
             });
-            let own = move |part: Range<usize>| {
+            let stretches = move |part: Range<usize>| {
                 let first = part.start;
                 tokens.stretches(part.len()).map(move |of| (s, first + of.start..first + of.end))
             };
-            documents.flat_map(own)
+            documents.flat_map(stretches)
         };
         self.sequences.iter().flat_map(of)
     }
@@ -59,7 +59,8 @@ pub(super) fn rows<'a, D: Kernels>(
 ) -> Tensor<D> {
     let tokens = all.clone().map(|(_, tokens)| tokens.len()).sum();
     let mut rows = all.map(|(s, tokens)| &of(s)[tokens.start * width..tokens.end * width]);
-    let (mut x, mut from) = (Tensor::empty(device, Category::Activations, tokens, width), &[][..]);
+    let mut x = Tensor::empty(device, Category::Activations, tokens, width);
+    let mut from = &[][..];
     x.write_slices(&mut |_, mut to| {
         while !to.is_empty() {
             if from.is_empty() {

@@ -39,8 +39,8 @@ impl Search<'_> {
         let numbers @ [batch_size, microbatches] = self.unknown.with(n, self.numbers);
         let peak = |layout: &Layout| (self.peak)(&layout.limited(None), numbers);
         let Peak { rank, largest, .. } = peak(self.layout)?;
-        let of = |category: &Category| largest.category[*category as usize];
-        let category = Category::ALL.iter().copied().max_by_key(of).unwrap_or(Category::Buffers);
+        let bytes = |category: &Category| largest.category[*category as usize];
+        let category = Category::ALL.iter().copied().max_by_key(bytes).unwrap_or(Category::Buffers);
         let taken = self.layout.strategies();
         let is_other = |about: &&StrategyInfo| {
             about.choice.is_of_memory() && !taken.iter().any(|other| std::ptr::eq(*other, *about))
@@ -49,10 +49,9 @@ impl Search<'_> {
         let others = others.filter_map(|about| self.layout.with_instead(about).ok());
         // pinned memory of the host frees as much as a file
         let others = others.filter(|other| other.offload().is_none_or(|offload| !offload.pinned));
-        let frees = others.filter(|other| other.fits(design).is_ok()).map(|other| {
-            let bytes = largest.total.saturating_sub(peak(&other)?.largest.total);
-            Ok((other.to_string(), bytes))
-        });
+        let frees = others
+            .filter(|other| other.fits(design).is_ok())
+            .map(|other| Ok((other.to_string(), largest.total.saturating_sub(peak(&other)?.largest.total))));
         Ok(LargestBatch {
             layout: self.layout.to_string(),
             batch_size,
@@ -60,7 +59,7 @@ impl Search<'_> {
             rank,
             peak_bytes: largest.total,
             category: category.name(),
-            category_bytes: of(&category),
+            category_bytes: bytes(&category),
             frees: frees.collect::<Result<_>>()?,
         })
     }

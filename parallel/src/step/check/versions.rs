@@ -36,7 +36,8 @@ pub(super) fn held(schedule: &dyn Schedule, plan: &Plan, rows: &[Vec<Cell>]) -> 
 fn held_by(schedule: &dyn Schedule, plan: &Plan, row: &[Cell]) -> Result<usize, String> {
     let (mut latest, mut oldest, mut most, mut added) = (0, 0, 1, Vec::new());
     for cell in row {
-        let (read, microbatch) = (schedule.version(*cell, plan), cell.of.microbatch as usize);
+        let read = schedule.version(*cell, plan);
+        let microbatch = cell.of.microbatch as usize;
         if cell.act == PassKind::U {
             if microbatch != latest {
                 return Err(format!("{cell} is update {latest} of its chunk; wanted microbatches in order"));

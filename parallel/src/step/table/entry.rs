@@ -97,10 +97,10 @@ pub(super) fn agree(
     if !rows.iter().flatten().any(|(_, entry)| matches!(entry, TableEntry::Message(..))) {
         return Ok(0);
     }
-    let mut all = 0;
+    let mut total = 0;
     for (rank, (row, steps)) in rows.iter().zip(steps).enumerate() {
         let mut wanted: Vec<Action> = steps.iter().copied().filter(|step| end(*step).is_some()).collect();
-        all += wanted.len();
+        total += wanted.len();
         let mut given = Vec::new();
         for &(place, entry) in row {
             let text = &texts[place.0][place.1];
@@ -131,7 +131,7 @@ pub(super) fn agree(
             return Err(format!("rank {rank} (row {}) lacks a message; wanted to {step}", rank + 1));
         }
     }
-    Ok(all)
+    Ok(total)
 }
 
 /// Returns the action of a message, if there are ranks at both of its ends.
