@@ -113,11 +113,11 @@ impl<P: Place> Room<P> {
             let memory = place.pin(bytes).unwrap_or_else(|| store.fail("the system has no more"));
             return Self::Host(Arc::new(Mutex::new(memory)));
         }
-        let at = store.0.end.fetch_add(bytes as u64, Relaxed);
+        let offset = store.0.end.fetch_add(bytes as u64, Relaxed);
         if P::HOLDS {
-            store.wait(&store.run(move |file| files::grow(opened(file), at, bytes as u64)));
+            store.wait(&store.run(move |file| files::grow(opened(file), offset, bytes as u64)));
         }
-        Self::File(at)
+        Self::File(offset)
     }
     /// Fills a piece of the device's memory.
     fn read(&self, file: &mut Option<File>, to: &mut P::Buffer, bytes: usize) -> Result<()> {

@@ -199,8 +199,8 @@ impl Replacement {
         if target.metadata().is_ok_and(|about| !about.is_file()) {
             return Err(Error::Special(target.to_owned()));
         }
-        let prefix = format!(".{}.", name.display());
         let mut how = tempfile::Builder::new();
+        let prefix = format!(".{}.", name.display());
         how.prefix(&prefix).suffix(if known { "tmp" } else { ".tmp" });
         if known {
             how.rand_bytes(0);

@@ -51,8 +51,8 @@ impl<P: Place> Index<P> {
         Self { memory: Owner::new(place, Category::Buffers, bytes), len, room }
     }
     fn put(&mut self, numbers: impl IntoIterator<Item = u32>) {
-        let (mut numbers, memory) = (numbers.into_iter(), self.memory.raw_mut().expect("the only owner"));
-        P::put(memory, self.len, |_, to: &mut [u32]| {
+        let mut numbers = numbers.into_iter();
+        P::put(self.memory.raw_mut().expect("the only owner"), self.len, |_, to: &mut [u32]| {
             to.iter_mut().zip(&mut numbers).for_each(|(to, number)| *to = number);
         });
     }

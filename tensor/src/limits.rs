@@ -77,8 +77,7 @@ pub fn scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> ScopedJoinHandle<'scope, T> {
-    let started = Builder::new().spawn_scoped(scope, work);
-    started.unwrap_or_else(|why| PlaceError(no_thread(&why)).unwind())
+    Builder::new().spawn_scoped(scope, work).unwrap_or_else(|why| PlaceError(no_thread(&why)).unwind())
 }
 
 /// The system's allocator, for a program: memory that it refuses ends the process with a sentence and exit

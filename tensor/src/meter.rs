@@ -154,8 +154,8 @@ impl Meter {
         Self::peaks_in(&self.peak)
     }
     fn peaks_in(phases: &[[AtomicUsize; CATEGORIES + 1]]) -> Peaks {
-        let at = |i: usize| phases.iter().map(|peak| peak[i].load(Relaxed)).max().unwrap_or_default();
-        Peaks { category: std::array::from_fn(at), total: at(CATEGORIES) }
+        let highest = |i: usize| phases.iter().map(|peak| peak[i].load(Relaxed)).max().unwrap_or_default();
+        Peaks { category: std::array::from_fn(highest), total: highest(CATEGORIES) }
     }
     /// Operations counted so far: products and attention; work that is linear in the activations is not
     /// counted.

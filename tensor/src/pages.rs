@@ -22,7 +22,7 @@ impl Bytes {
     pub(crate) fn zeros(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.max(1), CACHE_LINE).ok()?;
         let mut map = None;
-        let at = if len < HUGE {
+        let memory = if len < HUGE {
             // SAFETY: the layout is not empty.
             unsafe { System.alloc(layout) } // not a program's allocator, which may end the process
         } else {
@@ -32,12 +32,12 @@ impl Bytes {
             drop(pages.advise_range(memmap2::Advice::HugePage, begin, len));
             pages[begin..].as_mut_ptr()
         };
-        if at.is_null() {
+        if memory.is_null() {
             return None;
         }
         // SAFETY: our own memory of this many bytes.
-        unsafe { at.write_bytes(0, len.max(1)) };
-        Some(Self { at, layout, map })
+        unsafe { memory.write_bytes(0, len.max(1)) };
+        Some(Self { at: memory, layout, map })
     }
     /// Address of the first byte.
     pub(crate) fn at(&self) -> *mut u8 {

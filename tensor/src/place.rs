@@ -50,8 +50,8 @@ pub trait Place: Clone + Send + Sync + 'static {
         bytes: usize,
         read: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut all = Vec::new();
-        if Self::get::<u8>(buffer, bytes, &mut all) { read(&all) } else { Ok(()) }
+        let mut contents = Vec::new();
+        if Self::get::<u8>(buffer, bytes, &mut contents) { read(&contents) } else { Ok(()) }
     }
     /// Allocates memory of the host that the device copies from and to directly; `None` if there is no more.
     fn pin(&self, bytes: usize) -> Option<Self::Pinned>;
@@ -139,8 +139,8 @@ impl MetaPlace {
     }
     /// Operations that the meter has counted since the last call: those of a kernel.
     pub fn own_flops(&self) -> u64 {
-        let all = self.0.meter.flops();
-        all - self.0.counted.swap(all, Relaxed)
+        let flops = self.0.meter.flops();
+        flops - self.0.counted.swap(flops, Relaxed)
     }
     /// Scratch sizes of the device that this one stands for.
     ///

@@ -55,7 +55,8 @@ impl<P: Place> Pool<P> {
     /// Gives free large pieces back to the system, the largest first, until they have `bytes` bytes. Returns
     /// the bytes given back.
     fn shrink(&self, bytes: usize) -> usize {
-        let (mut shelves, mut given) = (self.shelves(), 0);
+        let mut shelves = self.shelves();
+        let mut given = 0;
         for (size, pieces) in shelves.range_mut(LARGE..).rev() {
             while given < bytes && pieces.pop().is_some() {
                 given += size;
@@ -137,8 +138,8 @@ impl<P: Place> Owner<P> {
             meter.reserve(size);
             Arc::new(Memory { raw, size, metered: bytes, category, place: None })
         });
-        let own = Arc::get_mut(&mut memory).expect("what rests has one owner");
-        (own.metered, own.category, own.place) = (bytes, category, Some(place.clone()));
+        let unique = Arc::get_mut(&mut memory).expect("what rests has one owner");
+        (unique.metered, unique.category, unique.place) = (bytes, category, Some(place.clone()));
         Self(Some(memory))
     }
     fn memory(&self) -> &Arc<Memory<P>> {

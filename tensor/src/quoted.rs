@@ -43,11 +43,11 @@ pub fn escaped(text: &str) -> String {
         let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
         c.is_control() || hides || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
     };
-    let mut all = String::with_capacity(text.len());
+    let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if is_unseen(c) { all.extend(c.escape_default()) } else { all.push(c) }
+        if is_unseen(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
-    all
+    shown
 }
 
 /// Escapes a text as [`escaped`], but for the ends of its lines.

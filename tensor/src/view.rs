@@ -65,8 +65,7 @@ impl<D: Device, B> Strided<D, B> {
     /// Returns rows `from..from + n`.
     #[must_use]
     pub fn take_rows(self, from: usize, n: usize) -> Self {
-        let there = from <= self.rows && n <= self.rows - from;
-        assert!(there, "{n} rows from {from} on of {}", self.rows);
+        assert!(from <= self.rows && n <= self.rows - from, "{n} rows from {from} on of {}", self.rows);
         Self { ptr: offset::<D>(self.ptr, from * self.row_stride), rows: n, ..self }
     }
     /// Returns the transpose, without moving elements.

@@ -20,8 +20,8 @@ impl MappedFile {
         let map = unsafe { Mmap::map(file) }.map_err(Error::system("map", path))?;
         let _ = map.advise(Advice::Sequential);
         let name = crate::quoted::escaped(&path.display().to_string());
-        let mut all = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((map.as_ptr() as usize, map.len(), name));
+        let mut maps = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.push((map.as_ptr() as usize, map.len(), name));
         Ok(Self(map))
     }
 }
@@ -34,8 +34,8 @@ impl AsRef<[u8]> for MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        let own = self.0.as_ptr() as usize;
-        MAPPED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(at, ..)| *at != own);
+        let begin = self.0.as_ptr() as usize;
+        MAPPED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(at, ..)| *at != begin);
     }
 }
 

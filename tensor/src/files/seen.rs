@@ -36,7 +36,8 @@ impl ReadTally {
     /// Counts consecutive elements of `size` bytes, from element `first` of the tensor on.
     pub(crate) fn count(&self, first: usize, bytes: &[u8], size: usize) {
         const ANY: u64 = 0x9e37_79b9_7f4a_7c15; // each index has a key of its own, so zeros and orders count
-        let (first, len) = (first as u64, (bytes.len() / size) as u64);
+        let first = first as u64;
+        let len = (bytes.len() / size) as u64;
         let (mut key, mut sum) = (ANY.wrapping_mul(first + 1), 0u64);
         for element in bytes.chunks_exact(size) {
             let mut bits = [0; 8];
@@ -108,7 +109,6 @@ pub fn files() -> BTreeMap<String, [u64; 2]> {
 /// digest. Two processes that have read the same elements of a tensor report the same values.
 pub fn tensors() -> Vec<(String, [u64; 3])> {
     let log = log();
-    let all = log.iter().flat_map(|log| &log.mapped);
     let of = |(path, tallies): &(String, Arc<Tallies>)| -> Vec<_> {
         let reported = |(name, tally): (&String, &ReadTally)| {
             let ReadTally { numbers, places, sum } = tally;
@@ -117,7 +117,7 @@ pub fn tensors() -> Vec<(String, [u64; 3])> {
         };
         tallies.iter().filter_map(reported).collect()
     };
-    all.flat_map(of).collect()
+    log.iter().flat_map(|log| &log.mapped).flat_map(of).collect()
 }
 
 #[cfg(test)]

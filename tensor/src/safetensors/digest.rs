@@ -83,8 +83,8 @@ fn field(digest: u64) -> String {
 
 /// Digest of a header's text, with zeros in place of its own digest; `None` if the text has no digest.
 fn of_text(header: &str) -> Option<u64> {
-    let at = header.find(&format!("\"{OF_HEADER}\":\""))?;
-    let digits = at + OF_HEADER.len() + 4;
+    let begin = header.find(&format!("\"{OF_HEADER}\":\""))?;
+    let digits = begin + OF_HEADER.len() + 4;
     let (before, rest) = (header.get(..digits)?, header.get(digits + DIGITS..)?);
     Some(xxh3_64([before, &"0".repeat(DIGITS), rest].concat().as_bytes()))
 }

@@ -43,10 +43,10 @@ impl SafetensorsFile {
         Self::check(Box::new(map), path.display().to_string(), true)
     }
     fn check(bytes: FileBytes, path: String, is_mapped: bool) -> Result<Self, Error> {
-        let all = (*bytes).as_ref();
-        let mut header = header::parse(all).map_err(FormatError::of(&path))?;
-        let blocks = digest::take(all, &mut header).map_err(FormatError::of(&path))?;
-        let see = || seen::mapped(&path, all, header.end, header.tensors.keys());
+        let content = (*bytes).as_ref();
+        let mut header = header::parse(content).map_err(FormatError::of(&path))?;
+        let blocks = digest::take(content, &mut header).map_err(FormatError::of(&path))?;
+        let see = || seen::mapped(&path, content, header.end, header.tensors.keys());
         let seen = is_mapped.then(see).flatten();
         Ok(Self { bytes, header, blocks, path, seen })
     }
@@ -116,9 +116,9 @@ impl File {
     }
     /// Names of the tensors in the order of the data, file after file: the order in which they were written.
     pub fn in_order(&self) -> Vec<&str> {
-        let mut all: Vec<_> = self.0.place.iter().collect();
-        all.sort_by_key(|(name, at)| (**at, self.0.files[**at].header.tensors[*name].data_offsets, *name));
-        all.into_iter().map(|(name, _)| name.as_str()).collect()
+        let mut names: Vec<_> = self.0.place.iter().collect();
+        names.sort_by_key(|(name, at)| (**at, self.0.files[**at].header.tensors[*name].data_offsets, *name));
+        names.into_iter().map(|(name, _)| name.as_str()).collect()
     }
     /// Description of the tensor called `name`.
     pub fn info(&self, name: &str) -> Option<&Info> {

@@ -154,12 +154,12 @@ impl<'de, V: Value<'de>> Visitor<'de> for HeaderKeys<V> {
         f.write_str(V::OBJECT)
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<V>, A::Error> {
-        let mut all = Vec::new();
+        let mut pairs = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
             let value = V::read(&key, &mut map)?;
-            all.push((key, value));
+            pairs.push((key, value));
         }
-        Ok(Object(all))
+        Ok(Object(pairs))
     }
 }
 

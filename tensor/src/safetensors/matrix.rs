@@ -64,12 +64,13 @@ impl<'a> Matrix<'a> {
     }
     /// Converts elements from element `first` on.
     fn convert<E: Scalar>(&self, first: usize, out: &mut [E]) {
-        let (size, at) = (size(self.dtype), self.watched.first + first);
+        let size = size(self.dtype);
+        let begin = self.watched.first + first;
         let bytes = self.bytes.get(first * size..).unwrap_or_default();
-        self.digest(at..at + out.len());
+        self.digest(begin..begin + out.len());
         bulk::read(FileFloats { bytes, dtype: self.dtype }, out);
         if let Some(tally) = self.watched.tally {
-            tally.count(at, &bytes[..out.len() * size], size);
+            tally.count(begin, &bytes[..out.len() * size], size);
         }
     }
     /// Checks the digests of these elements of the tensor, unless they were read before.

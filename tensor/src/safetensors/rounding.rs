@@ -40,7 +40,8 @@ const fn infinity(exponent: u32) -> u16 {
 #[inline]
 pub(crate) fn bits<const EXPONENT: u32>(x: f64) -> u16 {
     let (mantissa, bias) = (15 - EXPONENT, (1i32 << (EXPONENT - 1)) - 1);
-    let (sign, infinity) = ((x.to_bits() >> 48) as u16 & 0x8000, infinity(EXPONENT));
+    let sign = (x.to_bits() >> 48) as u16 & 0x8000;
+    let infinity = infinity(EXPONENT);
     if x.is_nan() {
         return sign | infinity | 1 << (mantissa - 1);
     }

@@ -101,7 +101,8 @@ fn check(opened: &[(String, SafetensorsFile)], place: &BTreeMap<String, usize>) 
     }
     for (at, (file, shard)) in opened.iter().enumerate() {
         for name in shard.header.tensors.keys() {
-            let (name_of, file) = (|| name.clone(), file.clone());
+            let name_of = || name.clone();
+            let file = file.clone();
             match place.get(name) {
                 None => return Err(FormatError::Unlisted { name: name_of(), file }),
                 Some(other) if *other != at => {

@@ -76,7 +76,8 @@ impl Writer {
         set: impl Fn([usize; 2], &mut [f64]),
     ) -> Result<(), Error> {
         let dtype = self.check(name, rows * cols, Dtype::F64, is_float).map_err(self.fault())?;
-        let (mut bytes, mut room) = (Vec::new(), vec![0.0; cols.min(PIECE)]);
+        let mut bytes = Vec::new();
+        let mut room = vec![0.0; cols.min(PIECE)];
         for (row, from) in (0..rows).flat_map(|row| (0..cols).step_by(PIECE).map(move |from| (row, from))) {
             bytes.clear();
             let some = &mut room[..PIECE.min(cols - from)];
