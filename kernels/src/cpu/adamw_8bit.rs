@@ -22,7 +22,8 @@ pub(super) fn adamw_8bit<S: Scalar>(
 ) {
     assert!(block <= MOST && block.is_multiple_of(4), "a block of {block} elements");
     let AdamTerms { keep, first, second, beta1, beta2, eps } = AdamTerms::new(constants, number);
-    let ([fresh1, fresh2], factor) = ([beta1, beta2].map(|beta| S::Wide::ONE - beta), factor.at(0, 0));
+    let [fresh1, fresh2] = [beta1, beta2].map(|beta| S::Wide::ONE - beta);
+    let factor = factor.at(0, 0);
     let [mut m, mut v] = [(); 2].map(|()| BlockBuffer([S::Wide::ZERO; MOST]));
     for i in 0..g.rows() {
         let m_codes = m_codes.row(i).chunks_mut(block / 4).zip(m_units.row(i));

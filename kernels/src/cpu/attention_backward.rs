@@ -65,8 +65,8 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>, T: Scalar<Wide = S::Wide>>(
             add_rows(dq, work.dqs.read(), scale);
         }
         for (to, from) in [(&mut dk, &work.dks), (&mut dv, &work.dvs)] {
-            let to = to.again().take_rows(span.key.row, span.key.len).take_cols(h * d, d);
-            add_rows(to, from.read(), S::Wide::ONE);
+            let target = to.again().take_rows(span.key.row, span.key.len).take_cols(h * d, d);
+            add_rows(target, from.read(), S::Wide::ONE);
         }
     }
 }

@@ -13,7 +13,8 @@ const SCRATCH: &str = "the elements of attention's scratch";
 
 /// Elements of scratch for one call, forward or backward.
 pub(super) fn scratch_len<S: CpuScalar<Wide: CpuScalar>>(heads: Heads, keys: usize) -> usize {
-    let ([tile_q, tile_k], d) = (S::Wide::TILE, heads.dim);
+    let [tile_q, tile_k] = S::Wide::TILE;
+    let d = heads.dim;
     let numbers = |sizes: &[usize]| count::product(SCRATCH, sizes);
     let factors = [Panels::<S::Wide>::len(keys, d), numbers(&[2, Panels::<S::Wide>::len(d, keys)])];
     let tiles = [numbers(&[2, keys, d]), numbers(&[3, tile_q, d]), 2 * tile_q * tile_k.min(keys)];

@@ -131,7 +131,8 @@ unsafe fn few_rows<C: Scalar<Wide = f32>>(
     a: Factor<Bf16>,
     b: Factor<Bf16>,
 ) {
-    let ([m, n, k], rows) = (size, b.col == 1);
+    let [m, n, k] = size;
+    let rows = b.col == 1;
     let room = (few_avx512::left_len(m, k), few_avx512::sums_ld(n));
     // SAFETY: the caller's promise, and memory of the sizes requested here.
     unsafe {

@@ -21,8 +21,8 @@ pub(super) fn copy<S: Scalar>(mut y: Out<S>, x: In<S>) {
     for rows in (0..x.rows()).step_by(TILE) {
         for cols in (0..x.cols()).step_by(TILE) {
             for i in rows..x.rows().min(rows + TILE) {
-                let to = &mut y.row(i)[cols..];
-                (cols..x.cols().min(cols + TILE)).zip(to).for_each(|(j, to)| *to = x.at(i, j));
+                let out = &mut y.row(i)[cols..];
+                (cols..x.cols().min(cols + TILE)).zip(out).for_each(|(j, to)| *to = x.at(i, j));
             }
         }
     }
@@ -78,7 +78,8 @@ pub(super) fn add_rows<S: Scalar>(mut sum: Out<S::Wide>, x: In<S>) {
 /// Rows are numbered in the whole matrix; x holds those from `first_row` on.
 #[inline(always)]
 pub(super) fn dropout<S: Scalar>(mut x: Out<S>, tokens: &[u32], first_row: usize, dropout: &Dropout) {
-    let (scale, here) = (dropout.scale::<S::Wide>(), first_row..first_row + x.rows());
+    let scale = dropout.scale::<S::Wide>();
+    let here = first_row..first_row + x.rows();
     for t in entries::<Segment>(tokens) {
         for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
             let position = t.position + row - t.row;

@@ -84,9 +84,9 @@ pub(super) unsafe fn by_columns<S: Scalar>(
     for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
         // SAFETY: rows and columns inside the caller's windows.
         unsafe {
-            let to = &mut *c.at.add(i * c.ld + j);
-            let before = if c.add { *to } else { S::Wide::ZERO };
-            *to = before + dot(from_raw_parts(a.from(i, 0).at, k), from_raw_parts(b.from(0, j).at, k));
+            let sum = &mut *c.at.add(i * c.ld + j);
+            let before = if c.add { *sum } else { S::Wide::ZERO };
+            *sum = before + dot(from_raw_parts(a.from(i, 0).at, k), from_raw_parts(b.from(0, j).at, k));
         }
     }
 }

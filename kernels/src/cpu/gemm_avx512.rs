@@ -52,7 +52,8 @@ impl RightFactor {
 pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: RightFactor) {
     MEMORY.with_borrow_mut(|(pa, pb)| {
         let direct = a.col == 1;
-        let ([most_k, most_n], few) = (if direct { DIRECT } else { PACKED }, direct && m < FEW);
+        let [most_k, most_n] = if direct { DIRECT } else { PACKED };
+        let few = direct && m < FEW;
         let as_it_lies = direct && b.is_read_as_it_lies(m, n);
         let packs_b = matches!(b, RightFactor::Strided(_)) && !as_it_lies;
         let pa = aligned(pa, if direct { 0 } else { m.min(MC).next_multiple_of(MR) * most_k.min(k) });
@@ -82,7 +83,8 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>
                         }
                     };
                     next.deal(mc.div_ceil(MR) * nc.div_ceil(NV * NR) * if few { PORTIONS } else { 1 });
-                    let (a, next) = (a.from(first, p), &mut next);
+                    let a = a.from(first, p);
+                    let next = &mut next;
                     for i in (0..mc).step_by(MR) {
                         if !direct && j == 0 && i % GROUP == 0 {
                             pack_panels::<MR>(pa.add(i * kc), a.from(i, 0).t(), kc, GROUP.min(mc - i));

@@ -65,7 +65,8 @@ pub(super) fn cross_entropy<S: Scalar>(
     targets: &[u32],
     terms: &LossTerms,
 ) {
-    let (Constants { share, own, every, z }, mut total) = (Constants::of(terms), S::ZERO);
+    let Constants { share, own, every, z } = Constants::of(terms);
+    let mut total = S::ZERO;
     for i in 0..sums.rows() {
         let (sums, m) = (sums.row(i), &mut m.row(i)[0]);
         *m = S::lse(*m, sums[0]);
@@ -110,7 +111,8 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
 
 #[inline(always)]
 pub(super) fn mean_square<S: Scalar>(mut loss: Out<S::Wide>, mut x: Out<S>, y: In<S>, over: MeanOver) {
-    let (share, mut total) = (over.share::<S::Wide>(), S::Wide::ZERO);
+    let share = over.share::<S::Wide>();
+    let mut total = S::Wide::ZERO;
     let twice = S::Wide::from_usize(2) * share;
     for i in 0..y.rows() {
         let (x, y) = (x.row(i), y.row(i));

@@ -112,7 +112,8 @@ fn means<const N: usize>(x: &mut [f32]) {
 /// Replaces `LEN` floats of each window, from `at` on, with their mean.
 #[inline(always)]
 fn mean<const N: usize, const LEN: usize>(x: &mut [f32], at: usize) {
-    let (each, mut mean) = (x.len() / N, [0.0; LEN]);
+    let each = x.len() / N;
+    let mut mean = [0.0; LEN];
     for window in x.chunks_exact(each) {
         for (mean, x) in mean.iter_mut().zip(&window[at..at + LEN]) {
             *mean += x / N as f32;

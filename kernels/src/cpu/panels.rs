@@ -74,12 +74,10 @@ impl<'a, S: CpuScalar> Panels<'a, S> {
         Self { at, height: k, rows: 0..k, cols: 0..n }
     }
     fn take_cols(&self, from: usize, n: usize) -> Self {
-        let cols = within(&self.cols, from, n);
-        Self { cols, rows: self.rows.clone(), ..*self }
+        Self { cols: within(&self.cols, from, n), rows: self.rows.clone(), ..*self }
     }
     fn take_rows(&self, from: usize, n: usize) -> Self {
-        let rows = within(&self.rows, from, n);
-        Self { rows, cols: self.cols.clone(), ..*self }
+        Self { rows: within(&self.rows, from, n), cols: self.cols.clone(), ..*self }
     }
     /// Number of rows and columns of the window.
     pub(super) fn size(&self) -> [usize; 2] {
@@ -122,7 +120,8 @@ pub(super) fn pack<S: CpuScalar>(mut to: Out<S>, b: In<S>) {
 /// C (+)= A·B, panel by panel.
 #[inline(always)]
 pub(super) fn product<S: CpuScalar>(mut c: Out<S>, a: In<S>, b: &Panels<S>, write: Write) {
-    let (width, mut done) = (b.at.cols(), 0);
+    let width = b.at.cols();
+    let mut done = 0;
     while done < b.cols.len() {
         let column = b.cols.start + done;
         let n = (width - column % width).min(b.cols.len() - done);

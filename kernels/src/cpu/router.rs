@@ -98,8 +98,8 @@ pub(super) fn gates<S: Scalar>(
 /// Returns the index of the sequence of each of `rows` rows.
 #[inline(always)]
 fn sequences<S: Scalar>(balance: &RouterBalance<Cpu<S>>, rows: usize) -> impl Iterator<Item = usize> {
-    let all = entries::<Segment>(balance.tokens.words()).enumerate();
-    all.flat_map(|(i, t)| std::iter::repeat_n(i, t.len)).skip(balance.first).take(rows)
+    let segments = entries::<Segment>(balance.tokens.words()).enumerate();
+    segments.flat_map(|(i, t)| std::iter::repeat_n(i, t.len)).skip(balance.first).take(rows)
 }
 
 /// loss = Σ over rows of Σ over experts of weight · P̂, and λ·lse².
@@ -134,7 +134,8 @@ pub(super) fn backward<S: Scalar>(
     balance: Option<&RouterBalance<Cpu<S::Wide>>>,
     router: &RouterTerms,
 ) {
-    let (zero, scale) = (S::Wide::ZERO, S::Wide::from_f64(router.scale));
+    let zero = S::Wide::ZERO;
+    let scale = S::Wide::from_f64(router.scale);
     let (mut p, mut dp) = (vec![zero; logits.cols()], vec![zero; logits.cols()]);
     let mut balance = balance.map(|balance| (balance, sequences(balance, logits.rows())));
     for (i, chosen) in chosen.chunks_exact(router.chosen).enumerate() {
@@ -173,12 +174,12 @@ fn gates_gradient<S: Scalar>(
     scale: S,
     normalize: bool,
 ) {
-    let own = || dgates.iter().zip(chosen.iter().map(|&e| e as usize));
-    let share = normalize.then(|| sum(own().map(|(_, e)| p[e])).inv());
-    for (&dg, e) in own() {
+    let pairs = || dgates.iter().zip(chosen.iter().map(|&e| e as usize));
+    let share = normalize.then(|| sum(pairs().map(|(_, e)| p[e])).inv());
+    for (&dg, e) in pairs() {
         // From differences: a part common to all gates gives exactly zero, as does the one gate of one
         // expert.
-        let apart = || sum(own().map(|(&other, e)| p[e] * (dg - other)));
+        let apart = || sum(pairs().map(|(&other, e)| p[e] * (dg - other)));
         dp[e] += scale * share.map_or(dg, |share| share * share * apart());
     }
 }

@@ -80,7 +80,8 @@ fn fold<S: Scalar, const N: usize>(
     f: impl Fn([S::Wide; N]) -> S::Wide,
     join: impl Fn(S::Wide, S::Wide) -> S::Wide,
 ) -> S::Wide {
-    let (len, mut lanes) = (rows[0].len(), [neutral; LANES]);
+    let len = rows[0].len();
+    let mut lanes = [neutral; LANES];
     let whole = len / LANES * LANES;
     let rows = rows.map(|row| &row[..len]);
     let mut rest = neutral;

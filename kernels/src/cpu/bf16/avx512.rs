@@ -40,12 +40,12 @@ impl<const PAIRS: bool> Inner<Bf16> for Avx512<PAIRS> {
         let k = height(k, PAIRS);
         for i in (0..m).step_by(MR) {
             for (j, cols) in together(n) {
-                let to = Sums { at: c.at.wrapping_add(i * c.ld + j), ..c };
+                let sums = Sums { at: c.at.wrapping_add(i * c.ld + j), ..c };
                 let size = [MR.min(m - i), cols, k];
                 let (a, b) =
                     (a.at.wrapping_add(i * k), Panel { at: b.at.wrapping_add(j * k), apart: k * NR });
                 // SAFETY: panels that were packed, and a part of the caller's window.
-                unsafe { tile::<MR, false, PAIRS, false>(size, (a, 1), b, to, &mut Ahead::none()) };
+                unsafe { tile::<MR, false, PAIRS, false>(size, (a, 1), b, sums, &mut Ahead::none()) };
             }
         }
     }
@@ -160,13 +160,13 @@ unsafe fn row<const W: usize>(to: To<W>, p: usize, v: __m512i) {
     const { assert!(W == LANES || 2 * W == LANES) };
     // SAFETY: a row that the panels have.
     unsafe {
-        let at = to.at.add(p * W);
+        let target = to.at.add(p * W);
         if W == LANES {
-            _mm512_storeu_ps(at, _mm512_castsi512_ps(v));
+            _mm512_storeu_ps(target, _mm512_castsi512_ps(v));
         } else {
-            _mm256_storeu_si256(at.cast(), _mm512_castsi512_si256(v));
+            _mm256_storeu_si256(target.cast(), _mm512_castsi512_si256(v));
             if to.width > W {
-                _mm256_storeu_si256(at.add(to.height * W).cast(), _mm512_extracti64x4_epi64::<1>(v));
+                _mm256_storeu_si256(target.add(to.height * W).cast(), _mm512_extracti64x4_epi64::<1>(v));
             }
         }
     }

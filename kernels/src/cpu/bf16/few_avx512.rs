@@ -114,15 +114,15 @@ unsafe fn add_rows<const PAIRS: bool, const WORDS: usize, const ALL: bool>(
                 }
             });
             for i in 0..m {
-                let at = sums.add(i * ld + j);
-                let mut sum = [_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(LANES / 2))];
+                let target = sums.add(i * ld + j);
+                let mut sum = [_mm512_loadu_ps(target), _mm512_loadu_ps(target.add(LANES / 2))];
                 for (s, vectors) in vectors.iter().enumerate() {
                     let x = _mm512_set1_ps(*words.add(i * WORDS + s));
                     sum[0] = multiply_add::<PAIRS>(x, vectors[0], sum[0]);
                     sum[1] = multiply_add::<PAIRS>(x, vectors[1], sum[1]);
                 }
-                _mm512_storeu_ps(at, sum[0]);
-                _mm512_storeu_ps(at.add(LANES / 2), sum[1]);
+                _mm512_storeu_ps(target, sum[0]);
+                _mm512_storeu_ps(target.add(LANES / 2), sum[1]);
             }
         }
     }

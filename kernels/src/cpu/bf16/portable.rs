@@ -44,7 +44,8 @@ pub(in crate::cpu) unsafe fn product<S: Scalar<Wide = f32>, C: Scalar<Wide = f32
     a: Factor<S>,
     b: Factor<S>,
 ) {
-    let ([m, n, _], rows) = (size, b.col == 1);
+    let [m, n, _] = size;
+    let rows = b.col == 1;
     // SAFETY: the caller's, and memory of the sizes requested here.
     unsafe {
         if m > FEW || !rows && (b.row != 1 || a.col != 1) {
@@ -118,8 +119,8 @@ unsafe fn widen<S: Scalar<Wide = f32>>(to: *mut f32, from: Factor<S>, cols: usiz
     unsafe {
         if from.col == 1 {
             let row = std::slice::from_raw_parts(from.at, cols);
-            let to = std::slice::from_raw_parts_mut(to, cols);
-            to.iter_mut().zip(row).for_each(|(to, x)| *to = x.widen());
+            let out = std::slice::from_raw_parts_mut(to, cols);
+            out.iter_mut().zip(row).for_each(|(to, x)| *to = x.widen());
         } else {
             (0..cols).for_each(|j| *to.add(j) = (*from.from(0, j).at).widen());
         }
