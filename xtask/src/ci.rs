@@ -19,12 +19,14 @@ struct CiStep {
 pub(crate) fn run() -> TaskResult {
     let has_mdbook = has_mdbook();
     let steps = steps(has_mdbook).map_err(|why| format!("ci cannot start: {why}."))?;
-    let (mut done, mut all) = (Vec::new(), Duration::ZERO);
+    let mut done = Vec::new();
+    let mut total = Duration::ZERO;
     let skips = env::temp_dir().join(format!("equipart-skipped-{}", std::process::id()));
     for (at, step) in steps.iter().enumerate() {
         let place = format!("[{}/{}]", at + 1, steps.len());
         println!("{place} {step}");
-        let (start, before) = (Instant::now(), times::children());
+        let start = Instant::now();
+        let before = times::children();
         let cannot = |why| format!("{place} cannot start `{}`: {why}.", step.command[0]);
         let status = step.status(&skips).map_err(cannot)?;
         let time = start.elapsed();
@@ -37,9 +39,9 @@ pub(crate) fn run() -> TaskResult {
         let took = seconds(time) + &cpu.unwrap_or_default();
         println!("{place} passed in {took}\n");
         done.push(took);
-        all += time;
+        total += time;
     }
-    println!("ci passed in {}:", seconds(all));
+    println!("ci passed in {}:", seconds(total));
     for (step, took) in steps.iter().zip(done) {
         println!("{took:>28}  {step}");
     }
@@ -69,9 +71,8 @@ fn steps(with_book: bool) -> Result<Vec<CiStep>, String> {
     let readme = fs::read_to_string(root().join("README.md"))
         .map_err(|why| format!("README.md cannot be read ({why})"))?;
     let tests = readme::test_command(&readme)?;
-    let build = tests.iter().cloned().chain(["--no-run".into()]).collect();
     let mut steps = vec![
-        CiStep { environment: None, command: build },
+        CiStep { environment: None, command: tests.iter().cloned().chain(["--no-run".into()]).collect() },
         CiStep { environment: None, command: tests },
         CiStep::new("cargo fmt --check --all"),
         CiStep::new(&listed_files()?),

@@ -48,8 +48,8 @@ pub(crate) fn run(part: bool) -> TaskResult {
         println!("skipped: {why}");
         return Ok(ExitCode::SUCCESS);
     }
-    let all = found();
-    for mpi in all.iter().take(if part { 1 } else { all.len() }) {
+    let installed = found();
+    for mpi in installed.iter().take(if part { 1 } else { installed.len() }) {
         mpi.check(part).map_err(|why| format!("{}: {why}", mpi.name))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -57,18 +57,18 @@ pub(crate) fn run(part: bool) -> TaskResult {
 
 /// Returns the MPIs that are installed, each once.
 fn found() -> Vec<InstalledMpi> {
-    let mut all: Vec<InstalledMpi> = Vec::new();
+    let mut installed: Vec<InstalledMpi> = Vec::new();
     for ending in ENDINGS {
         let (compiler, launcher) = (format!("mpicc{ending}"), format!("mpirun{ending}"));
         let about = |command: &str| Command::new(command).arg("--version").output().ok();
         let Some((_, version)) = about(&compiler).zip(about(&launcher)) else { continue };
         let is_mpich = text(&version).contains("HYDRA") || text(&version).contains("MPICH");
         let name = if is_mpich { "MPICH" } else { "Open MPI" }.to_owned();
-        if all.iter().all(|mpi| mpi.name != name) {
-            all.push(InstalledMpi { compiler, launcher, name });
+        if installed.iter().all(|mpi| mpi.name != name) {
+            installed.push(InstalledMpi { compiler, launcher, name });
         }
     }
-    all
+    installed
 }
 
 fn has_libclang() -> bool {

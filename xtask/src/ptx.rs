@@ -51,14 +51,15 @@ pub(crate) fn run(check: bool) -> TaskResult {
 
 /// Returns every file made from the kernels, with the text that it should hold.
 fn all(cuda: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
-    let (mut made, mut manifest) = (BTreeMap::new(), String::new());
+    let mut made = BTreeMap::new();
+    let mut manifest = String::new();
     for source in files(&cuda.join("kernels"))? {
         note(&mut manifest, &format!("kernels/{}", name(&source)), &fs::read(&source)?);
         if source.extension().is_some_and(|end| end == "cu") {
             let ptx = compile(&source)?;
-            let to = cuda.join("ptx").join(name(&source)).with_extension("ptx");
-            note(&mut manifest, &format!("ptx/{}", name(&to)), ptx.as_bytes());
-            made.insert(to, ptx);
+            let path = cuda.join("ptx").join(name(&source)).with_extension("ptx");
+            note(&mut manifest, &format!("ptx/{}", name(&path)), ptx.as_bytes());
+            made.insert(path, ptx);
         }
     }
     made.insert(cuda.join("ptx/manifest.txt"), manifest);

@@ -39,7 +39,8 @@ fn edit() -> std::io::Result<ExitStatus> {
         return Ok(status);
     }
     fs::write(&path, edited)?;
-    let (before, status) = (children(), proof());
+    let before = children();
+    let status = proof();
     fs::write(&path, was)?;
     if let (Some(before), Some(after)) = (before, children()) {
         println!("one edited layer, to the verdict of its proof: {:.1} s of CPU", after - before);

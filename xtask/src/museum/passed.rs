@@ -87,8 +87,8 @@ fn sources(killer: &Killer) -> Vec<String> {
     let root = if target == "lib" { format!("{krate}/src") } else { format!("{krate}/tests/{target}") };
     let mut modules: Vec<&str> = test.split("::").collect();
     modules.pop(); // the function
-    let at = |end: usize| format!("{root}/{}", modules[..end].join("/"));
-    let files = |end| [at(end) + ".rs", at(end) + "/mod.rs"];
+    let module = |end: usize| format!("{root}/{}", modules[..end].join("/"));
+    let files = |end| [module(end) + ".rs", module(end) + "/mod.rs"];
     (1..=modules.len()).flat_map(files).chain([format!("{root}.rs")]).collect()
 }
 
