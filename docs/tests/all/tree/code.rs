@@ -1,72 +1,19 @@
 //! The code of a Rust file, without comments, strings and tests.
 
+use super::place::tokens;
+
 /// Blanks out comments, strings and characters of a file; lines stay where they are.
 pub(crate) fn code(text: &str) -> String {
-    let text: Vec<char> = text.chars().collect();
-    let mut code = String::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let part = opaque(&text[at..], at.checked_sub(1).map(|before| text[before]));
-        code.extend(text[at..at + part].iter().map(|&c| if c == '\n' { '\n' } else { ' ' }));
-        at += part;
-        if part == 0 {
-            code.push(text[at]);
-            at += 1;
-        }
+    let (mut code, mut end) = (String::with_capacity(text.len()), 0);
+    let blank = |text: &str| text.chars().map(|c| if c == '\n' { c } else { ' ' }).collect::<String>();
+    for at in tokens(text) {
+        code += &blank(&text[end..at.start]);
+        end = at.end;
+        let token = &text[at];
+        let is_opaque = token.contains('"') || token.len() > 1 && token.starts_with('\'');
+        code += &if is_opaque { blank(token) } else { token.to_owned() };
     }
-    code
-}
-
-/// Number of characters from here on that are one comment, string or character; 0 if there is code.
-fn opaque(text: &[char], before: Option<char>) -> usize {
-    match text {
-        ['/', '/', ..] => text.iter().position(|&c| c == '\n').unwrap_or(text.len()),
-        ['/', '*', ..] => block_comment(text),
-        ['"', ..] => quoted(text, '"'),
-        ['\'', '\\', ..] | ['\'', _, '\'', ..] => quoted(text, '\''),
-        ['r', ..] if before.is_none_or(|c| !c.is_alphanumeric() && c != '_') || before == Some('b') => {
-            raw(text)
-        }
-        _ => 0,
-    }
-}
-
-fn block_comment(text: &[char]) -> usize {
-    let mut depth = 0;
-    let mut at = 0;
-    while at < text.len() {
-        match text[at..] {
-            ['/', '*', ..] => depth += 1,
-            ['*', '/', ..] => depth -= 1,
-            _ => {
-                at += 1;
-                continue;
-            }
-        }
-        at += 2;
-        if depth == 0 {
-            break;
-        }
-    }
-    at
-}
-
-fn quoted(text: &[char], quote: char) -> usize {
-    let mut at = 1;
-    while at < text.len() && text[at] != quote {
-        at += if text[at] == '\\' { 2 } else { 1 };
-    }
-    text.len().min(at + 1)
-}
-
-fn raw(text: &[char]) -> usize {
-    let hashes = text[1..].iter().take_while(|&&c| c == '#').count();
-    if text.get(1 + hashes) != Some(&'"') {
-        return 0;
-    }
-    let end: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
-    let body = &text[2 + hashes..];
-    body.windows(end.len()).position(|w| w == end).map_or(text.len(), |at| 2 + hashes + at + end.len())
+    code + &blank(&text[end..])
 }
 
 /// Returns `code` without the items that `#[cfg(test)]` marks, and the names of the modules in other files
@@ -112,13 +59,13 @@ fn item_length(code: &str) -> usize {
 
 #[test]
 fn comments_strings_and_tests_are_no_code() {
-    let text = "a /* b /* c */ */ \"d\\\"\" 'e' '\\'' r#\"f\"\"# br\"g\" <'h> r#i // j\n\
+    let text = "a /* b // c */ \"d\\\"\" 'e' '\\'' r#\"f\"\"# br\"g\" <'h> r#i // j\n\
                 #[cfg(test)]\nmod k {\n{}}\nl";
     let code = code(text);
-    assert_eq!(code.split_whitespace().collect::<Vec<_>>()[..4], ["a", "b", "<'h>", "r#i"]);
+    assert_eq!(code.split_whitespace().collect::<Vec<_>>()[..3], ["a", "<'h>", "r#i"]);
     assert_eq!(code.lines().count(), text.lines().count());
     let (kept, modules) = without_tests(&code);
-    assert_eq!(kept.split_whitespace().collect::<Vec<_>>(), ["a", "b", "<'h>", "r#i", "l"]);
+    assert_eq!(kept.split_whitespace().collect::<Vec<_>>(), ["a", "<'h>", "r#i", "l"]);
     assert_eq!(kept.lines().count(), text.lines().count());
     assert!(modules.is_empty());
     let elsewhere = "#[cfg(test)]\n#[rustfmt::skip]\npub(crate) mod far;\nfn f() -> [u8; 2] { g }";
