@@ -1,6 +1,7 @@
 //! The order of a card's launches: a launch is held while the next one might do its work, too, and a kernel
 //! may begin before the one before it has ended.
-use super::{Card, CardLaunch};
+use super::Card;
+use super::launch::CardLaunch;
 use crate::driver::CudaError;
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! Launches of `elementwise.cu`.
 use super::row::RowRules;
-use super::{DropoutArgs, LaunchConfig, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
+use super::{DropoutArgs, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
 use crate::card::Argument;
+use crate::card::LaunchConfig;
 use crate::gpu::Gpu;
 use kernels::Activation;
 use tensor::{Dropout, Index, Scalar};

@@ -1,6 +1,7 @@
 //! Launches of `loss.cu`.
-use super::{LaunchConfig, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
+use super::{Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
 use crate::card::Argument;
+use crate::card::LaunchConfig;
 use crate::gpu::Gpu;
 use kernels::{LossTerms, MeanOver, RowShard};
 use tensor::{Index, Scalar};

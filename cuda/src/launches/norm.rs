@@ -1,6 +1,7 @@
 //! Launches of `norm.cu`.
 use super::row::RowRules;
-use super::{LaunchConfig, Launches, MatrixIn, MatrixOut, across, scratch};
+use super::{Launches, MatrixIn, MatrixOut, across, scratch};
+use crate::card::LaunchConfig;
 use crate::card::{Argument, KernelName};
 use tensor::Scalar;
 

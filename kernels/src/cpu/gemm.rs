@@ -76,9 +76,9 @@ pub(super) fn has_avx512() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::CpuScalar;
     use crate::cpu::factor::{factor, sums};
     use crate::cpu::few;
+    use crate::cpu::scalar::CpuScalar;
     use tensor::{Category, Cpu, Dual, F61, Field, Key, Tensor, mix};
 
     /// Small integers make every sum exact in every number, so all products must agree with the definition,

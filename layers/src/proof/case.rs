@@ -1,5 +1,5 @@
 //! A layer under proof: its construction, the oracle's answer, its traffic, and its inputs.
-use super::ActivationLayout;
+use super::lies::ActivationLayout;
 use crate::{Builder, Layer};
 use comm::{Axis, Mesh, Op};
 use kernels::{Kernels, Segment};

@@ -1,10 +1,9 @@
 //! The hand-written backward is exactly the derivative of the forward: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
-use super::case::place;
+use super::case::{LayerInput, place};
 use super::erased::{Erased, OnDevice};
-use super::lies::AtRank;
+use super::lies::{ActivationLayout, AtRank};
 use super::run::weights;
-use super::{ActivationLayout, LayerInput};
 use comm::{Axes, World};
 use ops::{Draw, Error, ParamValues, RandomValues, Result, ValueSource};
 use tensor::{Cpu, Dual, F61, Key, Scalar};

@@ -1,5 +1,5 @@
 //! Split equals unsplit, bit for bit, in the field; and the traffic is what the layer's header says.
-use super::LayerInput;
+use super::case::LayerInput;
 use super::erased::Erased;
 use super::run::{NamedTensors, STEPS, oracle, run};
 use comm::{Op, World};

@@ -1,6 +1,7 @@
 //! Cases with their layer's type erased: the harness is compiled once for each dtype, and not again for each
 //! layer.
-use super::{ActivationLayout, Answer, Case, LayerInput};
+use super::case::{Answer, Case, LayerInput};
+use super::lies::ActivationLayout;
 use crate::proof::lies::AtRank;
 use crate::{Builder, Layer, Params};
 use comm::{Axis, Op};

@@ -1,5 +1,5 @@
 //! Cuts a proof's activations into the ranks' parts, and puts these together again.
-use super::LayerInput;
+use super::case::LayerInput;
 use comm::Group;
 use kernels::{Kernels, Segment};
 use ops::{Branches, Region, Result, Split, Stream};

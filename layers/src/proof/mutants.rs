@@ -1,7 +1,7 @@
 //! The proof is sharp: if any one of the layer's calls to other ranks goes wrong, in any of the ways there
 //! are, the layer no longer equals the oracle. A mutant that goes unnoticed must be equivalent, for a reason
 //! that its run has shown.
-use super::LayerInput;
+use super::case::LayerInput;
 use super::equal::difference;
 use super::erased::Erased;
 use super::run::{NamedTensors, STEPS, StepCalls, oracle, run};

@@ -1,6 +1,6 @@
 //! `Meta` predicts the price of a layer: the bytes by category, FLOPs and traffic that are measured when it
 //! runs.
-use super::LayerInput;
+use super::case::LayerInput;
 use super::erased::Erased;
 use super::run::{STEPS, run};
 use comm::{Mesh, World};

@@ -1,6 +1,6 @@
 //! In f32 the split layer's error is bounded by the unsplit one's, both against the oracle in f64, on the
 //! same values.
-use super::LayerInput;
+use super::case::LayerInput;
 use super::erased::Erased;
 use super::run::{NamedTensors, STEPS, oracle, run};
 use comm::World;

@@ -1,6 +1,5 @@
 //! One run of a layer under proof on one rank, on any device: its whole results, and its traffic.
-use super::LayerInput;
-use super::case::place;
+use super::case::{LayerInput, place};
 use super::erased::{ErasedCase, OnDevice, Unsplit};
 use super::lies::AtRank;
 use comm::{Axes, Ledger, Mesh};

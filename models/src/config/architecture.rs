@@ -1,6 +1,7 @@
 //! Supported architectures, by their names in `transformers`: the keys of a configuration that each reads,
 //! the keys that must have one value, and the keys that do not matter.
-use super::{ConfigKeys, experts, generation};
+use super::keys::ConfigKeys;
+use super::{experts, generation};
 use parallel::Result;
 use serde_json::{Value, json};
 

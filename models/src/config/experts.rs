@@ -12,7 +12,7 @@
 //! balance loss over all blocks; else none. An `equipart_balance` of `"block"` gives each block of these
 //! families its own balance all the same. It is the default of `equipart_moe`, whose other value is
 //! `"pooled"`.
-use super::Architecture;
+use super::architecture::Architecture;
 use super::keys::{ConfigKeys, whole};
 use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
 use parallel::Result;

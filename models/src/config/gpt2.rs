@@ -1,5 +1,7 @@
 //! GPT-2, whose configuration has its own keys.
-use super::{Architecture, Config, ConfigKeys};
+use super::Config;
+use super::architecture::Architecture;
+use super::keys::ConfigKeys;
 use kernels::{Activation, Heads};
 use layers::{FeedForward, Positions, Rates, Shape};
 use parallel::Result;

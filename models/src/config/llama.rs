@@ -1,6 +1,8 @@
 //! Llama, Mistral, Qwen2, Qwen3 and their variants with experts: one decoder with different biases, norms and
 //! windows.
-use super::{Architecture, Config, ConfigKeys, experts, rope};
+use super::architecture::Architecture;
+use super::keys::ConfigKeys;
+use super::{Config, experts, rope};
 use kernels::Heads;
 use layers::{Biases, FeedForward, NormKind, Positions, Rates, Shape, Window};
 use parallel::{Error, Result};

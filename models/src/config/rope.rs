@@ -1,7 +1,7 @@
 //! Rotary frequencies: `rope_theta` with `rope_scaling` (version 4 of `transformers`) or `rope_parameters`
 //! (version 5). If a file has both, version 5 uses `rope_scaling` instead of `rope_parameters`, and does not
 //! read the latter's base. Here both must agree.
-use super::ConfigKeys;
+use super::keys::ConfigKeys;
 use parallel::Result;
 use serde_json::{Value, json};
 use tensor::quoted::displayed;

@@ -1,5 +1,6 @@
 //! Source of a model's tokenizer, and the files that are copied when the model is written again.
-use super::{Tokenizer, json};
+use super::Tokenizer;
+use super::bytes::json;
 use crate::config::{GENERATION, Generation};
 use parallel::{Error, Result, bail};
 use std::fs;

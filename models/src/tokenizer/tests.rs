@@ -39,7 +39,7 @@ pub(crate) fn words() -> Value {
 
 /// Tokenizer of bytes with three merges; GPT-2's expression splits texts before merging.
 pub(crate) fn merges() -> Value {
-    let mut whole: Value = serde_json::from_str(&super::json()).unwrap();
+    let mut whole: Value = serde_json::from_str(&super::bytes::json()).unwrap();
     whole["pre_tokenizer"]["use_regex"] = json!(true);
     for (id, token) in [(256, "th"), (257, "the"), (258, "Ġthe")] {
         whole["model"]["vocab"][token] = json!(id);
@@ -82,7 +82,7 @@ fn bytes_are_ids() {
     }
     assert_eq!(bytes.encode("é").unwrap(), Encoded { ids: vec![195, 169], first: 1 });
     assert_eq!(bytes.encode("").unwrap(), Encoded::default());
-    let (_folder, ours) = put(super::json().as_bytes());
+    let (_folder, ours) = put(super::bytes::json().as_bytes());
     assert!(ours.unwrap().is_of_bytes() && !read(&merges()).is_of_bytes());
 }
 

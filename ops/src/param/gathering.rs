@@ -1,10 +1,9 @@
 //! A parameter as a whole matrix: assembled from all ranks, or one rank's elements of it, whole or sharded at
 //! rest.
-use super::origin::ParamOrigin;
+use super::origin::{ParamOrigin, Wide};
 use super::placement::CutRectangle;
-use super::residence;
 use super::sharding::TensorLayout;
-use super::{Param, Wide};
+use super::{Param, residence};
 use crate::{Draw, Result};
 use comm::Mesh;
 use kernels::Kernels;

@@ -1,5 +1,5 @@
 //! Optimizer state in a file: its names, and reading it under any layout.
-use super::CheckpointFile;
+use super::files::CheckpointFile;
 use crate::{Entry, Error, Named, Result, Stored, bail, named};
 use comm::Mesh;
 use kernels::Kernels;

@@ -1,6 +1,7 @@
 //! The grammar of layouts, made from a list of strategies: reads and prints layouts, and explains why a text
 //! is not one.
-use super::{AXES, Layout, MAX_RANKS, Unseen, either};
+use super::misfit::either;
+use super::{AXES, Layout, MAX_RANKS, Unseen};
 use crate::{Error, Result, bail};
 use comm::Axis;
 use layers::{Choice, NumberArgument, StrategyInfo};

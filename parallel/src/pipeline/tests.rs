@@ -3,7 +3,8 @@
 #[path = "../../../docs/tests/all/rewrites.rs"]
 mod rewrites;
 
-use super::{ALL, Claims, Pipeline, Schedule, Waiting};
+use super::schedule::{Claims, Schedule, Waiting};
+use super::{ALL, Pipeline};
 use crate::step::simulate::{CellTimes, simulate};
 use crate::step::{Action, Cell, PeakNeeds, Plan, check, lowered, meet};
 use layers::NumberArgument;

@@ -14,8 +14,8 @@
 //! of t−1, which is waited for at t or later, behind the next chunk's receive at t. A token's send is waited
 //! for at the end of its slot's next pass, which each receiver begins after it has received the token.
 use super::once::Once;
-use super::passed::{Passed, Sent};
-use super::{Stages, named, tags};
+use super::passed::{Passed, Sent, tags};
+use super::{Stages, named};
 use crate::step::{Cell, PassKind, Payload, Plan, Task};
 use crate::{Error, Result};
 use comm::{Axis, Request, Tag};

@@ -9,8 +9,8 @@
 pub(super) mod meet;
 mod versions;
 
-use super::cell::needed;
-use super::{Action, Cell, PassKind, Payload, Plan, Task, lowered};
+use super::cell::{Action, Cell, PassKind, Payload, Plan, Task, needed};
+use super::lowered;
 use crate::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 

@@ -6,8 +6,9 @@
 //! steps   receive activation 1, F1, send activation 1, receive activation 2, F2, ...
 //! moves   ... begin to receive 2, F1, end the send of 0, begin that of 1, end to receive 2, ...
 //! ```
+use super::cell::{Action, Cell, PassKind, Payload, Plan};
 use super::check::checked;
-use super::{Action, Cell, PassKind, Payload, Plan, lowered};
+use super::lowered;
 use crate::Schedule;
 use std::rc::Rc;
 

@@ -13,8 +13,7 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as
 //! `cost − M (F + B + W)` with the cost of the stage that takes longest).
-use super::cell::needed;
-use super::{Action, Cell, PassKind, Payload, Plan};
+use super::cell::{Action, Cell, PassKind, Payload, Plan, needed};
 use crate::Schedule;
 use std::iter::{Peekable, successors};
 

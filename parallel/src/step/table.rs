@@ -14,8 +14,9 @@
 //! so the named ones are compared with the derived ones.
 mod entry;
 
+use super::cell::{Cell, PassKind, Plan, Task};
 use super::simulate::{CellTimes, simulate};
-use super::{Cell, PassKind, Plan, Task, check, lowered};
+use super::{check, lowered};
 use crate::Schedule;
 use crate::pipeline::phases::{about, chunks, of_whole_microbatches};
 use entry::{TableEntry, agree, cell, entries};

@@ -4,9 +4,10 @@
 //! The chain starts at a key, and each number is a hash of the one before. So the case after `n` others is
 //! the first of a campaign that starts at its number: a campaign that ended can be continued. The report
 //! depends on the key and on the number of cases, not on the number and speed of the cores.
+use super::case::ProofCase;
+use super::drawn::draw;
 use super::report::CampaignReport;
 use super::shrunk::shrunk;
-use super::{ProofCase, draw};
 use crate::{Difference, OracleTraces, Verdict, locate, prove};
 use comm::caught;
 use parallel::{Error, Layout, Result, bail};

@@ -3,8 +3,9 @@
 //! Wishes are independent, so each shrinks while the others stay: axes to one rank, sizes to 1, optional
 //! features to none. The shape is then fitted to the ranks of the layout, so that no draw is wasted, and a
 //! shrunk case always fits.
+use super::case::{CaseStep, ProofCase};
+use super::document::Document;
 use super::fitted::{fitted, in_blocks, sound};
-use super::{CaseStep, Document, ProofCase};
 use crate::subject::reads_alone;
 use comm::Axis;
 use kernels::Heads;

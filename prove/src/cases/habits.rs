@@ -1,5 +1,6 @@
 //! Habits: properties that drawn cases must often have, because bugs hide in what cases do not cover.
-use super::{CaseStep, Document, ProofCase};
+use super::case::{CaseStep, ProofCase};
+use super::document::Document;
 use comm::Axis;
 use ops::{OPTIMIZERS, SGD};
 use parallel::deal;

@@ -76,9 +76,9 @@ fn small(shape: Shape) -> Shape {
 
 #[cfg(test)]
 mod tests {
-    use super::super::PANEL;
     use super::*;
     use crate::Subject;
+    use crate::cases::panel::PANEL;
 
     /// Shrinks every model of the panel after enlarging it a thousand times. Kills: a part missing from the
     /// small model, a size that the layout cannot split, a size not named in the message.

@@ -3,8 +3,9 @@
 //! [`HABITS`] tells the properties of its members, and so those that a proof of one model lacks.
 mod certificate;
 
+use super::case::ProofCase;
 use super::fitted::{fitted, in_blocks};
-use super::{HABITS, ProofCase};
+use super::habits::HABITS;
 use crate::Subject;
 pub use certificate::{Certificate, Proven, certify_panel};
 use kernels::{Activation, Heads};

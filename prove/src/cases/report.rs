@@ -1,6 +1,7 @@
 //! Report of a campaign: the same bytes for the same key and the same number of cases.
 use super::campaign::Failure;
-use super::{HABITS, ProofCase};
+use super::case::ProofCase;
+use super::habits::HABITS;
 use crate::Verdict;
 use parallel::{Layout, strategies};
 use serde::Serialize;

@@ -1,5 +1,5 @@
 //! A case in words: its layout, model, steps, texts and optimizer.
-use super::ProofCase;
+use super::case::ProofCase;
 use layers::counted;
 use std::fmt;
 

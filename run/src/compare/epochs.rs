@@ -1,7 +1,8 @@
 //! A classifier trained for the same epochs under each layout, with its accuracy after each, the time of the
 //! run, and memory. A step is that of training: the same pictures under every layout. Only stages have
 //! microbatches, one each: parts of a batch of 32 are small, and their products slower.
-use super::{Comparison, Data, Partitioning};
+use super::partitioning::Partitioning;
+use super::work::{Comparison, Data};
 use crate::event::{self, CellValue, Observer, RecordColumn, RunEvent, RunRecord, column, hidden};
 use crate::train::data::TrainData;
 use crate::train::epochs::EpochLine;

@@ -1,5 +1,6 @@
 //! A comparison for people: a table for each kind of work, and what its columns mean.
-use super::{Comparison, LayoutRow, Workload};
+use super::row::{LayoutRow, Workload};
+use super::work::Comparison;
 use crate::event::{Observer, say, tell_table};
 use layers::counted;
 use parallel::Result;

@@ -1,7 +1,10 @@
 //! Time of each row's work. Rows take turns, so that other load of the machine affects all of them alike,
 //! until each was measured for the given seconds. The results are the median of its runs and half of the
 //! distance between their quartiles.
-use super::{Comparison, LR, LayoutRow, Partitioning, Rate, Workload, trainer};
+use super::partitioning::Partitioning;
+use super::row::{LayoutRow, Rate, Workload};
+use super::work::Comparison;
+use super::{LR, trainer};
 use crate::event::{Observer, doing};
 use models::Model;
 use models::generate::{Generated, Prompts};

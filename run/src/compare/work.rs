@@ -1,5 +1,7 @@
 //! The work of a comparison.
-use super::{LayoutRow, Partitioning, batch, compare, report};
+use super::partitioning::Partitioning;
+use super::row::LayoutRow;
+use super::{batch, compare, report};
 use crate::device::DeviceName;
 use crate::event::{Observer, RunEvent};
 use crate::in_device;

@@ -1,5 +1,6 @@
 //! Prices as records: one for each kind of rank.
-use super::{MachineTime, Price};
+use super::Price;
+use super::seconds::MachineTime;
 use crate::event::{self, CellValue, RecordColumn, RunRecord, column};
 use serde::Serialize;
 use tensor::Category;

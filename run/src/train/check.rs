@@ -1,9 +1,10 @@
 //! Checks of a run before anything is built.
 use super::data::{TrainData, held_out_batch};
+use super::epochs;
 use super::evaluations::Evaluations;
+use super::run::TrainRun;
 use super::settings::{Settings, at_least_1};
 use super::state::State;
-use super::{TrainRun, epochs};
 use crate::in_device;
 use bench::profile;
 use comm::Axis;

@@ -1,7 +1,7 @@
 //! Checks during a run that ranks which hold the same elements of a parameter hold the same values.
 //!
 //! Every checkpoint is saved after a check, so the last checkpoint is one that passed it.
-use super::TrainRun;
+use super::run::TrainRun;
 use comm::Mesh;
 use parallel::copies::Copies;
 use parallel::dtype::RunDevice;

@@ -1,5 +1,5 @@
 //! Activations, gradients and weights of the last step, in files.
-use super::TrainRun;
+use super::run::TrainRun;
 use parallel::Result;
 use parallel::dump::{self, DumpDtype, Provenance, Recorded};
 

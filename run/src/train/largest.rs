@@ -1,6 +1,6 @@
 //! The largest batch that memory holds.
-use super::TrainRun;
 use super::data::TrainData;
+use super::run::TrainRun;
 use super::settings::Settings;
 use crate::in_device;
 use parallel::dtype::RunDevice;

@@ -1,8 +1,8 @@
 //! A rank of a training run: its steps, one after the other or overlapping, with what is due between them.
 use super::epochs::{Epoch, EpochLine};
 use super::evaluations::Evaluations;
+use super::run::{Finished, StepLine, TrainRun};
 use super::state::{Saver, State};
-use super::{Finished, StepLine, TrainRun};
 use crate::event::{Observer, RunEvent};
 use bench::profile;
 use kernels::loss_scale;

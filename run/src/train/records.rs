@@ -1,6 +1,6 @@
 //! Records of training: steps and epochs.
-use super::StepLine;
 use super::epochs::EpochLine;
+use super::run::StepLine;
 use crate::event::{self, CellValue, Curve, RecordColumn, RunEvent, RunRecord, column};
 use crate::words::speed;
 use comm::readable;

@@ -111,7 +111,8 @@ impl std::fmt::Debug for Matrix<'_> {
 #[cfg(test)]
 mod tests {
     use crate::safetensors::adversary::assemble;
-    use crate::safetensors::{Dtype, File};
+    use crate::safetensors::dtype::Dtype;
+    use crate::safetensors::file::File;
 
     /// `[2, 3]` of −3, −2, …, 2 as every kind of float, and the same numbers as other kinds.
     fn six(dtype: Dtype) -> Vec<u8> {

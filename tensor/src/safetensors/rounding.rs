@@ -2,7 +2,7 @@
 //!
 //! Values of 64 bits are rounded in one step: rounding to 32 bits first would move a value beside a midpoint
 //! onto the midpoint.
-use super::Dtype;
+use super::dtype::Dtype;
 
 /// Appends the bytes of a value in this dtype; returns false if a finite value became infinite.
 ///

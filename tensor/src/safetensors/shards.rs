@@ -7,9 +7,9 @@
 //! ```
 //! Each file is checked when it is opened, and the index against the files: every tensor lies in the file
 //! that the index names, and in no other.
-use super::file::{SafetensorsFile, TensorFiles};
+use super::error::{Error, FormatError};
+use super::file::{File, SafetensorsFile, TensorFiles};
 use super::header::Object;
-use super::{Error, File, FormatError};
 use crate::files;
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -1,7 +1,9 @@
 //! A file to write: announced whole, written tensor by tensor, then moved to the old file's place.
 use super::digest::Outline;
-use super::dtype::{Dtype, is_float};
-use super::{Error, FormatError, Matrix, Storable, rounding};
+use super::dtype::{Dtype, Storable, is_float};
+use super::error::{Error, FormatError};
+use super::matrix::Matrix;
+use super::rounding;
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
@@ -153,7 +155,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::safetensors::File;
+    use crate::safetensors::file::File;
     use ::safetensors::{SafeTensors, serialize, tensor::TensorView};
 
     type Announced = Vec<(String, Dtype, Vec<usize>)>;

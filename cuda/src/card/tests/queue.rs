@@ -1,5 +1,5 @@
 use super::*;
-use crate::card::{Argument, LaunchConfig, NamedMemory};
+use crate::card::launch::{Argument, LaunchConfig, NamedMemory};
 use crate::launches::MatrixView;
 use crate::launches::rotary::RotaryRules;
 use crate::launches::row::RowRules;

@@ -1,5 +1,5 @@
 //! Flags of the commands that run ranks: what each rank has, and who starts it.
-use super::RanksArgs;
+use super::ranks::RanksArgs;
 use crate::cli::out;
 use crate::cli::processes::ProcessesArgs;
 use clap::Args;

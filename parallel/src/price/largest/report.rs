@@ -1,5 +1,6 @@
 //! Report on the largest batch: the need of the rank that holds the most, and layouts that need less.
-use super::{Peak, Search};
+use super::Search;
+use crate::price::Peak;
 use crate::{Layout, Result, strategies};
 use comm::readable;
 use layers::{Design, StrategyInfo, counted};

@@ -10,7 +10,7 @@
 //! ranks. After the last of them a rank posts the sends of that cell's tick, and receives of ticks before t.
 //! Their other sides are all posted, too, after cells of ticks before t. So each rank with a cell in tick t
 //! reaches it.
-use super::{Action, Task};
+use crate::step::cell::{Action, Task};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Runs all rows at once, each rank until it must wait.

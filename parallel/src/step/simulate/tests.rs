@@ -1,6 +1,6 @@
 use super::*;
 use crate::pipeline::{ALL, gpipe::GPipe};
-use crate::step::Task;
+use crate::step::cell::Task;
 
 fn simulated(schedule: &dyn Schedule, plan: &Plan, times: &CellTimes) -> Simulated {
     simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()

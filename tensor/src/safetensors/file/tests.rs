@@ -1,7 +1,8 @@
 //! Files, opened and refused; tensors taken from them.
 use super::*;
 use crate::safetensors::adversary::assemble;
-use crate::safetensors::{Dtype, Writer};
+use crate::safetensors::dtype::Dtype;
+use crate::safetensors::writer::Writer;
 
 fn why<T>(result: Result<T, Error>) -> String {
     result.err().unwrap().to_string()

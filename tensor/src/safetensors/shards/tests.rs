@@ -1,7 +1,8 @@
 //! One file, or several with an index: what is found where, and what contradicts itself.
 use super::*;
 use crate::mix;
-use crate::safetensors::{Dtype, Writer};
+use crate::safetensors::dtype::Dtype;
+use crate::safetensors::writer::Writer;
 use std::fs;
 use tempfile::TempDir;
 

@@ -1,7 +1,8 @@
 //! Files that somebody made to deceive, or that something broke: each is refused with a reason, and none does
 //! harm.
 use super::dtype::KINDS;
-use super::{Error, File, FormatError};
+use super::error::{Error, FormatError};
+use super::file::File;
 use crate::mix;
 use ::safetensors::SafeTensors;
 
