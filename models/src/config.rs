@@ -18,8 +18,8 @@ use layers::Shape;
 use parallel::{Result, bail};
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use tensor::dtype::Dtype;
 use tensor::quoted::displayed;
-use tensor::safetensors::Dtype;
 
 mod architecture;
 mod experts;

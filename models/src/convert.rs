@@ -7,8 +7,9 @@ use crate::{Config, Model, names, tokenizer};
 use parallel::{Entry, Error, Result, Stored, bail};
 use std::fs;
 use std::path::Path;
+use tensor::dtype::Dtype;
 use tensor::files;
-use tensor::safetensors::{Dtype, Writer};
+use tensor::safetensors::Writer;
 
 const CONFIG: &str = "config.json";
 

@@ -16,7 +16,7 @@ use layers::{Balance, Experts, Shape};
 use ops::{Draw, ParamValues, RandomValues, ValueSource};
 use parallel::{Entry, Orientation, Result, Stored, bail};
 use std::path::Path;
-use tensor::safetensors::Dtype;
+use tensor::dtype::Dtype;
 
 /// Weight of the load-balancing loss per choice of a token: `router_aux_loss_coef`. Because training
 /// continues for a short time only, it is, with four choices, five times the weight of Fedus et al. ("Switch

@@ -24,7 +24,7 @@ use kernels::Kernels;
 use ops::{Param, SavedPart, Wide};
 use std::ops::Range;
 use std::thread::JoinHandle;
-use tensor::safetensors::Storable;
+use tensor::dtype::Storable;
 use tensor::{Place, limits};
 
 /// Conversion of elements to the dtype of a file; returns false if the file must not hold one of them.

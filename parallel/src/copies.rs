@@ -17,7 +17,7 @@ use kernels::Kernels;
 use ops::{Param, ParamTensor, SavedRectangle, Wide};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use tensor::safetensors::Storable;
+use tensor::dtype::Storable;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Digest of a parameter's name, digest of its tensor's name, first row and column, rows and columns.

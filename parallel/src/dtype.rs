@@ -5,7 +5,7 @@ use kernels::OrderedKernels;
 use ops::LossScaling;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tensor::safetensors::{Dtype, Storable};
+use tensor::dtype::{Dtype, Storable};
 use tensor::{Device, Real, Scalar, every_float};
 
 /// A device whose ranks are threads of this process, with a floating-point dtype that programs run on.

@@ -22,7 +22,8 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use tensor::safetensors::{Storable, Writer};
+use tensor::dtype::Storable;
+use tensor::safetensors::Writer;
 use tensor::{F61, Scalar, Tensor, every_float, files};
 
 /// A dtype that a dump can hold. Files hold floats in the wide dtype (f32, bf16 and f16 as F32), and elements

@@ -225,7 +225,8 @@ const BAND: usize = 64;
 mod tests {
     use super::*;
     use tensor::F16;
-    use tensor::safetensors::{Dtype, Writer};
+    use tensor::dtype::Dtype;
+    use tensor::safetensors::Writer;
 
     fn entry(orientation: Orientation) -> Entry {
         Entry {

@@ -1,5 +1,5 @@
 //! Unit roundoff of dtypes.
-use tensor::safetensors::Dtype;
+use tensor::dtype::Dtype;
 
 /// Unit roundoff: half the distance from 1 to the next number.
 #[must_use]

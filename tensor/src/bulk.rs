@@ -1,7 +1,7 @@
 //! Work on many elements that other crates ask for. A generic function is compiled where it is used, and
 //! crates that only pass elements on are built fast, not to be fast. So these functions are compiled here for
 //! the floats.
-use crate::safetensors::FileFloats;
+use crate::dtype::FileFloats;
 use crate::{Real, Scalar, every_float};
 use std::any::TypeId;
 use std::slice::{from_raw_parts, from_raw_parts_mut};

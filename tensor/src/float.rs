@@ -1,4 +1,9 @@
 //! Floats: the dtypes that compute results, at speed.
+#[macro_use]
+mod narrow;
+pub(crate) mod bf16;
+pub(crate) mod f16;
+
 use crate::{Rope, Scalar, mix};
 use std::cmp::Ordering;
 

@@ -1,6 +1,6 @@
 //! Indices for kernels; token ids, a type of their own, checked once when they enter.
 use crate::cpu::{slice, slice_mut};
-use crate::pool::Owner;
+use crate::place::pool::Owner;
 use crate::{Category, Host, Place, count};
 use std::borrow::Borrow;
 use std::iter::repeat;

@@ -1,6 +1,6 @@
 //! A matrix on a device. Clones share memory; when the last one drops, the memory is no longer metered and
 //! returns to the device's pool.
-use crate::pool::Owner;
+use crate::place::pool::Owner;
 use crate::{Buffer, Category, Device, Place, Scalar, View, ViewMut, count};
 use std::borrow::Cow;
 

@@ -1,6 +1,7 @@
 //! Meter of the memory that a rank holds and of the work that it does. One writer (the rank's thread), any
 //! number of readers.
-use crate::{OutOfMemory, count};
+use crate::count::{self, caught};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 listed! {
@@ -169,6 +170,38 @@ impl Meter {
     /// Bytes that the device took from the system; its pool keeps them.
     pub fn reserved(&self) -> usize {
         self.reserved.load(Relaxed)
+    }
+}
+
+/// Memory that could not be allocated. The code that requests it unwinds with this value, up to
+/// [`OutOfMemory::caught`] or to the end of the rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} more bytes of {} do not fit beside the {held} held: {}", category.name(), Self::bound(*limit))]
+pub struct OutOfMemory {
+    /// Category of the request.
+    pub category: Category,
+    /// Bytes requested.
+    pub asked: usize,
+    /// Bytes that the rank held in all categories.
+    pub held: usize,
+    /// Limit of the rank in bytes ([`Meter::limit`]); `None` if the system had no more.
+    pub limit: Option<usize>,
+}
+
+impl OutOfMemory {
+    fn bound(limit: Option<usize>) -> String {
+        limit.map_or_else(|| "the system has no more".into(), |limit| format!("the limit is {limit}"))
+    }
+    /// Unwinds, without a message on standard error.
+    pub(crate) fn unwind(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+    /// Runs `work` and returns its result, unless it requests memory that cannot be allocated.
+    ///
+    /// # Errors
+    /// The failed request.
+    pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
+        caught(work)
     }
 }
 

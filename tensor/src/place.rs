@@ -1,10 +1,10 @@
 //! Places with memory: one rank's part of the host or of a GPU, or the meta device, on which only sizes
 //! count.
-use crate::count::caught;
-use crate::{Category, Clock, Meter, Pool, Profile};
+pub(crate) mod pool;
+
+use crate::{Clock, Meter, Pool, Profile};
 use bytemuck::AnyBitPattern;
 use std::io;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,38 +72,6 @@ pub trait Place: Clone + Send + Sync + 'static {
     /// Clock of the work that would be done, on a place that computes nothing and has one.
     fn clock(&self) -> Option<&dyn Clock> {
         None
-    }
-}
-
-/// Memory that could not be allocated. The code that requests it unwinds with this value, up to
-/// [`OutOfMemory::caught`] or to the end of the rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} more bytes of {} do not fit beside the {held} held: {}", category.name(), Self::bound(*limit))]
-pub struct OutOfMemory {
-    /// Category of the request.
-    pub category: Category,
-    /// Bytes requested.
-    pub asked: usize,
-    /// Bytes that the rank held in all categories.
-    pub held: usize,
-    /// Limit of the rank in bytes ([`Meter::limit`]); `None` if the system had no more.
-    pub limit: Option<usize>,
-}
-
-impl OutOfMemory {
-    fn bound(limit: Option<usize>) -> String {
-        limit.map_or_else(|| "the system has no more".into(), |limit| format!("the limit is {limit}"))
-    }
-    /// Unwinds, without a message on standard error.
-    pub(crate) fn unwind(self) -> ! {
-        resume_unwind(Box::new(self))
-    }
-    /// Runs `work` and returns its result, unless it requests memory that cannot be allocated.
-    ///
-    /// # Errors
-    /// The failed request.
-    pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
-        caught(work)
     }
 }
 

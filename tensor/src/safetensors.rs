@@ -17,17 +17,15 @@
 #[path = "safetensors/tests/adversary.rs"]
 mod adversary;
 mod digest;
-mod dtype;
 mod error;
 mod file;
 mod header;
 mod matrix;
-pub(crate) mod rounding;
 mod shards;
 mod split;
 mod writer;
 
-pub use dtype::{Dtype, FileFloats, Storable};
+pub use crate::dtype::{Dtype, FileFloats, Storable};
 pub use error::{Error, FormatError};
 pub use file::File;
 pub use header::Info;

@@ -9,7 +9,7 @@ use crate::rewrites::rewrites;
 use crate::tree::{File, files, none, root};
 
 /// The crates, from the ground up.
-const CRATES: &[&str] = &["comm", "ops", "layers"];
+const CRATES: &[&str] = &["tensor", "comm", "ops", "layers"];
 
 /// Lines of the map between which the floors are listed.
 const MARKS: [&str; 2] = ["<!-- floors -->\n", "<!-- end of floors -->\n"];

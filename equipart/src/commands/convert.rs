@@ -8,7 +8,7 @@ use models::convert::{Converted, convert};
 use models::upcycle::{Upcycling, upcycle};
 use parallel::Result;
 use std::path::PathBuf;
-use tensor::safetensors::Dtype;
+use tensor::dtype::Dtype;
 
 /// Rewrite a model in the Hugging Face layout, in its dtype or in another
 #[derive(Args, Debug)]

@@ -7,7 +7,7 @@ use run::roundoff::unit;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
-use tensor::safetensors::Dtype;
+use tensor::dtype::Dtype;
 
 /// Output of a command with the host twin as the driver; `None` if there is no host twin.
 fn on_the_twin(args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {

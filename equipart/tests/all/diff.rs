@@ -4,7 +4,8 @@ use crate::child::equipart;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use tensor::safetensors::{Dtype, File, Writer};
+use tensor::dtype::Dtype;
+use tensor::safetensors::{File, Writer};
 
 const CONFIG: &str = r#"{ "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 24,
     "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -12,7 +12,7 @@ use run::roundoff::unit;
 use run::train::settings::Settings;
 use serde_json::Value;
 use std::fs;
-use tensor::safetensors::Dtype;
+use tensor::dtype::Dtype;
 use tensor::{Bf16, CodeKind, Coded, Cpu, F16, Host, Real};
 
 const STEPS: [&str; 8] = ["--steps", "6", "--seq", "32", "--batch-size", "4", "--data", SHORT];

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use tensor::Cpu;
 use tensor::bulk::finite_f32;
-use tensor::safetensors::{Dtype, Writer};
+use tensor::dtype::Dtype;
+use tensor::safetensors::Writer;
 
 pub(crate) const GOLDEN: [&str; 10] =
     ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];

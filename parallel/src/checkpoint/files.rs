@@ -10,8 +10,9 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use tensor::dtype::Storable;
 use tensor::files;
-use tensor::safetensors::{SplitFile, Storable, index_of};
+use tensor::safetensors::{SplitFile, index_of};
 
 /// A file of a checkpoint, or its shards.
 pub struct CheckpointFile {

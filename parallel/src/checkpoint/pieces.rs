@@ -15,7 +15,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{available_parallelism, scope};
 use tensor::bulk::transpose;
-use tensor::safetensors::{SplitFile, Storable};
+use tensor::dtype::Storable;
+use tensor::safetensors::SplitFile;
 use tensor::{Scalar, limits};
 
 /// Number of elements that are arranged at a time; few in tests, so that tensors have several pieces.
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use tensor::bulk::finite_f32;
-    use tensor::safetensors::Dtype;
+    use tensor::dtype::Dtype;
 
     /// Kills: a verdict of the last row, of the first piece, or of one thread for that of all.
     #[test]

@@ -5,7 +5,7 @@
 //! row may have an error of many roundings: the field finds every difference that is not rounding. An error
 //! alone makes a row wrong only if it is not finite, or if all of the truth is 0 and the row is not.
 use crate::roundoff::unit;
-use tensor::safetensors::Storable;
+use tensor::dtype::Storable;
 
 /// The largest error; infinite if a value is not finite.
 pub(super) fn largest(x: &[f64], truth: &[f64]) -> f64 {

@@ -8,9 +8,9 @@
 //! The digits do not change the header's length, so tensors are written before their digests are known, in
 //! any order. A reader digests a block when it first reads bytes of it, so a rank that reads its part of a
 //! tensor checks that part. Digests are XXH3 of 64 bits: they find accidents, not forgeries.
-use super::dtype::Dtype;
 use super::error::FormatError;
 use super::header::{self, Header, Places};
+use crate::dtype::Dtype;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -148,7 +148,7 @@ impl TensorBlocks {
 
 #[cfg(test)]
 mod tests {
-    use crate::safetensors::dtype::Dtype;
+    use crate::dtype::Dtype;
     use crate::safetensors::error::{Error, FormatError};
     use crate::safetensors::file::File;
     use crate::safetensors::writer::Writer;

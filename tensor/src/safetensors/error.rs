@@ -1,6 +1,6 @@
 //! Errors of a safetensors file: one sentence each, with the value seen and the value wanted.
-use super::dtype::{Dtype, KINDS};
 use super::header::MAX_HEADER;
+use crate::dtype::{Dtype, KINDS};
 use crate::files;
 use crate::quoted::{displayed, quoted, sentence};
 

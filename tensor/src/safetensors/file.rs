@@ -1,10 +1,10 @@
 //! Tensors to read: a file is checked when it is opened, and its data is touched only where elements are
 //! read.
 use super::digest::{self, TensorBlocks};
-use super::dtype::{Dtype, Storable, is_float, size};
 use super::error::{Error, FormatError};
 use super::header::{self, Header, Info};
 use super::matrix::{Matrix, ReadChecks};
+use crate::dtype::{Dtype, Storable, is_float, size};
 use crate::files;
 use crate::files::mapped::MappedFile;
 use crate::files::seen::{self, Tallies};

@@ -1,8 +1,8 @@
 //! The header: parsed and checked completely, and written.
 //!
 //! Allocations are proportional to the bytes that the header really has.
-use super::dtype::{Dtype, named, size};
 use super::error::FormatError;
+use crate::dtype::{Dtype, named, size};
 use crate::quoted::quoted;
 pub use ::safetensors::tensor::TensorInfo as Info;
 use ::safetensors::{SafeTensorError, tensor::Metadata};

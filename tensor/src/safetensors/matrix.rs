@@ -1,6 +1,6 @@
 //! A matrix in a file: elements read from where they lie, one by one or as part of a row or a column.
 use super::digest::TensorBlocks;
-use super::dtype::{Dtype, FileFloats, size};
+use crate::dtype::{Dtype, FileFloats, size};
 use crate::files::seen::ReadTally;
 use crate::{Scalar, bulk};
 use std::ops::Range;
@@ -110,8 +110,8 @@ impl std::fmt::Debug for Matrix<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::dtype::Dtype;
     use crate::safetensors::adversary::assemble;
-    use crate::safetensors::dtype::Dtype;
     use crate::safetensors::file::File;
 
     /// `[2, 3]` of −3, −2, …, 2 as every kind of float, and the same numbers as other kinds.

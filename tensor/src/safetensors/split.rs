@@ -10,8 +10,8 @@
 //! Between two lines, ranks wait for each other: see `parallel`'s checkpoints. A reader sees the old file or
 //! the new one.
 use super::digest::Outline;
-use super::dtype::{Dtype, Storable};
 use super::error::{Error, FormatError};
+use crate::dtype::{Dtype, Storable};
 use crate::files::{self, Replacement};
 use crate::limits;
 use std::collections::BTreeMap;

@@ -1,9 +1,8 @@
 //! A file to write: announced whole, written tensor by tensor, then moved to the old file's place.
 use super::digest::Outline;
-use super::dtype::{Dtype, Storable, is_float};
 use super::error::{Error, FormatError};
 use super::matrix::Matrix;
-use super::rounding;
+use crate::dtype::{Dtype, Storable, append, is_float};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
@@ -32,12 +31,11 @@ impl Writer {
         metadata: &BTreeMap<String, String>,
         tensors: &[(N, Dtype, Vec<usize>)],
     ) -> Result<Self, Error> {
-        let outline =
-            Outline::new(metadata, tensors).map_err(FormatError::of(&path.display().to_string()))?;
+        let refused = FormatError::of(&path.display().to_string());
+        let outline = Outline::new(metadata, tensors).map_err(refused)?;
         let out = Some(BufWriter::new(Replacement::beside(path)?));
-        let start = outline.start;
         let mut writer = Self { path: path.to_owned(), outline, written: 0, out };
-        writer.append(&vec![0; start])?; // the header, once the digests are known
+        writer.append(&vec![0; writer.outline.start])?; // the header, once the digests are known
         Ok(writer)
     }
     /// Writes the next tensor from its elements, row-major.
@@ -85,7 +83,7 @@ impl Writer {
             let some = &mut room[..PIECE.min(cols - from)];
             set([row, from], some);
             for &mut value in some {
-                if !rounding::append(value, dtype, &mut bytes) {
+                if !append(value, dtype, &mut bytes) {
                     self.out = None;
                     return Err(self.fault()(FormatError::TooLarge { name: name.to_owned(), value, dtype }));
                 }

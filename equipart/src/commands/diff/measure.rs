@@ -5,7 +5,8 @@ use parallel::{Error as Failure, Result};
 use run::roundoff::unit;
 use serde::Serialize;
 use tensor::quoted::quoted;
-use tensor::safetensors::{Dtype, Matrix};
+use tensor::dtype::Dtype;
+use tensor::safetensors::Matrix;
 
 /// Distance between two runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

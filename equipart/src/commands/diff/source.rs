@@ -11,7 +11,8 @@ use serde::Serialize;
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tensor::safetensors::{Dtype, File, Info, Matrix};
+use tensor::dtype::Dtype;
+use tensor::safetensors::{File, Info, Matrix};
 
 const SUFFIX: &str = ".safetensors";
 /// The sections of a dump, in program order.

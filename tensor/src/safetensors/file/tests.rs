@@ -1,7 +1,7 @@
 //! Files, opened and refused; tensors taken from them.
 use super::*;
+use crate::dtype::Dtype;
 use crate::safetensors::adversary::assemble;
-use crate::safetensors::dtype::Dtype;
 use crate::safetensors::writer::Writer;
 
 fn why<T>(result: Result<T, Error>) -> String {

@@ -1,7 +1,7 @@
 //! One file, or several with an index: what is found where, and what contradicts itself.
 use super::*;
+use crate::dtype::Dtype;
 use crate::mix;
-use crate::safetensors::dtype::Dtype;
 use crate::safetensors::writer::Writer;
 use std::fs;
 use tempfile::TempDir;

@@ -1,8 +1,8 @@
 //! Files that somebody made to deceive, or that something broke: each is refused with a reason, and none does
 //! harm.
-use super::dtype::KINDS;
 use super::error::{Error, FormatError};
 use super::file::File;
+use crate::dtype::KINDS;
 use crate::mix;
 use ::safetensors::SafeTensors;
 

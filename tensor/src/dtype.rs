@@ -1,4 +1,5 @@
 //! Dtypes of the format.
+use crate::rounding::{bits, infinity};
 use crate::{Bf16, F16, Scalar};
 pub use ::safetensors::Dtype;
 use bytemuck::{AnyBitPattern, pod_read_unaligned};
@@ -10,19 +11,19 @@ const _: () =
     assert!(cfg!(target_endian = "little"), "safetensors are read and written on little-endian machines");
 
 /// Names of the dtypes of whole bytes. Tensors of other dtypes are refused.
-pub(super) const KINDS: &str = "F64, F32, F16, BF16, F8_E5M2, F8_E4M3, F8_E8M0, F8_E5M2FNUZ, F8_E4M3FNUZ, \
+pub(crate) const KINDS: &str = "F64, F32, F16, BF16, F8_E5M2, F8_E4M3, F8_E8M0, F8_E5M2FNUZ, F8_E4M3FNUZ, \
     C64, I64, I32, I16, I8, U64, U32, U16, U8, BOOL";
 
 /// Bytes of one element; 0 if it is less than a byte.
-pub(super) fn size(dtype: Dtype) -> usize {
+pub(crate) fn size(dtype: Dtype) -> usize {
     dtype.bitsize() / 8
 }
 /// True if elements of this dtype can be read as floats.
-pub(super) fn is_float(dtype: Dtype) -> bool {
+pub(crate) fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 /// Returns the dtype of whole bytes with this name.
-pub(super) fn named(name: &str) -> Option<Dtype> {
+pub(crate) fn named(name: &str) -> Option<Dtype> {
     let known: Result<Dtype, Error> = Dtype::deserialize(name.into_deserializer());
     known.ok().filter(|dtype| dtype.bitsize() % 8 == 0)
 }
@@ -35,6 +36,12 @@ pub trait Storable: bytemuck::Pod {
 impl Storable for f32 {
     const DTYPE: Dtype = Dtype::F32;
 }
+impl Storable for F16 {
+    const DTYPE: Dtype = Dtype::F16;
+}
+impl Storable for Bf16 {
+    const DTYPE: Dtype = Dtype::BF16;
+}
 impl Storable for f64 {
     const DTYPE: Dtype = Dtype::F64;
 }
@@ -42,11 +49,39 @@ impl Storable for u64 {
     const DTYPE: Dtype = Dtype::U64;
 }
 
+/// Appends the bytes of a value in this dtype; returns false if a finite value became infinite.
+///
+/// # Panics
+/// If the dtype is not a float of 16 bits or more.
+#[inline]
+pub(crate) fn append(x: f64, dtype: Dtype, to: &mut Vec<u8>) -> bool {
+    let finite = match dtype {
+        Dtype::F64 => {
+            to.extend(x.to_le_bytes());
+            return true;
+        }
+        Dtype::F32 => {
+            to.extend((x as f32).to_le_bytes());
+            (x as f32).is_finite()
+        }
+        Dtype::F16 => append_bits::<5>(x, to),
+        Dtype::BF16 => append_bits::<8>(x, to),
+        _ => panic!("{dtype} is not a float of at least 16 bits"),
+    };
+    finite || !x.is_finite()
+}
+
+fn append_bits<const EXPONENT: u32>(x: f64, to: &mut Vec<u8>) -> bool {
+    let bits = bits::<EXPONENT>(x);
+    to.extend(bits.to_le_bytes());
+    bits & 0x7FFF < infinity(EXPONENT)
+}
+
 /// Consecutive elements of a file, of a float dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct FileFloats<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) dtype: Dtype,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) dtype: Dtype,
 }
 
 impl FileFloats<'_> {

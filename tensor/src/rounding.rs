@@ -2,37 +2,9 @@
 //!
 //! Values of 64 bits are rounded in one step: rounding to 32 bits first would move a value beside a midpoint
 //! onto the midpoint.
-use super::dtype::Dtype;
 
-/// Appends the bytes of a value in this dtype; returns false if a finite value became infinite.
-///
-/// # Panics
-/// If the dtype is not a float of 16 bits or more.
-#[inline]
-pub(super) fn append(x: f64, dtype: Dtype, to: &mut Vec<u8>) -> bool {
-    let finite = match dtype {
-        Dtype::F64 => {
-            to.extend(x.to_le_bytes());
-            return true;
-        }
-        Dtype::F32 => {
-            to.extend((x as f32).to_le_bytes());
-            (x as f32).is_finite()
-        }
-        Dtype::F16 => append_bits::<5>(x, to),
-        Dtype::BF16 => append_bits::<8>(x, to),
-        _ => panic!("{dtype} is not a float of at least 16 bits"),
-    };
-    finite || !x.is_finite()
-}
-
-fn append_bits<const EXPONENT: u32>(x: f64, to: &mut Vec<u8>) -> bool {
-    let bits = bits::<EXPONENT>(x);
-    to.extend(bits.to_le_bytes());
-    bits & 0x7FFF < infinity(EXPONENT)
-}
-
-const fn infinity(exponent: u32) -> u16 {
+/// The bits of infinity, of a float of 16 bits with so many of exponent.
+pub(crate) const fn infinity(exponent: u32) -> u16 {
     0x7FFF >> (15 - exponent) << (15 - exponent)
 }
 
@@ -59,7 +31,7 @@ pub(crate) fn bits<const EXPONENT: u32>(x: f64) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::dtype::{Dtype, append};
     use crate::{Bf16, F16};
 
     fn rounded(x: f64, dtype: Dtype) -> (u16, bool) {

@@ -5,7 +5,7 @@
 /// Defines a float of 16 bits with so many of exponent, and its name in files, from its conversions from and
 /// to `f32`.
 macro_rules! narrow_float {
-    ($(#[$doc:meta])* $name:ident $text:literal, exponent $exponent:literal, in files $stored:ident;) => {
+    ($(#[$doc:meta])* $name:ident $text:literal, exponent $exponent:literal;) => {
         $(#[$doc])*
         #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
         #[repr(transparent)]
@@ -68,7 +68,7 @@ macro_rules! narrow_float {
             type Priced = crate::Bf16;
             /// Rounds once: rounding to 32 bits first would move a value beside a midpoint onto the midpoint.
             fn from_f64(x: f64) -> Self {
-                Self(crate::safetensors::rounding::bits::<$exponent>(x))
+                Self(crate::rounding::bits::<$exponent>(x))
             }
             /// Computes the power of the wide value and rounds once.
             fn pow(self, n: usize) -> Self {
@@ -116,9 +116,6 @@ macro_rules! narrow_float {
             }
         }
 
-        impl crate::safetensors::Storable for $name {
-            const DTYPE: crate::safetensors::Dtype = crate::safetensors::Dtype::$stored;
-        }
         impl crate::Real for $name {
             fn to_f64(self) -> f64 {
                 f64::from(self.widen())
@@ -135,8 +132,7 @@ macro_rules! narrow_float {
 
 #[cfg(test)]
 mod tests {
-    use crate::safetensors::rounding;
-    use crate::{Bf16, F16, Real, Scalar, mix};
+    use crate::{Bf16, F16, Real, Scalar, mix, rounding};
 
     /// A float of 16 bits, in tests.
     trait Sixteen: Real<Wide = f32> {

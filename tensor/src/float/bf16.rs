@@ -6,7 +6,7 @@ use crate::scalar::operators;
 
 narrow_float! {
     /// A float of 16 bits: a sign, 8 bits of exponent, 7 of mantissa. Compares as floats do.
-    Bf16 "bf16", exponent 8, in files BF16;
+    Bf16 "bf16", exponent 8;
 }
 
 impl From<Bf16> for f32 {

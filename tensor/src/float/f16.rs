@@ -7,7 +7,7 @@ use crate::scalar::operators;
 
 narrow_float! {
     /// A float of 16 bits: a sign, 5 bits of exponent, 10 of mantissa. Compares as floats do.
-    F16 "f16", exponent 5, in files F16;
+    F16 "f16", exponent 5;
 }
 
 impl From<F16> for f32 {
