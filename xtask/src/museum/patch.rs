@@ -101,7 +101,11 @@ fn changes(item: &str, lines: &[&str]) -> Result<Vec<(Range<usize>, String)>, St
     let spans = match &found[..] {
         _ if words.is_empty() => &[],
         [spans] => &spans[..],
-        _ => return Err(format!("has {} times the words `{}`", found.len(), words.join(" "))),
+        _ => {
+            let words = lines.iter().filter(|line| !line.starts_with('+')).map(|line| line[1..].trim());
+            let words = words.collect::<Vec<_>>().join(" ");
+            return Err(format!("has {} times the words `{words}`", found.len()));
+        }
     };
     let place = |gone: Range<usize>| match (gone.start, gone.end) {
         (0, 0) => spans.first().map_or(body..body, |at| at.start..at.start),
@@ -242,8 +246,8 @@ mod tests { fn case() { let a = 5; } }
         );
         assert_eq!(why("y: Row::forward\n+y"), "p: y: Row::forward is no item");
         assert_eq!(why("+y"), "p: +y is no place such as `layers: RowLinear::forward`");
-        assert_eq!(why("x: row::f\n call(\n-z"), "p: x: row::f has 0 times the words `call ( z`");
-        assert_eq!(why("x: row::f\n call(\n-x"), "p: x: row::f has 2 times the words `call ( x`");
+        assert_eq!(why("x: row::f\n call(\n-z"), "p: x: row::f has 0 times the words `call( z`");
+        assert_eq!(why("x: row::f\n call(\n-x"), "p: x: row::f has 2 times the words `call( x`");
         assert_eq!(
             why("x: Row::new\n-(x)\nx: Row::new\n-x"),
             "p and p change the same words of x/src/row.rs"

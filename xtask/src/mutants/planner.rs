@@ -117,9 +117,8 @@ mod tests {
         assert!(lines.len() >= 30, "{} bugs", lines.len());
         let files = scratch::tracked(root()).unwrap();
         let items = patch::items(&files);
-        for line in lines {
-            assert_eq!(read(&files, &items, line).unwrap().len(), 1, "{line}");
-        }
+        let stuck: Vec<_> = lines.iter().filter_map(|line| read(&files, &items, line).err()).collect();
+        assert!(stuck.is_empty(), "{}", stuck.join("\n"));
         let files = Files::from([("a/src/lib.rs".into(), b"fn f() { x | y }".to_vec())]);
         let why = |line| read(&files, &patch::items(&files), line).unwrap_err();
         assert_eq!(read(&files, &patch::items(&files), r"a: f | x \| y | x").unwrap().len(), 1);
