@@ -81,8 +81,7 @@ fn priced(layout: &Layout, network: &Network, scale: &Scale) -> Result<Duration>
 
 /// Link between ranks that differ along these axes: the slowest of the axes' links, if there are any.
 fn link(network: &Network, axes: Axes) -> Option<Link> {
-    let links = network.links.iter().filter(|(axis, _)| axes.contains(*axis)).map(|(_, link)| *link);
-    links.reduce(Link::slower)
+    network.links.iter().filter(|(axis, _)| axes.contains(*axis)).map(|(_, link)| *link).reduce(Link::slower)
 }
 
 #[cfg(test)]

@@ -105,8 +105,7 @@ pub struct PeerFigure {
 /// # Errors
 /// If a figure does not exist on this hardware, the number of turns is 0, or a rank fails.
 pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
-    let processes = plan.network.processes.as_ref().map(|processes| processes.ranks());
-    let chosen = chosen::<H>(&plan.only, processes)?;
+    let chosen = chosen::<H>(&plan.only, plan.network.processes.as_ref().map(|processes| processes.ranks()))?;
     check_turns(plan.turns)?;
     let mut figures = measure(on, &chosen, plan.turns, (&plan.network, Scale::new(plan.small)), watch)?;
     for (figure, entry) in figures.iter_mut().zip(&chosen) {

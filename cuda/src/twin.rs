@@ -153,8 +153,7 @@ fn built(
 
 /// Returns the C++ compiler: `CXX`, or the first that is found.
 fn compiler() -> Result<String, String> {
-    let usual = ["c++", "g++", "clang++"].map(String::from);
-    let all = env::var("CXX").ok().into_iter().chain(usual);
+    let all = env::var("CXX").ok().into_iter().chain(["c++", "g++", "clang++"].map(String::from));
     let works = |name: &String| {
         Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
     };

@@ -84,8 +84,7 @@ fn refusal(why: &clap::Error) -> String {
 fn can_be_launched(arguments: &[String]) -> Result<()> {
     match Arguments::try_parse_from(std::iter::once("equipart").chain(arguments.iter().map(String::as_str))) {
         Err(why) if why.use_stderr() => {
-            let why = refusal(&why);
-            bail!("{}", why.trim_start_matches("error: ").lines().next().unwrap_or_default());
+            bail!("{}", refusal(&why).trim_start_matches("error: ").lines().next().unwrap_or_default());
         }
         Err(asked) => asked.exit(),
         Ok(Arguments { command, .. }) if !command.as_ref().is_some_and(Command::is_by_processes) => {

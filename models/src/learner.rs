@@ -58,8 +58,7 @@ impl TrainableModel {
         if config["model_type"] != MODEL_TYPE {
             return Ok(Model::read(dir)?.into());
         }
-        let sizes = serde_json::from_value(config["sizes"].clone()).unwrap_or_default();
-        let fresh = Self::classifier(sizes, 0);
+        let fresh = Self::classifier(serde_json::from_value(config["sizes"].clone()).unwrap_or_default(), 0);
         let shards = File::open_folder(dir)?;
         let origin = shards.path().to_owned();
         let weights = WeightsSource::Stored(Arc::new(Stored::new(shards, fresh.entries(), |_| false)?));

@@ -150,8 +150,7 @@ impl Corpus {
     /// # Errors
     /// If one of the ids is not below it.
     pub fn fits(&self, vocabulary: usize) -> Result<()> {
-        let largest = self.train.iter().chain(&self.held_out).max();
-        match largest.filter(|&&id| id as usize >= vocabulary) {
+        match self.train.iter().chain(&self.held_out).max().filter(|&&id| id as usize >= vocabulary) {
             Some(&id) => Err(Error::new(format!(
                 "the text has token id {id}; ids must be below the model's vocab_size of {vocabulary}"
             ))),

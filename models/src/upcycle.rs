@@ -67,8 +67,7 @@ impl Upcycling {
         let hidden = if architecture == Architecture::Mixtral { experts.hidden } else { hidden };
         let shape = Shape { hidden, experts: Some(experts), ..dense.shape };
         let config = Config { architecture, shape, ..dense.clone() };
-        let read = Config::parse(&config.to_json(), "the model with experts")?;
-        if read != config {
+        if Config::parse(&config.to_json(), "the model with experts")? != config {
             let [from, to] = [dense.architecture, architecture].map(Architecture::model_type);
             bail!(
                 "this {from} has biases or windows that {to}, its counterpart with experts, does not support"

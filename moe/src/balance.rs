@@ -50,8 +50,7 @@ impl ChoiceCounts {
             *row += run.len();
             Some(own.part(std::slice::from_ref(&(*row - run.len()..*row))).counts(experts))
         };
-        let mine = runs.iter().scan(0, of_run).collect::<Vec<_>>().concat();
-        let given = group.all_gather_values(&mine)?;
+        let given = group.all_gather_values(&runs.iter().scan(0, of_run).collect::<Vec<_>>().concat())?;
         let tokens = |counts: &Vec<usize>| counts.iter().sum::<usize>() / own.chosen;
         let rows: Vec<_> = given.iter().map(tokens).collect();
         let of_ranks = numbers((mesh, &group), cx, &rows);
@@ -106,8 +105,7 @@ impl<D: Kernels> Hooks<D> for Balancing<D> {
         // δ·E/(k·(L·B)²) · B/T
         let weight = <D::Wide as Device>::Elem::from_f64(experts.balance.pooled) * one(experts.count);
         let weight = weight * over(experts.chosen * blocks) * over(blocks * tokens) * over(step);
-        let weight = weight * loss_scale(mean_over.log2);
-        pooled(own, weight, &group)
+        pooled(own, weight * loss_scale(mean_over.log2), &group)
     }
     fn after_update(&self, params: &mut [&mut Param<D>], counts: &LayerCounts) -> Result<()> {
         self.experts.bias.map_or(Ok(()), |rate| move_biases((params, &self.mesh), (counts, rate)))

@@ -50,7 +50,6 @@ pub fn filled<D: Kernels>(
 #[must_use]
 pub fn plus<D: Kernels>(mut a: Tensor<D>, b: &Tensor<D>) -> Tensor<D> {
     assert_eq!(a.shape(), b.shape(), "a sum of matrices of different shapes");
-    let device = a.device().clone();
-    device.add(a.view_mut(), b.view());
+    a.device().clone().add(a.view_mut(), b.view());
     a
 }

@@ -363,8 +363,7 @@ impl Layout {
     }
     /// Returns the numbers of ranks along an axis that `fit`, all else unchanged.
     pub fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {
-        let limit = MOST_OFFERED / (self.ranks() / self.size(axis));
-        (1..=limit).filter(|n| fit(*n)).collect()
+        (1..=MOST_OFFERED / (self.ranks() / self.size(axis))).filter(|n| fit(*n)).collect()
     }
 }
 

@@ -253,8 +253,7 @@ impl DecisionTrees<'_> {
         let three = self.all::<D>(&words, machine);
         let tried: Vec<_> = zero.iter().chain(&three).cloned().collect();
         let fastest = |all: &[Weighed]| {
-            let fitting = all.iter().filter(|of| self.fits(&of.step));
-            fitting.map(|of| of.step.seconds).reduce(f64::min)
+            all.iter().filter(|of| self.fits(&of.step)).map(|of| of.step.seconds).reduce(f64::min)
         };
         let verdict = match (fastest(zero.as_slice()), fastest(&three)) {
             (Some(zero), Some(three)) if zero <= three * (1.0 + ERROR) => {
@@ -282,8 +281,7 @@ impl DecisionTrees<'_> {
         if let Some(of) = Some(best).filter(both).or(staged.as_ref()).filter(both) {
             let (bare, microbatches) = (Layout::new(&of.layout.axes())?, of.microbatches);
             let sent = |word: &str| {
-                let bytes = self.sent::<D>(&bare.with(word)?, microbatches)?;
-                Ok::<_, Error>(readable(bytes as u128))
+                Ok::<_, Error>(readable(self.sent::<D>(&bare.with(word)?, microbatches)? as u128))
             };
             let [one, two, three] = [sent("zero1")?, sent("zero2")?, sent("zero3")?];
             self.says(

@@ -68,8 +68,7 @@ impl BlockCost {
             self.least(n, pass).max(n as f64 * waits[act] / slices as f64)
         };
         let work = |n: usize| {
-            let computing = self.least(n, |block| block.acts.iter().map(work_of).sum());
-            computing.max(n as f64 * (waits[0] + waits[1]))
+            self.least(n, |block| block.acts.iter().map(work_of).sum()).max(n as f64 * (waits[0] + waits[1]))
         };
         let of_rank = |of: &StageWork| {
             // what it surely waits for before and after its cells: forwards, and backwards if they are whole

@@ -132,8 +132,7 @@ impl LayoutSearch<'_> {
         let any = LayoutSearch { goal: Goal::Least, memory: usize::MAX, ..*self };
         let SearchResult { mut best, cut, .. } = any.among::<D>(numbers, true);
         best.truncate(1);
-        let fits = best.iter().any(|of| of.step.peak <= self.memory);
-        let mut more = match (fits, cut) {
+        let mut more = match (best.iter().any(|of| of.step.peak <= self.memory), cut) {
             (true, false) => among(true),
             (true, true) => SearchResult { best, cut, ..SearchResult::default() },
             (false, _) => SearchResult { least: best.pop(), cut, ..SearchResult::default() },

@@ -127,8 +127,7 @@ fn linear_layers<D: RunDevice>(at: &BuildContext<D>, shared: usize, to: &mut Exa
     let (dx, dw) = linear_backward(&x, &w, &dh, up);
 
     let column = Column { axis, name: "up", inputs: WIDTH, sections: &[shared.into()], bias: true };
-    let row = Row { axis, name: "down", sizes: down, bias: true };
-    let mut layer = (at.build(&column)?, at.build(&row)?);
+    let mut layer = (at.build(&column)?, at.build(&Row { axis, name: "down", sizes: down, bias: true })?);
     let mut keeper = Keeper::new(at.rests);
     for microbatch in 0..2 {
         let mine = deal(rows, tokens.rank(), tokens.size());

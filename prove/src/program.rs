@@ -43,8 +43,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     };
     let of_texts = record();
     watch("the texts");
-    let logits = read(subject, at, trainer.model(), of_texts.clone())?;
-    results("logits".into(), logits);
+    results("logits".into(), read(subject, at, trainer.model(), of_texts.clone())?);
     if let Some(see) = &mut everything {
         let displayed =
             StepRecords { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
@@ -112,10 +111,9 @@ fn read_batch<D: Kernels>(
     }
     let mine = tokens.sequences(subject.texts.len());
     let texts = &subject.texts[mine.clone()];
-    let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     let mut lengths: Vec<_> = texts.iter().map(|(_, prompt)| *prompt).collect();
     let cx = PassContext::infer(&lengths).sharded(tokens).numbered_from(mine.start).recorded(record);
-    let mut cx = cx.with_cache(capacity);
+    let mut cx = cx.with_cache(texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0));
     let (mut done, mut rows) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
     // As many rounds as the text with the most tokens needs: ranks that share experts meet in every round,
     // also for the tokens of others.

@@ -59,8 +59,7 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
         let row = |((sequence, position), row): ((usize, usize), Vec<D::Elem>)| {
             a.columns.iter().map(move |&column| (sequence, position, column)).zip(row).collect::<Vec<_>>()
         };
-        let elements = a.rows.into_iter().flat_map(row).collect();
-        see(&a.name, (!a.is_partial).then_some(elements), touched);
+        see(&a.name, (!a.is_partial).then_some(a.rows.into_iter().flat_map(row).collect()), touched);
     };
     for a in forth {
         activation(a, &mut see);

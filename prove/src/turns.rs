@@ -33,9 +33,8 @@ pub(crate) fn read<D: Kernels>(
         let of_rank = |rank| {
             rows[at.tokens.of_data_rank(rank).sequences(rows.len())].iter().skip(slot).step_by(n).sum()
         };
-        let texts = mine.clone().skip(slot).step_by(n);
         TextSlot {
-            passes: texts.flat_map(|text| passes(subject, text)).collect(),
+            passes: mine.clone().skip(slot).step_by(n).flat_map(|text| passes(subject, text)).collect(),
             most: (0..at.tokens.data_ranks()).map(of_rank).max().unwrap_or(0),
             begun: 0,
             cx: empty(),

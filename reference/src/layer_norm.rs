@@ -37,8 +37,7 @@ pub fn layer_norm_backward<S: Scalar>(x: &[S], gain: &[S], dy: &[S], eps: f64) -
 /// Subtracts each row's mean.
 fn less_mean<S: Scalar>(x: &[S], width: usize) -> Vec<S> {
     let row = |x: &[S]| {
-        let sum = x.iter().fold(S::ZERO, |sum, &x| sum + x);
-        let mean = sum * S::from_usize(width).inv();
+        let mean = x.iter().fold(S::ZERO, |sum, &x| sum + x) * S::from_usize(width).inv();
         x.iter().map(|&x| x - mean).collect::<Vec<S>>()
     };
     x.chunks(width).flat_map(row).collect()

@@ -90,8 +90,7 @@ pub fn figures(card: &Arc<Card>, small: bool, observer: &Observer) -> Result<Vec
     let figures =
         guarded(|| measure::all(&Gpu::of(card), MeasureSize::new(small), &tell)).map_err(Error::new)?;
     doing("a model at work", observer)?;
-    let at_work = at_work(&card.about, figures[0].rate, small)?;
-    Ok(figures.iter().chain(&at_work).map(line).collect())
+    Ok(figures.iter().chain(&at_work(&card.about, figures[0].rate, small)?).map(line).collect())
 }
 
 /// Returns the result of a check; a card that fails or runs out of memory is a result, too.

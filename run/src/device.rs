@@ -44,8 +44,7 @@ impl DeviceName {
 /// If there is none.
 pub fn first_card() -> Result<Arc<Card>> {
     let launch = Processes::launch().map_err(Error::new)?;
-    let first = launch.map_or(Ok(0), |launch| cuda::take(launch.local, launch.here));
-    first.and_then(Card::open).map_err(refused)
+    launch.map_or(Ok(0), |launch| cuda::take(launch.local, launch.here)).and_then(Card::open).map_err(refused)
 }
 
 impl std::fmt::Display for DeviceName {

@@ -110,9 +110,8 @@ impl PlanRun {
         let best = &found.best[0];
         let proof =
             self.on.proves.then(|| proof::of(job.design.shape(), &best.layout, observer)).transpose()?;
-        let search = self.search(&|_| true);
         let (flops, steps) = with_dtype!(self.dtype, D =>
-            Ok::<_, Error>((model_flops::<D>(job)?, advice::steps::<D>(&search, best)?)))?;
+            Ok::<_, Error>((model_flops::<D>(job)?, advice::steps::<D>(&self.search(&|_| true), best)?)))?;
         let row = |of| PlanRow::new(of, (job, flops), &self.on.machine);
         let rows: Vec<_> = found.best.iter().map(row).collect();
         rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;

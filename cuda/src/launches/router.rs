@@ -109,9 +109,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     ) {
         let (tokens, first) = of.as_ref().map_or((Words::NONE, 0), |of| (of.tokens.into(), of.first as u64));
         let (weights, z) = of.map(|of| (of.weights, of.z)).unzip();
-        let terms = Terms::from(router);
         let arguments: [&dyn Argument; 10] =
-            [&dlogits, &logits, &lse, &dgates, chosen, &weights, &tokens, &first, &z, &terms];
+            [&dlogits, &logits, &lse, &dgates, chosen, &weights, &tokens, &first, &z, &Terms::from(router)];
         self.launch("router_backward", warps(logits.rows(), 4 * logits.cols()), &arguments);
     }
 }

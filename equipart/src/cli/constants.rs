@@ -94,8 +94,7 @@ impl ConstantArgs {
             let names = names.join(", ");
             let names =
                 names.rsplit_once(", ").map_or(names.clone(), |(all, last)| format!("{all} or {last}"));
-            let others = format!("--optimizer {names}; {}", kind.name());
-            refuse(&[(key, true)], &others)?;
+            refuse(&[(key, true)], &format!("--optimizer {names}; {}", kind.name()))?;
         }
         let set = |kind: OptimizerKind, (key, values): &(&str, Vec<f64>)| {
             let Some((_, constant)) = of_key(key).next() else { return Ok(kind) };

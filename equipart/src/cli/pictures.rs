@@ -14,8 +14,7 @@ fn hidden(text: &str) -> std::result::Result<Hidden, String> {
         return Ok(Vec::new());
     }
     let size = |part: &str| {
-        let size = part.trim().parse().ok().filter(|n| *n > 0);
-        size.ok_or_else(|| {
+        part.trim().parse().ok().filter(|n| *n > 0).ok_or_else(|| {
             format!("{part:?} is not a hidden size; write numbers of 1 or more, such as 512,512, or none")
         })
     };

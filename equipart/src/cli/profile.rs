@@ -138,8 +138,7 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>, views: &Views) -
         let count = if row.layers > 1 { format!("{} x{}", row.name, row.layers) } else { row.name.clone() };
         [vec![count, pass.to_string()], cells(&row.sum, &each)].concat()
     });
-    let heads = [&["By layer", "pass"], &head[..]].concat();
-    views.table(&heads, layers)?;
+    views.table(&[&["By layer", "pass"], &head[..]].concat(), layers)?;
     views.say(&format!("\n{LEGEND}"))?;
     beyond(&together, peak).map_or(Ok(()), |why| views.say(why))
 }

@@ -194,8 +194,7 @@ impl TrainArgs {
         self.unused(of_pictures)?;
         let DataFiles { batch, data, field } = self.files(resume);
         let remembered = self.batch.is_none() && self.data.is_empty();
-        let gone = batch.iter().chain(&data).find(|file| remembered && !file.exists());
-        if let Some(file) = gone {
+        if let Some(file) = batch.iter().chain(&data).find(|file| remembered && !file.exists()) {
             let (file, flag) = (file.display(), if batch.is_some() { "--batch" } else { "--data" });
             bail!(
                 "the run to resume began with {flag} {file}, which is gone; give its new place with {flag}"

@@ -66,8 +66,7 @@ impl<const HAS: u8> Args for ViewArgs<HAS> {
 
 impl<const HAS: u8> FromArgMatches for ViewArgs<HAS> {
     fn from_arg_matches(flags: &ArgMatches) -> std::result::Result<Self, Error> {
-        let asked = Self::listed().filter_map(|view| Some((view, flags.get_one(view.flag).cloned()?)));
-        Ok(Self(asked.collect()))
+        Ok(Self(Self::listed().filter_map(|view| Some((view, flags.get_one(view.flag).cloned()?))).collect()))
     }
     fn update_from_arg_matches(&mut self, flags: &ArgMatches) -> std::result::Result<(), Error> {
         *self = Self::from_arg_matches(flags)?;

@@ -202,8 +202,7 @@ fn track(layout: Layout, TimedStepArgs { machine, step }: &TimedStepArgs) -> Res
         bail!("{layout} has stages, whose times `schedule` draws; this picture is of a rank without stages");
     }
     let run = step.run(layout)?;
-    let machine = Arc::new(Machine::named(machine)?);
-    let spans = run.spans(&machine)?;
+    let spans = run.spans(&Arc::new(Machine::named(machine)?))?;
     let sum = |is: &dyn Fn(&RankSpan) -> bool| {
         let taken = spans.iter().filter(|span| is(span)).map(|span| span.at[1] - span.at[0]);
         plan::clock::time(taken.fold(0.0, |sum, seconds| sum + seconds))

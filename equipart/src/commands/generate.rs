@@ -109,8 +109,7 @@ impl Run for GenerateArgs {
             return Err(no_temperature("the seed", seed));
         }
         let sampling = Sampling { temperature, top_k, top_p, seed };
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let room = model.config.positions.saturating_sub(longest);
+        let room = model.config.positions.saturating_sub(prompts.iter().map(Vec::len).max().unwrap_or(0));
         let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
         model.config.eos = generation.eos;
         let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };

@@ -72,11 +72,10 @@ enum Launcher {
 fn meeting(host: &str) -> Result<[(&'static str, String); 3]> {
     let free = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
     let free = free.map_err(|why| Error::new(format!("{host} has no free port for ranks to meet: {why}")))?;
-    let secret = Secret::drawn().map_err(Error::new)?;
     Ok([
         ("MASTER_ADDR", host.to_string()),
         ("MASTER_PORT", free.port().to_string()),
-        ("EQUIPART_SECRET", secret),
+        ("EQUIPART_SECRET", Secret::drawn().map_err(Error::new)?),
     ])
 }
 

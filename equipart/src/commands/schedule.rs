@@ -120,8 +120,7 @@ impl<const N: usize> FromStr for NumberList<N> {
         let number =
             |part: &str| part.trim().parse().ok().filter(|x| *x == 0.0 || (least..=most).contains(x));
         let numbers = text.split(',').map(number).collect::<Option<Vec<f64>>>();
-        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
-        numbers
+        numbers.and_then(|numbers| numbers.try_into().ok())
             .map(Self)
             .ok_or_else(|| format!("wanted {N} numbers, 0 or from 10^-9 to 10^9, separated by commas"))
     }
@@ -227,8 +226,7 @@ impl ScheduleArgs {
             views.see(&RunEvent::Picture { title: "The schedule.", svg: &svg })?;
         }
         if let Some(file) = &self.csv {
-            let csv = table::csv(schedule, &plan).map_err(Error::new)?;
-            files::replace_file(file, csv.as_bytes())?;
+            files::replace_file(file, table::csv(schedule, &plan).map_err(Error::new)?.as_bytes())?;
         }
         let mut object = object(self, schedule, &timeline);
         if let Some(table) = table {

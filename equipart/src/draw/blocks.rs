@@ -41,9 +41,8 @@ pub(crate) fn draw(plan: &PlannedGraph, shown: &[(usize, Sharding)]) -> String {
                 r#" stroke="{INK}" stroke-width="0.6"><title>ranks {words}</title></rect><rect width="0" height="0""#
             );
             let edge = if fits { r##" stroke="#1f2328" stroke-width="0.6""##.to_string() } else { edge };
-            let height = (height * 100.0).round() / 100.0;
             picture.boxed(
-                [corner[0], corner[1], width, height],
+                [corner[0], corner[1], width, (height * 100.0).round() / 100.0],
                 [&fill, &edge, ""],
                 INK,
                 if fits { &words } else { "" },

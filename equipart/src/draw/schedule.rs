@@ -44,8 +44,7 @@ pub fn draw(plan: &AllReducePlan, columns: usize) -> String {
         lines.join("\n")
     };
     let fit = (columns.saturating_sub("round".len()) / (width + 2)).max(1);
-    let each = ranks.len().div_ceil(ranks.len().div_ceil(fit));
-    ranks.chunks(each).map(part).collect::<Vec<_>>().join("\n\n")
+    ranks.chunks(ranks.len().div_ceil(ranks.len().div_ceil(fit))).map(part).collect::<Vec<_>>().join("\n\n")
 }
 
 /// Messages of a rank in a round: one message, or one to every other rank.

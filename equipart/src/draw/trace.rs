@@ -43,8 +43,7 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
         entries(run, pid, &mut arrow, &mut say).map_err(failed)?;
     }
     file.write_all(b"\n]}\n").map_err(failed)?;
-    let file = file.into_inner().map_err(|why| failed(why.into_error()))?;
-    Ok(file.finish()?)
+    Ok(file.into_inner().map_err(|why| failed(why.into_error()))?.finish()?)
 }
 
 /// Emits the entries of a run: events with a duration (`X`), names and order of rows (`M`), and the ends of

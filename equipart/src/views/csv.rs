@@ -15,8 +15,7 @@ pub static CSV: ViewInfo = ViewInfo {
             }
             let (columns, cells): (Vec<_>, Vec<_>) = record.cells().into_iter().unzip();
             let heads = columns.into_iter().map(|column| column.key.to_owned());
-            let is_first = kind.replace(record.kind()).is_none();
-            let heads = if is_first { row(heads) } else { String::new() };
+            let heads = if kind.replace(record.kind()).is_none() { row(heads) } else { String::new() };
             (heads + &row(cells.into_iter().map(|cell| cell.plain()))).into_bytes()
         })?))
     },

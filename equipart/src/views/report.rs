@@ -100,8 +100,7 @@ impl ReportPage {
         if record.kind() == self.without || record.cells().iter().all(|(column, _)| column.curve.is_none()) {
             return;
         }
-        let known = self.curves.iter().position(|(kind, _)| *kind == record.kind());
-        let index = known.unwrap_or_else(|| {
+        let index = self.curves.iter().position(|(kind, _)| *kind == record.kind()).unwrap_or_else(|| {
             self.curves.push((record.kind(), Points::new(self.name.clone())));
             self.curves.len() - 1
         });

@@ -218,7 +218,6 @@ pub fn loss_back<D: Kernels>(
     terms: &LossTerms,
 ) -> Result<Sharded<D>> {
     let LossSaved { logits: Sharded { share, shape, at }, lse, targets } = saved;
-    let group = on.group(&at.cuts[1])?;
-    let share = logits_gradient(owned(share), &lse, group.rank(), &targets, terms);
+    let share = logits_gradient(owned(share), &lse, on.group(&at.cuts[1])?.rank(), &targets, terms);
     Ok(Sharded { share, shape, at })
 }

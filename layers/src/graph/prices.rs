@@ -84,9 +84,8 @@ impl<'a> GraphPrices<'a> {
         if let Some(price) = self.steps.borrow().get(&key) {
             return *price;
         }
-        let x = self.share(shape, from);
         self.prices.take();
-        let ran = x.step(&self.place(), step).map(drop);
+        let ran = self.share(shape, from).step(&self.place(), step).map(drop);
         let price = if ran.is_ok() { self.prices.take() } else { f64::INFINITY };
         self.steps.borrow_mut().insert(key, price);
         price
@@ -95,8 +94,7 @@ impl<'a> GraphPrices<'a> {
     pub(crate) fn traffic(&self, shape: [usize; 2], from: &Sharding, step: &ShardingStep) -> [usize; 2] {
         let mesh = self.prices.rank().1;
         let before = mesh.ledger();
-        let x = self.share(shape, from);
-        let ran = x.step(&self.place(), step).is_ok();
+        let ran = self.share(shape, from).step(&self.place(), step).is_ok();
         let sum = |[elements, bytes]: [usize; 2], t: comm::Traffic| [elements + t.elements, bytes + t.bytes];
         let sent = (mesh.ledger() - &before).iter().fold([0, 0], |all, (_, _, t)| sum(all, t));
         if ran { sent } else { [0, 0] }

@@ -30,8 +30,7 @@ impl ConfigKeys<'_> {
                 bail!("{origin}: {within}{key} is {seen}, but this key is not supported; {advice}");
             };
             if !wanted.split(',').any(|wanted| same(value, wanted)) {
-                let wanted = format!("{}, or left out", wanted.replace(',', " or "));
-                return Err(self.wrong(key, value, &wanted));
+                return Err(self.wrong(key, value, &format!("{}, or left out", wanted.replace(',', " or "))));
             }
         }
         Ok(())

@@ -151,8 +151,7 @@ impl<D: OrderedKernels<Elem: Real>> SlotRequests<D> for SlotRun<'_, D> {
     }
     fn input(&mut self, slot: usize) -> Result<Input<D>> {
         let RequestSlot { cx, fed, .. } = &self.slots[slot];
-        let ids = TokenIds::new(self.device.place(), cx.own(&fed[..cx.parts().len()]), self.vocabulary)?;
-        Ok(ids.into())
+        Ok(TokenIds::new(self.device.place(), cx.own(&fed[..cx.parts().len()]), self.vocabulary)?.into())
     }
     fn choose(&mut self, slot: usize, logits: Tensor<D>) -> Result<Option<SlotToken>> {
         let request = self.slots[slot].request;

@@ -21,8 +21,7 @@ pub fn all_logits<D: RunDevice>(
     let world = network.world(layout, "logits")?;
     let ranks = session::run((layout, &world), model.values(), |at: BuildContext<D>| {
         let logits = whole_logits(&at, &model.config.shape, sequences)?;
-        let logits = logits.read().expect("the host has values");
-        Ok(logits.into_iter().map(Real::to_f64).collect())
+        Ok(logits.read().expect("the host has values").into_iter().map(Real::to_f64).collect())
     })?;
     Ok(ranks.into_iter().next().expect("a rank"))
 }
@@ -40,6 +39,5 @@ pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[us
 fn whole_logits<D: Kernels>(at: &BuildContext<D>, shape: &Shape, texts: &[Vec<u32>]) -> Result<Tensor<D>> {
     let mut chunk = Stages::new(at, shape)?;
     let cx = PassContext::infer(texts.iter().map(Vec::len)).sharded(at.tokens);
-    let ids = TokenIds::new(at.device.place(), cx.own(texts), shape.vocabulary)?;
-    chunk.logits(&cx, ids, true)
+    chunk.logits(&cx, TokenIds::new(at.device.place(), cx.own(texts), shape.vocabulary)?, true)
 }

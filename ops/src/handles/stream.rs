@@ -234,8 +234,7 @@ pub fn join<D: Kernels>(mut a: Stream<D>, b: &Stream<D>) -> Stream<D> {
         a.region == b.region && a.rows == b.rows && a.cols() == b.cols(),
         "streams of different regions or shapes"
     );
-    let device = a.device().clone();
-    device.add(a.share.view_mut(), b.share.view());
+    a.device().clone().add(a.share.view_mut(), b.share.view());
     a
 }
 

@@ -127,8 +127,7 @@ impl<D: Kernels> Split<D> {
     /// Multiplies each row by its factor `by[N,1]`.
     #[must_use]
     pub fn scaled(mut self, by: &Tensor<D::Wide>) -> Self {
-        let device = self.device().clone();
-        device.scale_rows(self.share_mut().view_mut(), by.view());
+        self.device().clone().scale_rows(self.share_mut().view_mut(), by.view());
         self
     }
     /// Returns the dot product of each row with the same row of `other`, `[N,1]`: a partial sum over the

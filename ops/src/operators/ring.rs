@@ -106,8 +106,7 @@ impl<D: Kernels> AttentionRing<D> {
             let mut given = Tensor::empty(device, Category::Activations, rows, cols);
             let mut row = 0;
             for of in &hop.give {
-                let part = given.view_mut().take_rows(row, of.len());
-                device.copy(part, kv.take_rows(of.start, of.len()));
+                device.copy(given.view_mut().take_rows(row, of.len()), kv.take_rows(of.start, of.len()));
                 row += of.len();
             }
             self.group.start_send(hop.to, given, tag)

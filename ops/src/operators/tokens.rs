@@ -104,8 +104,7 @@ pub fn gather_keys<D: Kernels>(
 #[must_use]
 pub fn last_rows<D: Kernels>(cx: &PassContext<D>, x: &Tensor<D>) -> Tensor<D> {
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
-    let parts = cx.tokens().iter().zip(cx.parts_of_tokens());
-    let ends = parts.filter(|(own, part)| {
+    let ends = cx.tokens().iter().zip(cx.parts_of_tokens()).filter(|(own, part)| {
         let part = cx.parts()[**part];
         own.len > 0 && own.position + own.len == part.position + part.len
     });

@@ -40,8 +40,7 @@ pub(super) fn write<D: Kernels, S: Storable>(
                 tensors.iter().filter(|(of, of_name, _)| *of.param == **param && of_name == name)
             {
                 for rectangle in rectangles {
-                    let fits = place(file, (entry, *begin), rectangle, (&values, to))?;
-                    if !fits {
+                    if !place(file, (entry, *begin), rectangle, (&values, to))? {
                         let path = file.path().display();
                         bail!("{path} is left as it is: {param} has values that are not finite");
                     }

@@ -150,8 +150,7 @@ fn classes<T: PartialEq>(n: usize, of: impl Fn(usize) -> Result<T>) -> Result<Ve
     }
     // indices between two that are equal are like them
     let (mut found, mut from): (Vec<(usize, usize)>, usize) = (Vec::new(), 0);
-    let ends = seen.keys().skip(1).copied().chain([n]).collect::<Vec<_>>();
-    for ((_, value), end) in zip(&seen, ends) {
+    for ((_, value), end) in zip(&seen, seen.keys().skip(1).copied().chain([n]).collect::<Vec<_>>()) {
         match found.iter_mut().find(|(first, _)| seen[first] == *value) {
             Some((_, ranks)) => *ranks += end - from,
             None => found.push((from, end - from)),

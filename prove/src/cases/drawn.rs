@@ -193,8 +193,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
 /// Draws an optimizer of the list, its constants from their usual values and others that matter, and a
 /// learning rate; of plain descent, rate 1.
 fn optimizers() -> impl Strategy<Value = (OptimizerKind, f64)> {
-    let drawn = (select(OPTIMIZERS), vec(any::<Index>(), 8), select(vec![1.0, 0.125]));
-    drawn.prop_map(|(info, at, lr)| {
+    (select(OPTIMIZERS), vec(any::<Index>(), 8), select(vec![1.0, 0.125])).prop_map(|(info, at, lr)| {
         let mut indices = at.into_iter();
         let kind = info.constants.iter().fold(OptimizerKind::usual(info), |kind, constant| {
             let value = |i| *indices.next().expect("few constants").get(&constant.drawn(i));
@@ -215,8 +214,7 @@ struct StepWish {
 
 fn step() -> impl Strategy<Value = StepWish> {
     let mixed = vec(proptest::bool::weighted(0.2), 1..=TOKENS);
-    let ignored = (1..=TOKENS).prop_map(|tokens| vec![true; tokens]);
-    let document = prop_oneof![6 => mixed, 1 => ignored];
+    let document = prop_oneof![6 => mixed, 1 => (1..=TOKENS).prop_map(|tokens| vec![true; tokens])];
     let sequences = vec(vec(document, 1..=2), 1..=4);
     (select(vec![1usize, 2, 2, 2, 3]), sequences, 0..=2usize)
         .prop_map(|(microbatches, sequences, more)| StepWish { microbatches, sequences, more })

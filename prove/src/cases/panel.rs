@@ -233,9 +233,8 @@ impl Member {
     pub fn subject<'a>(&self, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<Subject> {
         let scheme = scheme.into();
         let shape = fitted(self.shape, &scheme).ok_or_else(|| {
-            let why = scheme.layout.conflict(self.shape);
             let versions = || scheme.layout.pipeline().fits(&LLAMA.into(), scheme.layout.rests()).err();
-            Error::new(why.or_else(versions).unwrap_or_else(|| {
+            Error::new(scheme.layout.conflict(self.shape).or_else(versions).unwrap_or_else(|| {
                 format!("no small model fits {scheme}; prove a model that does, with --config")
             }))
         })?;
@@ -251,8 +250,7 @@ pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
     let Some(mine) = ProofCase::of(subject, *layout) else { return Vec::new() };
     let panel = PANEL.iter().filter_map(|member| member.subject(layout).ok());
     let panel: Vec<_> = panel.filter_map(|subject| ProofCase::of(&subject, *layout)).collect();
-    let lacks = HABITS.iter().filter(|(_, has)| !has(&mine) && panel.iter().any(has));
-    lacks.map(|(what, _)| *what).collect()
+    HABITS.iter().filter(|(_, has)| !has(&mine) && panel.iter().any(has)).map(|(what, _)| *what).collect()
 }
 
 #[cfg(test)]

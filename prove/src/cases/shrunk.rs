@@ -65,8 +65,7 @@ pub(super) fn shrunk(
     }
     if layout.is_none() {
         for layout in smaller(smallest.case.layout) {
-            let wish = smallest.wish.clone().under(layout);
-            if smallest.slow || smallest.fails(wish) {
+            if smallest.slow || smallest.fails(smallest.wish.clone().under(layout)) {
                 break;
             }
         }

@@ -19,8 +19,7 @@ impl CodedRows {
     pub(super) fn read<S: Scalar>(&self, (codes, units): (&[S], &[S]), n: usize, kind: CodeKind) -> Vec<S> {
         let value = |i| {
             let [at, number, unit] = self.index(i);
-            let code = codes[at].widen().codes()[number];
-            S::narrow(units[unit].widen() * S::Wide::decoded(code, kind))
+            S::narrow(units[unit].widen() * S::Wide::decoded(codes[at].widen().codes()[number], kind))
         };
         (0..n).map(value).collect()
     }

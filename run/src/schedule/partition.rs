@@ -95,8 +95,7 @@ impl PartitionRun<'_> {
 fn layout(Partition { stages, .. }: &Partition) -> Option<(String, Option<String>)> {
     let (m, k) = (stages[0].ranks, stages.len());
     let dp = (m > 1).then(|| format!("dp={m}"));
-    let pp = (k > 1).then(|| format!("pp={k}:pipedream"));
-    let axes: Vec<_> = dp.into_iter().chain(pp).collect();
+    let axes: Vec<_> = dp.into_iter().chain((k > 1).then(|| format!("pp={k}:pipedream"))).collect();
     let layout = if axes.is_empty() { "none".into() } else { axes.join(",") };
     let split: Vec<_> = stages.iter().map(|stage| stage.parts.len().to_string()).collect();
     stages.iter().all(|stage| stage.ranks == m).then(|| (layout, (k > 1).then(|| split.join(","))))
@@ -128,6 +127,5 @@ fn tables(
             ms(2.0 * profile.message(of.parts.start)),
         ]
     });
-    let head = ["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"];
-    event::table(&head, rows, observer)
+    event::table(&["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"], rows, observer)
 }

@@ -30,9 +30,8 @@ impl TrainRun<'_> {
         self.network.fits(&[self.layout])?;
         self.source.check(&self.settings, self.model.positions())?;
         let every = ("checkpoint-every", self.checkpoint_every);
-        let checks = ("check-every", self.check_every.unwrap_or(1));
         let stop = self.stop_after.filter(|_| !self.only_evaluates()).unwrap_or(1);
-        at_least_1(&[every, checks, ("stop-after", stop)])?;
+        at_least_1(&[every, ("check-every", self.check_every.unwrap_or(1)), ("stop-after", stop)])?;
         if let Some(every) = self.check_every.filter(|_| self.layout.ranks() == 1) {
             bail!(
                 "--check-every is {every}, but {} has 1 rank, which compares nothing; leave it out",
@@ -87,8 +86,7 @@ impl TrainRun<'_> {
         let fits = (1..begun).rev().find(deals)?;
         self.settings.microbatches = fits;
         let (layout, batch) = (self.layout, counted(self.settings.batch_size, "sequence"));
-        let has_experts = self.model.design.shape().is_some_and(|shape| shape.experts.is_some());
-        let experts = if has_experts {
+        let experts = if self.model.design.shape().is_some_and(|shape| shape.experts.is_some()) {
             "; their number matters to the balance and the capacity of experts"
         } else {
             ""

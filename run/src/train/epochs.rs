@@ -104,10 +104,9 @@ pub(crate) fn batch(
         }),
     };
     let which = epoch.order.chunks(settings.batch_size.max(1)).nth(step % each).unwrap_or_default();
-    let examples = which.iter().map(|&i| digits.train.example(i)).collect();
     // The last batch of an epoch may have fewer pictures than there are microbatches.
     let least = if which.len() < settings.batch_size { which.len() } else { usize::MAX };
-    Batch::new(examples, settings.microbatches.min(least))
+    Batch::new(which.iter().map(|&i| digits.train.example(i)).collect(), settings.microbatches.min(least))
 }
 
 impl Epoch {

@@ -191,8 +191,7 @@ impl TrainRun<'_> {
             TrainData::Digits(digits) => Some(epochs::steps(digits, self.settings.batch_size)),
             TrainData::Text(_) | TrainData::Ids(_) => None,
         };
-        let saves = self.out.as_ref().map(|_| self.checkpoint_every);
-        [epoch, self.evaluations.every, self.check_every, saves]
+        [epoch, self.evaluations.every, self.check_every, self.out.as_ref().map(|_| self.checkpoint_every)]
             .into_iter()
             .flatten()
             .any(|every| steps.is_multiple_of(every))

@@ -109,8 +109,7 @@ impl Writer {
         let mut out = out.into_inner().map_err(refused)?;
         let system = || files::Error::system("read back", &self.path);
         let digests = self.outline.digests(out.file(), 0..self.outline.blocks().len()).map_err(system())?;
-        let header = self.outline.header(&digests).map_err(self.fault())?;
-        out.begin_with(&header)?;
+        out.begin_with(&self.outline.header(&digests).map_err(self.fault())?)?;
         Ok(out.finish()?)
     }
 

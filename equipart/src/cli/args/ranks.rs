@@ -186,8 +186,7 @@ pub(crate) fn table(file: &Path) -> Result<&'static Table> {
     let name = displayed(&file.display().to_string());
     let text = String::from_utf8(files::read(file)?);
     let text = text.map_err(|why| Error::new(format!("{name} is not valid UTF-8: {why}")))?;
-    let table = Table::read(&text).map_err(|why| Error::new(format!("{name}: {why}")))?;
-    Ok(Box::leak(Box::new(table)))
+    Ok(Box::leak(Box::new(Table::read(&text).map_err(|why| Error::new(format!("{name}: {why}")))?)))
 }
 
 /// Returns the microbatches of a step: the number in the layout's table, if it has one, else `given`.

@@ -44,8 +44,7 @@ impl TrainArgs {
     /// # Errors
     /// If the flag gives another one.
     pub(crate) fn take_microbatches(&mut self) -> Result<()> {
-        let given = self.microbatches.and_then(Amount::number);
-        let number = args::microbatches(&self.layout(), given)?;
+        let number = args::microbatches(&self.layout(), self.microbatches.and_then(Amount::number))?;
         self.microbatches = number.map(Amount::Number).or(self.microbatches);
         Ok(())
     }

@@ -53,8 +53,7 @@ impl SaveArgs {
         at_least_1(&[("checkpoint-every", every), ("keep", kept), ("max-shard-size", limit)])?;
         let given = [("checkpoint-every", checkpoint_every.is_some()), ("keep", keep.is_some())];
         let more = [("save async", background), ("max-shard-size", max_shard_size.is_some())];
-        let given = given.into_iter().chain(more).find(|(_, given)| *given);
-        if let (None, Some((flag, _))) = (out, given) {
+        if let (None, Some((flag, _))) = (out, given.into_iter().chain(more).find(|(_, given)| *given)) {
             bail!("--{flag} needs --out; without it nothing is saved");
         }
         let mut files = data.batch.iter().chain(&data.data);

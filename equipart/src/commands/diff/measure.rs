@@ -112,8 +112,7 @@ pub(super) fn tensor(name: &str, a: &FileSet, b: &FileSet, truth: Option<&FileSe
 fn finer<'a>(name: &str, runs: [Dtype; 2], truth: &'a FileSet) -> Result<Matrix<'a>> {
     let dtype = truth.info(name).expect("it is there").dtype;
     let finest = if unit(runs[0]) < unit(runs[1]) { runs[0] } else { runs[1] };
-    let matrix = truth.tensors.flat(name).filter(|t| unit(t.dtype()) <= FINER * unit(finest));
-    matrix.ok_or_else(|| {
+    truth.tensors.flat(name).filter(|t| unit(t.dtype()) <= FINER * unit(finest)).ok_or_else(|| {
         Failure::new(format!(
             "{} is {dtype} in the truth and {finest} in a run; the truth needs more digits, \
              as train --dtype f64 --dump writes them",

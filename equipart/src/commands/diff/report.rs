@@ -85,8 +85,7 @@ fn compare(a: &FileSet, b: Option<&FileSet>, truth: Option<&FileSet>, report: &m
         }
         let judge = truth.filter(|t| t.info(name).is_some_and(|info| info.shape == shape));
         if report.judged && judge.is_none() {
-            let info = truth.and_then(|t| t.info(name));
-            let why = info.map_or("the truth lacks it".into(), |of| {
+            let why = truth.and_then(|t| t.info(name)).map_or("the truth lacks it".into(), |of| {
                 format!("its shape is {}, and {} in the truth", dimensions(shape), dimensions(&of.shape))
             });
             report.unmatched.push(a.lacks(name, &why));

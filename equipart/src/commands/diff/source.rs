@@ -125,8 +125,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<_> = names(folder)?.into_iter().filter(|name| name.ends_with(SUFFIX)).collect();
     let place = |name: &String| {
-        let known = PROGRAM.iter().position(|known| name.strip_suffix(SUFFIX) == Some(known));
-        known.unwrap_or(PROGRAM.len())
+        PROGRAM.iter().position(|known| name.strip_suffix(SUFFIX) == Some(known)).unwrap_or(PROGRAM.len())
     };
     files.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| natural(a, b)));
     Ok(files.into_iter().map(|name| folder.join(name)).collect())

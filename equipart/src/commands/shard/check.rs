@@ -70,8 +70,7 @@ pub(super) fn run(plan: &PlannedGraph) -> Result<Option<(GraphVerdict, f64)>> {
             let start = Instant::now();
             step.run().map(|()| start.elapsed().as_secs_f64())
         };
-        let times = (0..STEPS).map(timed).collect::<ops::Result<_>>()?;
-        Ok::<_, ops::Error>(median(times).expect("some steps"))
+        Ok::<_, ops::Error>(median((0..STEPS).map(timed).collect::<ops::Result<_>>()?).expect("some steps"))
     })?;
     Ok(Some((verdict, seconds.into_iter().fold(0.0, f64::max))))
 }

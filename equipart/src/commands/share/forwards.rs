@@ -72,8 +72,7 @@ impl Forward {
     /// # Errors
     /// If the model does not fit as many ranks, or a core cannot be used.
     pub(super) fn run(&self, cores: &[usize], forwards: usize, ready: &(dyn Fn() + Sync)) -> Result<f64> {
-        let layout = layout(&self.model, cores.len())?;
-        let seconds = self.on(&layout, &Network::default(), |at, forward| {
+        let seconds = self.on(&layout(&self.model, cores.len())?, &Network::default(), |at, forward| {
             pin(cores[at.mesh.rank()])?;
             warm_up(at, forward)?;
             at.mesh.barrier()?;

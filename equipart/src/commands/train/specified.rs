@@ -78,8 +78,7 @@ impl TrainArgs {
         let engine = run.settings.device.open(run.layout.ranks(), &out::note)?;
         run.check()?;
         let only = [("dump", self.dump.is_some()), ("profile", self.profile)];
-        let network = std::mem::take(&mut run.network);
-        run.network = self.ranks.join_on(engine, network, &[run.layout], &only)?;
+        run.network = self.ranks.join_on(engine, std::mem::take(&mut run.network), &[run.layout], &only)?;
         let Some(unknown) = unknown else { return Ok(()) };
         let found = run.largest(unknown)?;
         self.take(&found);

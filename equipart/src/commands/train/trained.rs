@@ -29,8 +29,7 @@ impl TrainArgs {
             views.details(|observer| details::tell(&PriceRun::step_of(run), observer))?;
             let finished = run.train(&|event: &RunEvent| views.see(event));
             watch.done();
-            let finished = self.network.keep_trace(&run.network, finished)?;
-            self.ended(run, &finished, views).map(|()| true)
+            self.ended(run, &self.network.keep_trace(&run.network, finished)?, views).map(|()| true)
         })
     }
     /// Shows the end of a run, and what flags ask for besides.

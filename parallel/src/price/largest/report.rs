@@ -49,8 +49,8 @@ impl Search<'_> {
         let others = strategies::all().iter().copied().filter(is_other);
         let others = others.filter_map(|about| self.layout.with_instead(about).ok());
         // pinned memory of the host frees as much as a file
-        let others = others.filter(|other| other.offload().is_none_or(|offload| !offload.pinned));
         let frees = others
+            .filter(|other| other.offload().is_none_or(|offload| !offload.pinned))
             .filter(|other| other.fits(design).is_ok())
             .map(|other| Ok((other.to_string(), largest.total.saturating_sub(peak(&other)?.largest.total))));
         Ok(LargestBatch {
