@@ -147,7 +147,7 @@ impl<D: Kernels> Stages<D> {
         let moves = self.table(plan, learns)?;
         let step = if learns { self.begun } else { 0 };
         let known = step.min(moves.steps.len() - 1);
-        self.go(&moves.steps[known].clone(), (&plan, step - known, learns), work, keeper)?;
+        self.go(&moves.steps[known].clone(), &plan, step - known, learns, work, keeper)?;
         if learns && self.pipeline.schedule.carries(&plan) > 0 {
             self.begun += 1;
         } else if learns {
@@ -163,7 +163,7 @@ impl<D: Kernels> Stages<D> {
     pub(crate) fn empty(&mut self, work: &mut dyn Microbatches<D>, keeper: &mut Keeper<D>) -> Result<()> {
         if let (Some((plan, moves)), Some(last)) = (self.made[1].clone(), self.begun.checked_sub(1)) {
             let known = last.min(moves.ends.len() - 1);
-            self.go(&moves.ends[known].clone(), (&plan, last - known, true), work, keeper)?;
+            self.go(&moves.ends[known].clone(), &plan, last - known, true, work, keeper)?;
             self.versions.end(&mut self.stage.params());
             self.begun = 0;
         }
@@ -173,7 +173,9 @@ impl<D: Kernels> Stages<D> {
     fn go(
         &mut self,
         moves: &[ActionPhase],
-        (plan, later, learns): (&Plan, usize, bool),
+        plan: &Plan,
+        later: usize,
+        learns: bool,
         work: &mut dyn Microbatches<D>,
         keeper: &mut Keeper<D>,
     ) -> Result<()> {
@@ -207,7 +209,7 @@ impl<D: Kernels> Stages<D> {
                 ActionPhase::Begin(Action::Receive(payload, task, from)) => {
                     let task = in_flight(task);
                     let rows = work.cx(task)?.rows();
-                    let coming = self.receive((payload, task, from), (rows, learns), &stages, all)?;
+                    let coming = self.receive(payload, task, from, (rows, learns), &stages, all)?;
                     self.coming.push(((payload, task), coming));
                 }
                 ActionPhase::End(Action::Receive(payload, task, _)) => {
@@ -275,7 +277,9 @@ impl<D: Kernels> Stages<D> {
     /// Starts receiving the message that a task needs: `rows` rows, in a step that trains or not.
     fn receive(
         &self,
-        (payload, task, from): (Payload, Task, usize),
+        payload: Payload,
+        task: Task,
+        from: usize,
         (rows, learns): (usize, bool),
         stages: &Group<D::Place>,
         plan: &Plan,

@@ -177,7 +177,7 @@ impl<E: Scalar> ValueSource<E> for Stored {
                     let shape = [to_end[0] - from[0], to_end[1] - from[1]];
                     let offset = [from[0] - ranges[0].start, from[1] - ranges[1].start];
                     let is_turned = part.orientation == Orientation::Transposed;
-                    set(matrix, is_turned, (offset, shape), (to, stride));
+                    set(matrix, is_turned, offset, shape, (to, stride));
                     if let Some([row, column]) = find_not_finite(to, stride, shape) {
                         let [row, column] = [offset[0] + row, offset[1] + column];
                         let [row, column] = if is_turned { [column, row] } else { [row, column] };
@@ -201,7 +201,8 @@ fn find_not_finite<E: Scalar>(of: &[E], stride: usize, [rows, cols]: [usize; 2])
 fn set<E: Scalar>(
     matrix: &Matrix,
     is_turned: bool,
-    ([row, column], shape): ([usize; 2], [usize; 2]),
+    [row, column]: [usize; 2],
+    shape: [usize; 2],
     (to, stride): (&mut [E], usize),
 ) {
     if !is_turned {

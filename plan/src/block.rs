@@ -131,7 +131,7 @@ impl BlockCost {
         machine: &Arc<Machine>,
     ) -> Result<Self> {
         let stages = unlike + 2;
-        let of_stage = |stage: usize| stage_of::<D>(staged, job, (stage, sequences, false), machine);
+        let of_stage = |stage: usize| stage_of::<D>(staged, job, stage, sequences, false, machine);
         let middle = (1..=unlike).map(of_stage).collect::<Result<Vec<_>>>()?;
         let last = has_head.then(|| of_stage(stages - 1)).transpose()?;
         let slices = staged.pipeline().plan(stages, stages).slices;
@@ -140,7 +140,7 @@ impl BlockCost {
         if has_halves(staged) {
             let whole = staged.unscheduled(); // some schedules have both
             for (stage, block) in (1..=unlike).zip(&mut blocks) {
-                let costs = stage_of::<D>(&whole, job, (stage, sequences, false), machine)?;
+                let costs = stage_of::<D>(&whole, job, stage, sequences, false, machine)?;
                 let BlockTime { acts, needs, .. } = block_time(&costs, stage, 1);
                 block.acts[0][1] = acts[0][1];
                 block.needs = [needs[0], block.needs[1].min(needs[0])];
@@ -148,7 +148,7 @@ impl BlockCost {
         }
         blocks.rotate_right(1 % unlike); // the first stage's block, number 0, is like the last one here
         let of_last = |slice: usize| {
-            let lap = last.as_ref().and_then(|last| lap(last, (PassKind::F, stages - 1, slice)));
+            let lap = last.as_ref().and_then(|last| lap(last, PassKind::F, stages - 1, slice));
             let like = &blocks[(stages - 1) % unlike].acts[slice];
             lap.map_or(0.0, |lap| lap.seconds - like[PassKind::F as usize])
         };
@@ -207,7 +207,9 @@ pub fn staged(layout: &Layout) -> Result<(Layout, usize)> {
 pub(crate) fn stage_of<D: Kernels>(
     staged: &Layout,
     job: &TrainingJob,
-    (stage, sequences, warm): (usize, usize, bool),
+    stage: usize,
+    sequences: usize,
+    warm: bool,
     machine: &Arc<Machine>,
 ) -> Result<MoveCosts<Lap>> {
     let stages = staged.size(Axis::Pp);
@@ -223,7 +225,7 @@ pub(crate) fn stage_of<D: Kernels>(
 
 /// Returns a middle stage's block.
 fn block_time(costs: &MoveCosts<Lap>, stage: usize, slices: usize) -> BlockTime {
-    let measured = |act, slice| lap(costs, (act, stage, slice));
+    let measured = |act, slice| lap(costs, act, stage, slice);
     let seconds = |slice| ACTS.map(|act| measured(act, slice).map_or(0.0, |lap| lap.seconds));
     let attention = |act| measured(act, 0).map_or(0.0, |lap| lap.parts[Part::Attention as usize]);
     let adds = |act, slice| costs.cost(run(act, stage, slice), false).map(|(change, _)| change.adds);
@@ -245,7 +247,7 @@ pub(crate) fn run(act: PassKind, chunk: usize, slice: usize) -> Action {
     Action::Run { cell: Cell { act, of: task }, last: false, done: false }
 }
 
-fn lap(costs: &MoveCosts<Lap>, (act, chunk, slice): (PassKind, usize, usize)) -> Option<&Lap> {
+fn lap(costs: &MoveCosts<Lap>, act: PassKind, chunk: usize, slice: usize) -> Option<&Lap> {
     costs.cost(run(act, chunk, slice), false).map(|(_, lap)| lap)
 }
 

@@ -121,7 +121,7 @@ impl StateBytes {
         let (staged, unlike) = staged(&layout.unscheduled())?;
         let sequences = layout.size(TokenShards::SEQUENCES);
         let of_stage = |stage: usize| -> Result<StageState> {
-            let costs = stage_of::<D>(&staged, &job, (stage, sequences, true), machine)?;
+            let costs = stage_of::<D>(&staged, &job, stage, sequences, true, machine)?;
             let cost = |act, first| costs.cost(run(act, stage, 0), first);
             let adds = |first| cost(PassKind::B, first).map_or(0, |(change, _)| change.adds);
             let parts = |act| cost(act, false).map_or([0.0; PARTS], |(_, lap)| lap.parts);

@@ -162,8 +162,8 @@ impl<S: Scalar> Updates<S> {
                 let [factor, momentum, by_rms, _, _, _, _, decay] = self.optimizer.constants();
                 let lr = S::from_f64(lr * factor);
                 let matrices = muon::matrices(model, name, *shape);
-                let (values, settings) = ((&mut *w, &mut **m, &clipped[..]), [momentum, by_rms]);
-                muon::update(values, (&matrices, shape[1]), settings, (lr, lr * S::from_f64(decay)));
+                let decay = lr * S::from_f64(decay);
+                muon::update(w, m, &clipped, (&matrices, shape[1]), [momentum, by_rms], (lr, decay));
                 if let Some(mask) = self.masks.get(name) {
                     w.iter_mut().zip(mask).filter(|(_, may)| !**may).for_each(|(w, _)| *w = S::ZERO);
                 }

@@ -228,7 +228,7 @@ fn inference<D: RunDevice>(
             tokens_equal: (!layout.is_sparse()).then_some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),
-            ..row(Workload::Inference, way, (taken, *timed, rate), numbers, error::ratio(error, unsplit))
+            ..row(Workload::Inference, way, taken, *timed, rate, numbers, error::ratio(error, unsplit))
         });
     }
     Ok(rows)
@@ -274,8 +274,8 @@ fn training<D: RunDevice>(
         let rate = batch.tokens() as f64 / timed.median;
         let of_pictures = matches!(work.data, Data::Digits(_));
         let rate = if of_pictures { Rate::PicturesPerSecond(rate) } else { Rate::TokensPerSecond(rate) };
-        let taken = (&taken[..], timed, rate);
-        let row = row(Workload::Training, way, taken, numbers, error::ratio(error, unsplit));
+        let ratio = error::ratio(error, unsplit);
+        let row = row(Workload::Training, way, &taken, timed, rate, numbers, ratio);
         rows.push(LayoutRow { microbatches: Some(work.microbatches), ..row });
     }
     Ok(rows)

@@ -18,7 +18,9 @@ use parallel::{Batch, Layout, Pipeline, Result, Scheme, Sequence};
 /// If the schedule does not fit the model.
 pub fn peaks(
     (design, seq): (&Design, usize),
-    (pipeline, plan, table): (Pipeline, &Plan, Option<&'static Table>),
+    pipeline: Pipeline,
+    plan: &Plan,
+    table: Option<&'static Table>,
     (device, number): (DeviceName, DtypeName),
 ) -> Result<Vec<usize>> {
     let layout: Layout =

@@ -89,7 +89,9 @@ fn call(call: &mut Call, way: EngineFunction, place: usize, [members, ranks]: [u
 pub(super) fn carried(
     call: &Call,
     way: EngineFunction,
-    (members, from, to): (usize, usize, Option<usize>),
+    members: usize,
+    from: usize,
+    to: Option<usize>,
     joins: bool,
 ) -> [usize; 2] {
     let range = match to.filter(|_| way == EngineFunction::Values || !joins) {
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn what_comes_with_a_call_follows_from_it() {
         let scatter = Call { op: Op::ReduceScatter, ..sum(6, 5) };
-        let arrives = |way, to, joins| carried(&scatter, way, (3, 1, to), joins);
+        let arrives = |way, to, joins| carried(&scatter, way, 3, 1, to, joins);
         let own = [2 * 10 * 4, 10 * 4]; // the third rank's block of ten elements
         assert_eq!(arrives(EngineFunction::Now, Some(2), false), own);
         assert_eq!(arrives(EngineFunction::Now, None, false)[1], 0, "no member");

@@ -188,8 +188,8 @@ impl<P: SharedPlace> ReportingEngine<P> {
         let place = &self.own.place;
         let carried = |peer| {
             let carried = calls.iter().map(move |&(give, call)| {
-                let to = (self.members.len(), rank, Some(peer));
-                let [from, len] = check::carried(call, way, to, place.joins());
+                let members = self.members.len();
+                let [from, len] = check::carried(call, way, members, rank, Some(peer), place.joins());
                 match give.filter(|_| len > 0) {
                     None => Cow::Borrowed(&[][..]),
                     // SAFETY: the caller's promise; the bytes are sent before this rank goes on.

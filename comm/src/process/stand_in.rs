@@ -98,11 +98,11 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     ) -> io::Result<()> {
         let GroupCalls { way, ref members, .. } = reported.calls;
         let rank = reported.place;
-        let to = (members.len(), rank, members.iter().position(|&member| member == own));
+        let to = members.iter().position(|&member| member == own);
         let calls: Vec<_> = reported.numbered(first).collect();
         let engine = &self.world.of(&Members::List(members.clone()));
         let first = calls[0].clone();
-        let bytes = |call: &Call| check::carried(call, way, to, self.place.joins());
+        let bytes = |call: &Call| check::carried(call, way, members.len(), rank, to, self.place.joins());
         if way == EngineFunction::Values {
             let values = read_bytes(from, bytes(&first)[1])?;
             let begun = self.record.begin(&first, 0, false).ok();

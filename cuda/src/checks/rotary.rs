@@ -5,14 +5,14 @@ use crate::gpu::Gpu;
 use kernels::{Indexed, Kernels, Segment};
 use tensor::{Bf16, Category, Device, Place, Real, Scalar, Tensor};
 
-fn part((row, len, position, sequence): (usize, usize, usize, usize)) -> Segment {
+fn part([row, len, position, sequence]: [usize; 4]) -> Segment {
     Segment { row, len, position, sequence }
 }
 
 /// Checks even and odd dims, heads whose halves can be read by 16 bytes and others, more heads than a block
 /// takes at once.
 pub(crate) fn rotations<D: SideKernels>(c: &mut Side<D>) {
-    let tokens = c.index(&[(0, 3, 4, 7), (3, 0, 0, 8), (3, 4, 0, 2)].map(part));
+    let tokens = c.index(&[[0, 3, 4, 7], [3, 0, 0, 8], [3, 4, 0, 2]].map(part));
     for [dim, heads] in [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]] {
         let (table, cols) = (c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1)), dim * heads);
         for ([more, at], back) in
@@ -30,7 +30,7 @@ pub(crate) fn rotations<D: SideKernels>(c: &mut Side<D>) {
 pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
     // Segments of one row and of several, in another order in the cache; rows 6 and 7 are padding.
     let (tokens, to) = ([(0, 1, 5), (1, 3, 0), (4, 0, 2), (4, 2, 7)], [9, 3, 8, 0]);
-    let of = |i: usize, (row, len, position)| (part((row, len, position, i)), part((row, len, to[i], i)));
+    let of = |i: usize, (row, len, position)| (part([row, len, position, i]), part([row, len, to[i], i]));
     let (tokens, to): (Vec<_>, Vec<_>) = tokens.into_iter().enumerate().map(|(i, s)| of(i, s)).unzip();
     let [tokens, to] = [tokens, to].map(|list| c.index(&list));
     for (dim, [queries, keys], [more, at]) in
@@ -45,7 +45,7 @@ pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
             let (tokens, to) = if rows > 1 {
                 (tokens.clone(), to.clone())
             } else {
-                (c.index(&[part((0, 1, 4, 0))]), c.index(&[part((0, 1, 11, 0))]))
+                (c.index(&[part([0, 1, 4, 0])]), c.index(&[part([0, 1, 11, 0])]))
             };
             check!(c.put_rows(y.to(), x.part(kv), &to) => y 0.0);
             let mut z = c.of([12, all - q, all + more, at], draw(4));
@@ -66,7 +66,7 @@ pub(crate) fn as_one(gpu: &Gpu) -> CheckOutcome {
 fn same_bits<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(gpu: &Gpu) -> CheckOutcome {
     const DIM: usize = 64;
     let (rows, of_queries, of_keys) = (5, 4 * DIM, 2 * DIM);
-    let list = |position| Indexed::from(vec![part((0, rows, position, 0))]).on(gpu).clone();
+    let list = |position| Indexed::from(vec![part([0, rows, position, 0])]).on(gpu).clone();
     let (tokens, to) = (list(3), list(2));
     let table = Tensor::from_fn(D::Wide::on(gpu), Category::Buffers, 9, DIM, |i| draw(1)(i) as f32);
     let run = |alone: bool| {

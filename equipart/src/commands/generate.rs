@@ -114,14 +114,16 @@ impl Run for GenerateArgs {
         model.config.eos = generation.eos;
         let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
         let network = a.ranks.join(network, &[layout], a.number.device, &[("dump", a.dump.is_some())])?;
-        in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
+        in_device!((a.number.device, a.number.name), D => continued::<D>(&a, &model, &layout, &network, &request, tokenizer.as_ref(), json))
     }
 }
 
 /// Continues the prompts in the dtype of `D`, and prints them.
 fn continued<D: RunDevice>(
     a: &GenerateArgs,
-    (model, layout, network): (&Model, &Layout, &Network),
+    model: &Model,
+    layout: &Layout,
+    network: &Network,
     request: &Prompts,
     tokenizer: Option<&Tokenizer>,
     json: bool,

@@ -323,6 +323,6 @@ impl HeldArgs {
     ) -> Result<Option<Vec<usize>>> {
         let Some(Model { config, .. }) = self.model()? else { return Ok(None) };
         let (design, seq) = (config.shape.into(), self.seq(&config)?);
-        peaks((&design, seq), (pipeline, plan, table), (self.number.device, self.number.name)).map(Some)
+        peaks((&design, seq), pipeline, plan, table, (self.number.device, self.number.name)).map(Some)
     }
 }

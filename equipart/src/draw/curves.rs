@@ -51,7 +51,7 @@ pub fn draw(
     for (at, Quantity { title, from_0, runs }) in panels.iter().enumerate() {
         let y = top + (SIDE[1] + GAP) * at as f64;
         let range = range(runs.iter().flatten().map(|(_, value)| *value), *from_0);
-        axes(&mut picture, y, (title, over), (steps, range));
+        axes(&mut picture, y, (title, over), steps, range);
         for (number, points) in runs.iter().enumerate() {
             curve(&mut picture, points, &colour(number), |point| place(y, point, steps, range));
         }
@@ -93,7 +93,7 @@ fn place(y: f64, (step, value): (usize, f64), steps: f64, [low, high]: [f64; 2])
 }
 
 /// Draws the axes of a panel: numbers of steps below, of values on the left, on lines across.
-fn axes(picture: &mut Picture, y: f64, (title, over): (&str, &str), (steps, [low, high]): (f64, [f64; 2])) {
+fn axes(picture: &mut Picture, y: f64, (title, over): (&str, &str), steps: f64, [low, high]: [f64; 2]) {
     let (bottom, right) = (y + SIDE[1], LEFT + SIDE[0]);
     picture.text([LEFT, y - 8.0], "start", INK, title);
     let nearest = (high - low) / NUMBERS[1];

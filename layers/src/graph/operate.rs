@@ -93,7 +93,9 @@ pub fn operate_back<D: Kernels>(
     (kind, split): (OperatorKind, &OperatorSplit),
     saved: OperatorSaved<D>,
     dy: Sharded<D>,
-    (params, numbers, wants): (&mut [Option<Param<D>>], &[usize], &[GradientOf]),
+    params: &mut [Option<Param<D>>],
+    numbers: &[usize],
+    wants: &[GradientOf],
 ) -> Result<Vec<Option<Sharded<D>>>> {
     lies_as(&dy.at, &split.output)?;
     let OperatorSaved { inputs, stats, output } = saved;

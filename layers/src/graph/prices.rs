@@ -142,7 +142,7 @@ impl<'a> GraphPrices<'a> {
             self.graph.tensors[operator.output].shape,
             split.output.summed(comm::Axes::NONE),
         );
-        let params = (&mut [][..], &operator.inputs[..], &self.graph.wants(number)[..]);
-        operate_back((operator.kind, split), saved, dy, params).map(drop)
+        let wants = self.graph.wants(number);
+        operate_back((operator.kind, split), saved, dy, &mut [], &operator.inputs, &wants).map(drop)
     }
 }

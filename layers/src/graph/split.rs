@@ -143,8 +143,8 @@ impl<D: Kernels> SplitGraph<D> {
                 let dy = self.summed(std::mem::take(&mut gradients[operator.output]))?;
                 let kept = saved.operators[o].take();
                 let (Some(dy), Some(kept)) = (dy, kept) else { continue };
-                let params = (&mut self.params[..], &operator.inputs[..], &plan.graph.wants(o)[..]);
-                operate_back((operator.kind, &plan.splits[o]), kept, dy, params)?
+                let split = (operator.kind, &plan.splits[o]);
+                operate_back(split, kept, dy, &mut self.params, &operator.inputs, &plan.graph.wants(o))?
             };
             for (i, gradient) in of_inputs.into_iter().enumerate() {
                 let Some(gradient) = gradient else { continue };

@@ -178,14 +178,14 @@ impl<R: Fn(u16) -> usize> RowWalk<'_, R> {
             };
             match came.get_mut(&(what as usize, from)).and_then(VecDeque::pop_front) {
                 Some(of) if of == cell.of => taken += 1,
-                Some(of) => return Err(self.crossed((what, from, of), (rank, cell))),
+                Some(of) => return Err(self.crossed(what, from, of, (rank, cell))),
                 None => return Err(format!("rank {rank} has {cell} before it receives the {}", what.name())),
             }
         }
         Ok(taken)
     }
     /// Returns the error that a rank's cell needs another message than the one that is sent first.
-    fn crossed(&self, (what, from, of): (Payload, usize, Task), (rank, cell): (usize, Cell)) -> String {
+    fn crossed(&self, what: Payload, from: usize, of: Task, (rank, cell): (usize, Cell)) -> String {
         let gives = |step: &Action| match step {
             Action::Run { cell, .. } if cell.gives(self.plan) == Some((what, of)) => {
                 Some(format!(", at {cell}"))

@@ -45,7 +45,9 @@ pub(super) fn matrices(model: &Shape, name: &str, [rows, cols]: [usize; 2]) -> V
 
 /// Updates a parameter with rows of `cols` elements. `decay` is η·λ.
 pub(super) fn update<S: Scalar>(
-    (w, m, g): (&mut [S], &mut [S], &[S]),
+    w: &mut [S],
+    m: &mut [S],
+    g: &[S],
     (matrices, cols): (&[BlockMatrix], usize),
     [momentum, by_rms]: [f64; 2],
     (lr, decay): (S, S),

@@ -145,7 +145,9 @@ fn overlapping<D: RunDevice>(
 pub(super) fn row(
     workload: Workload,
     way: &Partitioning,
-    (taken, timed, rate): (&[RankMeasurements], RowTimes, Rate),
+    taken: &[RankMeasurements],
+    timed: RowTimes,
+    rate: Rate,
     bytes: [usize; 2],
     error_ratio: f64,
 ) -> LayoutRow {

@@ -14,7 +14,7 @@ const MOST: usize = 1 << 20;
 pub(super) type Statements = BTreeMap<String, [usize; 2]>;
 
 /// Parses two numbers between these characters: `[2,1]`, `64x32`.
-fn pair(text: &str, (open, between, close): (&str, char, &str)) -> Option<[usize; 2]> {
+fn pair(text: &str, open: &str, between: char, close: &str) -> Option<[usize; 2]> {
     let (a, b) = text.trim().strip_prefix(open)?.strip_suffix(close)?.split_once(between)?;
     let number = |text: &str| text.trim().parse().ok().filter(|n| (1..=MOST).contains(n));
     Some([number(a)?, number(b)?])
@@ -22,7 +22,7 @@ fn pair(text: &str, (open, between, close): (&str, char, &str)) -> Option<[usize
 
 /// Parses `NAME=ROWSxCOLUMNS`.
 pub(super) fn sized(text: &str) -> std::result::Result<(String, [usize; 2]), String> {
-    let named = text.split_once('=').and_then(|(name, size)| Some((name, pair(size, ("", 'x', ""))?)));
+    let named = text.split_once('=').and_then(|(name, size)| Some((name, pair(size, "", 'x', "")?)));
     let (name, size) = named.ok_or(format!("write NAME=ROWSxCOLUMNS, such as X=64x32, each 1 to {MOST}"))?;
     Ok((name.trim().to_string(), size))
 }
@@ -42,7 +42,7 @@ pub(super) fn sorted(all: &[String]) -> Result<(Vec<(&str, &str)>, Statements)> 
             equations.push((name, right.trim()));
             continue;
         }
-        let Some(blocks) = pair(right, ("[", ',', "]")) else {
+        let Some(blocks) = pair(right, "[", ',', "]") else {
             bail!(
                 "{} is no sharding; write blocks of rows and of columns, such as {name}=[2,1]",
                 quoted(text)
