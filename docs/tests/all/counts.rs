@@ -8,9 +8,9 @@ use crate::{arrows, circles};
 /// A habit: its name, its number in all crates together, and the function that counts it in code.
 type Habit = (&'static str, usize, fn(&str) -> usize);
 
-const LITERALS: usize = 741;
-const PARAMETERS: usize = 26;
-const NAMES: usize = 347;
+const LITERALS: usize = 740;
+const PARAMETERS: usize = 13;
+const NAMES: usize = 346;
 
 const HABITS: [Habit; 3] = [
     ("`let` of a tuple from a tuple of expressions", LITERALS, literals),
