@@ -1,6 +1,7 @@
 //! All-reduces of f32 between ranks, with all their guarantees.
-use super::machine::{Bound, Probe, least};
+use super::machine::{Bound, Probe};
 use super::scale::Scale;
+use crate::pass::least;
 use comm::{Axis, Group, Reduce, SharedPlace};
 use parallel::dtype::RunDevice;
 use parallel::{Network, Result};

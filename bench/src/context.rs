@@ -1,6 +1,6 @@
 //! One long sequence: the core of attention alone, forward and backward, and a training step of one block of
 //! shape L. Under `cp` two ranks share its tokens; half the time of one rank is their limit.
-use super::model;
+use super::pass;
 use super::scale::Scale;
 use comm::Axis;
 use kernels::{Kernels, Mask};
@@ -42,6 +42,6 @@ impl<D: Kernels> Attention<D> {
 /// A trainer of one block, and its batch: one sequence of features.
 pub(super) fn block<D: Kernels>(at: &BuildContext<D>, scale: &Scale) -> Result<(Trainer<D>, Batch)> {
     let design = Design::Blocks(Shape { blocks: 1, ..scale.shape });
-    let batch = Batch::new(vec![model::features(scale, 0, scale.long)], 1)?;
+    let batch = Batch::new(vec![pass::features(scale, 0, scale.long)], 1)?;
     Ok((Trainer::new(at, design, (SGD, None))?, batch))
 }

@@ -1,9 +1,10 @@
 //! Experts: their products beside one product of the same work, the all-to-all of their rows beside a copy of
 //! the same bytes, and a model with experts whose tokens are dispatched in turn.
 use super::all_reduce::bursts;
-use super::machine::{Bound, Hardware, Probe, least};
+use super::machine::{Bound, Hardware, Probe};
 use super::products::{fastest, matrix};
 use super::scale::Scale;
+use crate::pass::least;
 use comm::{Axis, Mesh};
 use layers::{Builder, Experts, Shape};
 use ops::{Draw, EvenValues, ExpertWeight, expert_columns};

@@ -8,8 +8,9 @@
 //!
 //! The price is that of calls in sequence without computation: at ratio 1 a step hides nothing. Steps over
 //! the links and without them take turns, and the best of each counts.
-use super::model::{BenchPass, seconds, traffic};
+use super::model::{seconds, traffic};
 use super::scale::Scale;
+use crate::pass::BenchPass;
 use comm::{Axes, Link};
 use parallel::dtype::RunDevice;
 use parallel::{Layout, Network, Result};

@@ -1,10 +1,10 @@
 //! The figures, in the order they are shown.
 use super::machine::{Bound, Hardware, Probe, ProbeTimes};
-use super::model;
-use super::model::BenchPass::{self, AdamStep, Attention, Block, Step};
 use super::pipeline::BestTimes;
 use super::scale::Scale;
-use super::{all_reduce, experts, pipeline, products, proof};
+use super::{all_reduce, experts, machine, model, pipeline, products, proof};
+use crate::pass::BenchPass;
+use crate::pass::BenchPass::{AdamStep, Attention, Block, Step};
 use layers::Design;
 use parallel::dtype::DtypeName::{self, Bf16, F32};
 use parallel::{Layout, Network, Result, bail};
@@ -283,7 +283,7 @@ impl MeasuredWork {
     pub(super) fn bound<H: Hardware>(self, on: &H, scale: &Scale) -> Result<Bound> {
         let pass = |pass, layout: &str, scale: &Scale| {
             let layout: Layout = layout.parse()?;
-            model::bound(pass, &layout, on.cores(layout.ranks()), scale)
+            machine::bound(pass, &layout, on.cores(layout.ranks()), scale)
         };
         match self {
             Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
@@ -296,10 +296,10 @@ impl MeasuredWork {
             Self::Beside(_, _, others) => {
                 Ok(others.iter().map(|&(pass, layout, part)| (Probe::Pass { pass, layout }, part)).collect())
             }
-            Self::Decode(Bf16) => model::decode_bound::<H::Bf16>(scale),
-            Self::Decode(_) => model::decode_bound::<H::F32>(scale),
+            Self::Decode(Bf16) => machine::decode_bound::<H::Bf16>(scale),
+            Self::Decode(_) => machine::decode_bound::<H::F32>(scale),
             Self::ExpertsPass(layout) => pass(BenchPass::Forward, layout, &experts::scale(scale)),
-            Self::ExpertsDecode => model::decode_bound::<H::F32>(&experts::scale(scale)),
+            Self::ExpertsDecode => machine::decode_bound::<H::F32>(&experts::scale(scale)),
             Self::AllToAll(bytes) => Ok(experts::bound(on.cores(2), bytes, scale)),
             Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound((ranks, on.cores(ranks)), bytes, scale)),
             Self::Proof => proof::bound(scale),

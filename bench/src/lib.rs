@@ -13,21 +13,32 @@
 //! | `machine.rs`, `measure.rs` | the hardware and its limits; the host as data, for prices |
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs`, `parts.rs` | times of training steps, read from a trace: by kind and layer; by part |
-mod all_reduce;
+
+// Sizes of the work, and the passes that are measured.
+mod pass;
+mod scale;
+mod taken;
+
+// Shape L at work, on hardware whose limits are measured, too.
 mod context;
+mod machine;
+mod model;
+
+// Works besides its passes.
+mod all_reduce;
 mod experts;
 mod exposed;
-mod figures;
-mod machine;
-pub mod measure;
-mod model;
-pub mod parts;
-mod peers;
 mod pipeline;
 mod products;
-pub mod profile;
 mod proof;
-mod scale;
+
+// Figures, and what is made of measurements.
+mod figures;
+pub mod measure;
+pub mod parts;
+mod peers;
+pub mod profile;
+
 #[cfg(test)]
 mod tests;
 

@@ -1,10 +1,12 @@
 //! Hardware that figures are measured on, and its limits, measured beside the figures.
-use super::model::{self, BenchPass};
+use super::model;
+use super::pass::least;
 use super::scale::Scale;
+use crate::pass::BenchPass;
 use kernels::{Kernels, Write, machine};
 use layers::counted;
 use parallel::dtype::RunDevice;
-use parallel::{Network, Result};
+use parallel::{Layout, Network, Result};
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -272,10 +274,14 @@ fn at_once<T, R>(
     least(&seconds)
 }
 
-/// Seconds of the best try after the first, which warms up. A try lasts until its last rank has finished;
-/// `ranks` has the seconds of each rank's tries.
-pub(super) fn least(ranks: &[Vec<f64>]) -> f64 {
-    let tries = ranks.iter().map(Vec::len).min().unwrap_or(0);
-    let last = |try_: usize| ranks.iter().map(|rank| rank[try_]).fold(0.0, f64::max);
-    (1..tries).map(last).fold(f64::INFINITY, f64::min)
+/// Lower bound: the products and the attention of the pass, as priced, at the peak of this number of
+/// processors.
+pub(super) fn bound(pass: BenchPass, layout: &Layout, cores: usize, scale: &Scale) -> Result<Bound> {
+    Ok(vec![(Probe::Peak { cores }, model::flops(pass, layout, scale)? / cores as f64)])
+}
+
+/// Lower bound: one processor reads all weights that a token needs: the head's, one row of the embedding's
+/// table, and the experts that the token is dispatched to.
+pub(super) fn decode_bound<D: RunDevice>(scale: &Scale) -> Result<Bound> {
+    Ok(vec![(Probe::Read { cores: 1 }, model::weights_read::<D>(scale.shape)?)])
 }

@@ -6,9 +6,9 @@
 //! launch   seconds from the end of a kernel to the next, in steps of one rank: the least of nine in ten
 //! ```
 use super::all_reduce::bursts;
-use super::machine::{Cores, Hardware, Probe, cores, least};
-use super::model::{RATE, batch};
+use super::machine::{Cores, Hardware, Probe, cores};
 use super::scale::Scale;
+use crate::pass::{RATE, batch, least};
 use comm::{Axis, Op, Reduce, Tag, World};
 use kernels::{Heads, timed_meta_of};
 use layers::{Blocks, Experts, Rates, Shape};

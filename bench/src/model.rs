@@ -5,9 +5,10 @@
 //! for backward. A step is forward, backward, gradients summed over data ranks, and plain gradient descent
 //! without clipping. Decoding is greedy; the prefill, which adds the first token, is not counted.
 use super::context;
-use super::machine::{Bound, Probe, least};
+
+use super::pass::{BenchPass, RATE, batch, ids, least};
 use super::scale::Scale;
-use crate::profile::WARM;
+use crate::taken::WARM;
 use comm::Ledger;
 use kernels::{Kernels, Meta, MetaOf};
 use layers::{RuleStates, Shape};
@@ -17,31 +18,10 @@ use models::sampling::Sampling;
 use models::{Config, Model};
 use ops::{ADAMW, EvenValues, Keeper, PassContext, SGD};
 use parallel::dtype::RunDevice;
-use parallel::{
-    Batch, BuildContext, Layout, Network, Result, Sequence, Stages, Trainer, measure, price, session,
-};
+use parallel::{Batch, BuildContext, Layout, Network, Result, Stages, Trainer, measure, price, session};
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Device, Phase, TokenIds, mix};
-
-/// A pass over the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BenchPass {
-    /// All logits; nothing is saved for backward.
-    Forward,
-    /// A training step of plain gradient descent.
-    Step,
-    /// A training step of AdamW.
-    AdamStep,
-    /// The core of attention of one long sequence, forward and backward.
-    Attention,
-    /// A training step of one block, of plain gradient descent, on one long sequence.
-    Block,
-    /// The moves of offloaded state in a training step of AdamW, without the step.
-    Moves,
-}
-
-pub(super) const RATE: f64 = 1e-4;
+use tensor::{Cpu, Device, Phase, TokenIds};
 
 /// One rank of a pass that can be repeated.
 #[allow(clippy::large_enum_variant)] // a rank has one
@@ -93,25 +73,6 @@ impl<D: Kernels> Ready<D> {
     }
 }
 
-pub(super) fn ids(scale: &Scale, salt: u64, n: usize) -> Vec<u32> {
-    (0..n as u64).map(|i| (mix(mix(salt) ^ i) % scale.shape.vocabulary as u64) as u32).collect()
-}
-
-/// A sequence of features, read and learnt.
-pub(super) fn features(scale: &Scale, salt: u64, tokens: usize) -> Sequence {
-    let numbers = |salt: u64| {
-        let number = |i| mix(mix(salt) ^ i) as f32 / u64::MAX as f32 - 0.5;
-        (0..(tokens * scale.shape.width) as u64).map(number).collect()
-    };
-    Sequence::rows(tokens, numbers(2 * salt), numbers(2 * salt + 1))
-}
-
-pub(super) fn batch(scale: &Scale) -> Result<Batch> {
-    let [sequences, tokens] = scale.batch;
-    let sequence = |b: u64| Sequence::new(ids(scale, 2 * b, tokens), ids(scale, 2 * b + 1, tokens));
-    Batch::new((0..sequences as u64).map(sequence).collect(), 1)
-}
-
 /// The best time of a pass under a layout over a network.
 pub(super) fn seconds<D: RunDevice>(
     network: &Network,
@@ -141,12 +102,6 @@ pub(super) fn profiled<D: RunDevice>(layout: &Layout, network: &Network, scale: 
         Ok(())
     })?;
     Ok(())
-}
-
-/// Lower bound: the products and the attention of the pass, as priced, at the peak of this number of
-/// processors.
-pub(super) fn bound(pass: BenchPass, layout: &Layout, cores: usize, scale: &Scale) -> Result<Bound> {
-    Ok(vec![(Probe::Peak { cores }, flops(pass, layout, scale)? / cores as f64)])
 }
 
 /// FLOPs of all ranks in a pass, as the meter counts them.
@@ -196,12 +151,6 @@ pub(super) fn decode<D: RunDevice>(scale: &Scale) -> Result<f64> {
     generate::generate::<D>(&model, (&Layout::default(), &Network::default()), &request, &now)?;
     let chosen = chosen.into_inner().expect("nothing panicked");
     Ok(chosen[new].duration_since(chosen[0]).as_secs_f64() / new as f64)
-}
-
-/// Lower bound: one processor reads all weights that a token needs: the head's, one row of the embedding's
-/// table, and the experts that the token is dispatched to.
-pub(super) fn decode_bound<D: RunDevice>(scale: &Scale) -> Result<Bound> {
-    Ok(vec![(Probe::Read { cores: 1 }, weights_read::<D>(scale.shape)?)])
 }
 
 /// Bytes of weights that a decoded token reads.

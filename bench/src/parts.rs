@@ -4,9 +4,9 @@
 //!
 //! Source: Harlap et al., "`PipeDream`", §3.1, arXiv:1806.03377.
 use super::measure::call;
-use super::model::batch;
 use super::pipeline::cells;
 use super::scale::Scale;
+use crate::pass::batch;
 use comm::{Op, Trace};
 use layers::{Design, Shape};
 use ops::SGD;

@@ -11,8 +11,10 @@
 //! A step lasts from the first rank's start to the end of the last cell of any rank: gradient sums and
 //! descent are not part of a table. All times come from the run's trace, which has a span for every cell.
 use super::machine::{Bound, Probe, cores};
-use super::model::{self, RATE, metered};
+use super::model::metered;
+use super::pass;
 use super::scale::Scale;
+use crate::pass::RATE;
 use comm::{Event, TimeUse, Trace};
 use kernels::{Kernels, Meta};
 use layers::{Design, Shape};
@@ -97,9 +99,9 @@ fn steps<D: Kernels>(at: &BuildContext<D>, design: Design, times: usize, scale: 
     let [microbatches, tokens] = scale.pipeline;
     let sequence = |m: u64| {
         if design.features().is_some() {
-            return model::features(scale, m, tokens);
+            return pass::features(scale, m, tokens);
         }
-        let [read, learnt] = [2 * m, 2 * m + 1].map(|salt| model::ids(scale, salt, tokens));
+        let [read, learnt] = [2 * m, 2 * m + 1].map(|salt| pass::ids(scale, salt, tokens));
         Sequence::new(read, learnt)
     };
     let batch = Batch::new((0..microbatches as u64).map(sequence).collect(), microbatches)?;

@@ -7,11 +7,10 @@
 //! | `taken.rs` | numbers of steps that are profiled |
 //! | `steps.rs` | the steps of a trace, and the event of each of their nanoseconds |
 mod steps;
-mod taken;
 #[cfg(test)]
 mod tests;
 
-pub use taken::{MOST, WARM};
+pub use crate::taken::{MOST, WARM};
 
 use crate::Exposed;
 use comm::{Event, TraceRun};

@@ -1,7 +1,7 @@
 use super::figures::MeasuredWork;
-use super::machine::{cores, least};
-use super::model::{self, BenchPass};
-use super::*;
+use super::machine::cores;
+use super::{model, *};
+use crate::pass::{BenchPass, least};
 use parallel::dtype::DtypeName;
 
 fn entry(name: &str) -> &'static FigureEntry {

@@ -125,7 +125,7 @@ impl World {
     pub fn traced(self, trace: &Trace, name: impl Into<String>) -> Self {
         Self { trace: Some((trace.clone(), name.into())), ..self }
     }
-    /// Counts, on every rank, the waits for other ranks, for [`Mesh::take_waits`].
+    /// Counts, on every rank, the waits for other ranks, for [`Mesh::take_waits`](crate::Mesh::take_waits).
     #[must_use]
     pub fn counting_waits(self) -> Self {
         Self { counts_waits: true, ..self }

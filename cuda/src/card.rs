@@ -4,20 +4,19 @@
 //! launches of other ranks, so ranks that have met on the host may read each other's results without waiting
 //! for the card.
 
+pub(crate) mod argument;
 mod launch;
 mod queue;
 
-pub(crate) use launch::{
-    Argument, ArgumentSpace, CardLaunch, KernelName, LaunchConfig, NamedMemory, TensorMap, arguments_of,
+pub(crate) use argument::{
+    Argument, ArgumentSpace, BeginsEarly, CardLaunch, KernelName, LaunchConfig, LaunchRules, LoadedKernels,
+    NamedMemory, TensorMap, arguments_of,
 };
 
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
-use launch::Kernel;
 use queue::LaunchQueue;
-pub(crate) use queue::{BeginsEarly, LaunchRules};
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
@@ -30,7 +29,7 @@ pub struct Card {
     stream: Handle,
     copies: Handle, // stream of copies that run beside kernels
     modules: Vec<Handle>,
-    kernels: HashMap<KernelName, Kernel>,
+    pub(crate) kernels: LoadedKernels,
     queue: Mutex<LaunchQueue>,
     /// Properties of the card.
     pub about: CardProperties,
@@ -133,7 +132,7 @@ impl Card {
             stream: null_mut(),
             copies: null_mut(),
             modules: Vec::new(),
-            kernels: HashMap::new(),
+            kernels: LoadedKernels::default(),
             queue: Mutex::default(),
             about,
         };

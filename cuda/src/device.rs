@@ -1,21 +1,14 @@
-//! Kernels of one dtype on a GPU: each kernel of the list is launched by a function of its name.
+//! A device of one dtype on a GPU.
 use crate::gpu::Gpu;
-use crate::launches::{Launches, attention_scratch};
 use bytemuck::TransparentWrapper;
-use kernels::{
-    Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
-    RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
-};
 use std::marker::PhantomData;
-use tensor::{
-    Bf16, Category, Device, Dropout, Index, KernelKind, Place, Profile, Scalar, Tensor, View, ViewMut,
-};
+use tensor::{Device, Scalar};
 
 /// Device of one dtype on a GPU.
 #[derive(Clone, TransparentWrapper)]
 #[repr(transparent)]
 #[transparent(Gpu)]
-pub struct Cuda<S>(Gpu, PhantomData<S>);
+pub struct Cuda<S>(pub(crate) Gpu, PhantomData<S>);
 
 impl<S> Default for Cuda<S> {
     /// Returns a device on the first card.
@@ -34,53 +27,3 @@ impl<S: Scalar> Device for Cuda<S> {
         &self.0
     }
 }
-
-/// Launches a kernel. While a profile is recorded, waits for the card and records the kernel under its name.
-fn run<S: Scalar<Wide = f32>>(
-    device: &Cuda<S>,
-    called: (&'static str, KernelKind),
-    launch: impl FnOnce(Launches<S>),
-) {
-    let profile = device.profile();
-    let from = profile.and_then(Profile::now);
-    launch(Launches::on(&device.0));
-    if let (Some(profile), Some(from)) = (profile, from) {
-        device.0.settle();
-        profile.kernel(called, from, device.meter().flops());
-    }
-}
-
-macro_rules! compute {
-    ([$number:ty] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
-        impl Kernels for Cuda<$number> {
-            type Wide = Cuda<<$number as Scalar>::Wide>;
-            type Packed = Tensor<Self>;
-            const TOGETHER: usize = usize::MAX; // all at once: a card has no cache per core
-            fn pack(&self, b: View<Self>) -> Tensor<Self> {
-                let mut packed = Tensor::empty(self, Category::Buffers, b.rows(), b.cols());
-                run(self, ("pack", KernelKind::Product), |launches| launches.gather(packed.view_mut(), b));
-                packed
-            }
-            fn packed_len(k: usize, n: usize) -> usize {
-                k * n
-            }
-            fn attention_scratch(heads: Heads, keys: usize) -> usize {
-                attention_scratch(heads, keys)
-            }
-            $(fn $name(&self, $($arg: $of),*) {
-                #[cfg(test)]
-                crate::checks::called(stringify!($name));
-                run(self, ($called, KernelKind::$kind), |launches| launches.$name($($arg),*));
-            })*
-        }
-        impl OrderedKernels for Cuda<$number> {
-            fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Gpu>, x: View<Self>) {
-                #[cfg(test)]
-                crate::checks::called("top_k");
-                run(self, ("top k", KernelKind::EmbeddingAndLoss), |launches| launches.top_k(values, columns, x));
-            }
-        }
-    };
-}
-every_kernel!(compute f32);
-every_kernel!(compute Bf16);

@@ -64,7 +64,7 @@ impl Gpu {
     /// # Panics
     /// With [`PlaceError`], if the card has failed.
     pub(crate) fn launch(&self, kernel: KernelName, shape: LaunchConfig, arguments: &[&dyn Argument]) {
-        well(self.card().launch(self.card().prepare(kernel, shape, arguments)));
+        well(self.card().launch(self.card().kernels.prepare(kernel, shape, arguments)));
     }
 }
 

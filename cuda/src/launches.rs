@@ -1,5 +1,5 @@
 //! Launches of the kernels of the list: one function named after each kernel, one file per family.
-mod attention;
+pub(crate) mod attention;
 mod elementwise;
 pub(crate) mod gemm;
 mod loss;
@@ -8,8 +8,6 @@ mod optimizer;
 pub(crate) mod rotary;
 mod router;
 pub(crate) mod row;
-
-pub(crate) use attention::attention_scratch;
 
 use crate::card::{Argument, ArgumentSpace, LaunchConfig, LaunchRules, NamedMemory, TensorMap, arguments_of};
 use crate::device::Cuda;
@@ -212,7 +210,7 @@ impl<'a, S: Scalar<Wide = f32>> Launches<'a, S> {
     }
     /// Returns true if the card has this kernel of this dtype.
     fn has(&self, kernel: &'static str) -> bool {
-        self.0.card().has((kernel, S::NAME))
+        self.0.card().kernels.has((kernel, S::NAME))
     }
     /// Launches the kernel of this dtype: `add_f32`.
     fn launch(&self, kernel: &'static str, shape: LaunchConfig, arguments: &[&dyn Argument]) {
@@ -227,6 +225,6 @@ impl<'a, S: Scalar<Wide = f32>> Launches<'a, S> {
         arguments: &[&dyn Argument],
     ) {
         let card = self.0.card();
-        well(card.launch(card.prepare((kernel, S::NAME), shape, arguments).under(rules)));
+        well(card.launch(card.kernels.prepare((kernel, S::NAME), shape, arguments).under(rules)));
     }
 }

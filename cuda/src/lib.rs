@@ -13,21 +13,34 @@
 //! | `checks.rs`, `checks/` | checks of every kernel, on the host twin and on a card |
 //! | `measure.rs`, `cublas.rs` | the speed of kernels on a card, beside copies and NVIDIA's library |
 //! | `twin.rs`, `../twin/` | the host twin of the driver: the same kernels, compiled for the host |
-mod card;
-mod cards;
-pub mod checks;
-mod cublas;
-mod device;
-mod driver;
-mod gpu;
-mod launches;
+
+// Libraries of the system, found when they are needed, and the kernels' code.
 mod library;
-pub mod measure;
-mod nccl;
 mod ptx;
-mod shared;
+
+// The driver, and its twin on the host.
+mod driver;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
+
+// A card, the libraries that compute on it, and all cards of this process.
+mod card;
+mod cards;
+mod cublas;
+mod nccl;
+
+// A place on a card, and a device of one dtype there.
+mod device;
+mod gpu;
+
+// Kernels, and the launches that run them.
+mod compute;
+mod launches;
+
+// Ranks that share cards, checks and measurements.
+pub mod checks;
+pub mod measure;
+mod shared;
 
 pub use card::{Card, CardProperties};
 pub use device::Cuda;

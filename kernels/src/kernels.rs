@@ -5,6 +5,14 @@ use crate::{
 };
 use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};
 
+/// Scratch sizes that the kernels of a device need.
+pub(crate) fn scratch_of<D: Kernels>() -> Scratch {
+    let attention = |[queries, keys, dim]: [usize; 3], longest| {
+        D::attention_scratch(Heads { queries, keys, dim }, longest)
+    };
+    Scratch { packed: D::packed_len, attention }
+}
+
 macro_rules! declare {
     ([] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
         /// Operations of a device. Callers are responsible for shapes (`ops` checks them).
@@ -31,7 +39,7 @@ macro_rules! declare {
             fn attention_scratch(heads: Heads, keys: usize) -> usize;
             /// Both sizes, for the device itself or for the device that it stands for.
             fn scratch(&self) -> Scratch {
-                crate::meta::scratch_of::<Self>()
+                scratch_of::<Self>()
             }
             $($(#[$doc])* #[allow(clippy::too_many_arguments)] fn $name(&self, $($arg: $of),*);)*
         }

@@ -8,22 +8,28 @@
     test,
     allow(dead_code, unused_imports, unused_macros, reason = "unit tests are built without floats' kernels")
 )]
-mod cpu;
+
+// What kernels take besides matrices.
+mod arguments;
 mod indexed;
+mod mask;
+
+// The list of kernels, the trait that it makes, and what each reads and writes.
 mod kernels;
 mod list;
-mod mask;
-mod meta;
-mod terms;
 mod touched;
 
+// Devices: the host, and one that computes nothing.
+mod cpu;
+mod meta;
+
+pub use arguments::{
+    Attend, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax,
+    Write, loss_scale,
+};
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, OrderedKernels};
-pub use mask::Mask;
+pub use mask::{Mask, Segment, Span};
 pub use meta::{Meta, MetaOf, meta_of, timed_meta_of};
 pub use shape::{Activation, Heads};
-pub use terms::{
-    Attend, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax,
-    Segment, Span, Write, loss_scale,
-};

@@ -1,7 +1,28 @@
 //! Attention masks: by position, by row of a span, by tiles of rows, and the number of visible pairs.
-use crate::Span;
 use shape::{Shape, Window};
 use std::ops::Range;
+
+/// Queries of one sequence and the keys that they may see: their rows, and their positions in the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Rows of the queries.
+    pub query: Segment,
+    /// Rows of the keys and values.
+    pub key: Segment,
+}
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Row of the first token.
+    pub row: usize,
+    /// Number of tokens.
+    pub len: usize,
+    /// Position of the first token in its sequence.
+    pub position: usize,
+    /// Number of the sequence in the step, by which dropout distinguishes sequences.
+    pub sequence: usize,
+}
 
 /// Mask: the keys of its sequence that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

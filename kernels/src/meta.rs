@@ -1,9 +1,9 @@
 //! The meta device: the same program, run for its shapes only, gives its price.
-use crate::every_kernel;
+use crate::kernels::scratch_of;
 use crate::touched::{KernelArgument, Touch, TouchesNothing as _, moved, sum};
 use crate::{
     Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
-    RouterTerms, RowShard, RunningSoftmax, Write,
+    RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
 };
 use std::sync::Arc;
 use tensor::{
@@ -27,14 +27,6 @@ pub fn meta_of<D: Kernels>() -> MetaOf<D> {
 /// Returns the meta device that stands for a device `D`, with a clock that counts its kernels.
 pub fn timed_meta_of<D: Kernels>(clock: Option<Arc<dyn Clock>>) -> MetaOf<D> {
     Meta::on(&MetaPlace::with(scratch_of::<D>(), clock)).clone()
-}
-
-/// Scratch sizes that the kernels of a device need.
-pub(crate) fn scratch_of<D: Kernels>() -> Scratch {
-    let attention = |[queries, keys, dim]: [usize; 3], longest| {
-        D::attention_scratch(Heads { queries, keys, dim }, longest)
-    };
-    Scratch { packed: D::packed_len, attention }
 }
 
 macro_rules! compute_nothing {

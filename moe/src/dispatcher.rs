@@ -1,12 +1,9 @@
 //! Token dispatchers: how tokens reach the ranks of their experts, and return. A list, with one file each.
 //!
 //! A token dispatcher has two directions, each the transpose of the other, so backward needs no more.
-//! [`TokenDispatcher::begin`] sends a row of each token (or of each of its copies) to every expert that takes
-//! it; [`TokenDispatcher::back`] adds up, for each token, the rows of its copies.
-mod dispatch;
-
-pub use dispatch::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
-
+//! [`TokenDispatcher::begin`](crate::TokenDispatcher::begin) sends a row of each token (or of each of its
+//! copies) to every expert that takes it; [`TokenDispatcher::back`](crate::TokenDispatcher::back) adds up,
+//! for each token, the rows of its copies.
 use crate::feed_forward::WithExperts;
 use kernels::Kernels;
 use layers::{Strategy, StrategyInfo};

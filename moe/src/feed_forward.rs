@@ -11,7 +11,7 @@
 //! experts' activations only R and U are kept for backward. Source: Megatron-LM, `moe/experts.py`, on the
 //! place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
 use crate::balance::{self, BIAS, Balancing, ChoiceCounts};
-use crate::dispatcher::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
+use crate::dispatch::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
 use crate::routing::{self, Routing, TokenNumbers};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};

@@ -13,15 +13,22 @@
 //! replicate.
 //!
 //! Source: Shazeer et al., arXiv:1701.06538; Lepikhin et al., `GShard`, arXiv:2006.16668.
-mod balance;
-pub mod dispatcher;
-mod feed_forward;
+
+// The router's choice, and experts that more than one token shares.
 mod routing;
 mod shared;
 pub mod sliced;
 
+// Balance of the choice, and the trait of token dispatchers.
+mod balance;
+mod dispatch;
+
+// A layer made of experts, and the list of dispatchers that it is built with.
+pub mod dispatcher;
+mod feed_forward;
+
 pub use balance::Balancing;
-pub use dispatcher::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
+pub use dispatch::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
 pub use routing::{DROPPED, Routing};
 

@@ -3,6 +3,7 @@
 mod again;
 pub mod counts;
 pub mod hops;
+mod parts;
 mod past;
 pub mod shards;
 mod tokens;

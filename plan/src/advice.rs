@@ -13,9 +13,10 @@
 //! et al., "GPipe", arXiv:1811.06965, section 2.3 (4 K); `DeepSpeed`, "Pipeline parallelism" (ZeRO-1).
 use crate::clock::time;
 use crate::machine::Machine;
-use crate::search::{LayoutSearch, Weighed};
+use crate::search::LayoutSearch;
 use crate::space::{microbatches, powers};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
+use crate::weighed::Weighed;
 use comm::{Axis, readable};
 use kernels::{Kernels, MetaOf};
 use layers::{Design, Shape, counted};

@@ -8,9 +8,10 @@
 //!
 //! Source: Athlur et al., "Varuna: scalable, low-cost training of massive deep learning models",
 //! `EuroSys` 2022, arXiv:2111.04007.
-use crate::search::{BEST, Goal, LayoutSearch, SearchResult};
+use crate::search::{BEST, LayoutSearch};
 use crate::space::divisions;
 use crate::step::KnownPrices;
+use crate::weighed::{Goal, SearchResult};
 use kernels::Kernels;
 use layers::Design;
 use parallel::Layout;

@@ -1,6 +1,6 @@
 //! Events of a search, for whoever waits for it: progress to show, and a way to cut the search.
 use crate::cores::each;
-use crate::search::{Goal, SearchResult};
+use crate::weighed::{Goal, SearchResult};
 use parallel::{Layout, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;

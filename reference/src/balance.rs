@@ -17,24 +17,10 @@ use crate::dropout::Pass;
 use crate::linear::{add, dot};
 use crate::loss::share;
 use crate::router::{Router, Routing};
-use crate::see::Walk;
+use crate::see::{BalanceSums, Walk};
 use crate::softmax::{log_sum_exp, softmax};
 use shape::Scoring;
 use tensor::Scalar;
-
-/// Sums over the rows of all blocks of a microbatch.
-#[derive(Clone, Debug)]
-pub(crate) struct BalanceSums<S> {
-    blocks: usize,      // L
-    rows: usize,        // R
-    counts: Vec<usize>, // Σ n
-    p: Vec<S>,          // Σ P̂
-}
-
-impl<S> BalanceSums<S> {
-    /// Sums over no rows.
-    pub(crate) const EMPTY: Self = Self { blocks: 0, rows: 0, counts: Vec::new(), p: Vec::new() };
-}
 
 impl Router {
     /// Adds a block's rows to the sums over all blocks.

@@ -13,41 +13,52 @@
 //! | `parameters.rs`, `block.rs`, `model.rs`, `pass.rs`, `loss.rs`, `see.rs` | a transformer, its losses |
 //! | `classifier.rs`, `design.rs`, `update.rs`, `train.rs`, `stale.rs` | a classifier; training steps |
 //! | `degree.rs`, `compiled.rs`; tests: `proof.rs`, `tests/all/` | degrees; derivatives, Hugging Face |
+
+// Functions of matrices, each with its gradient.
 mod activation;
 mod attention;
-mod balance;
 mod bias;
-mod block;
-mod classifier;
-mod compiled;
 mod cross_attention;
 mod degree;
-mod design;
 mod dropout;
-mod experts;
-mod feed_forward;
 mod head_norm;
 mod layer_norm;
 mod linear;
 mod look;
 mod loss;
 mod mask;
-mod model;
 mod norm;
+mod rotary;
+mod router;
+mod softmax;
+mod swiglu;
+
+// Parameters, what a pass shows of them, and the change of a step.
 mod parameters;
+mod see;
+mod sparse;
+mod update;
+
+// Parts of a model.
+mod balance;
+mod block;
+mod classifier;
+mod experts;
+mod feed_forward;
+mod model;
+
+// Passes, and training.
+mod design;
 mod pass;
+mod stale;
+mod train;
+
+// Instances for floats, compiled once.
+mod compiled;
+
 #[cfg(test)]
 #[path = "tests/proof.rs"]
 mod proof;
-mod rotary;
-mod router;
-mod see;
-mod softmax;
-mod sparse;
-mod stale;
-mod swiglu;
-mod train;
-mod update;
 
 pub use activation::{activate, activate_backward};
 pub use attention::{attention, attention_backward};

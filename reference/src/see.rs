@@ -6,7 +6,6 @@
 //! head.in, .out
 //! gradient of head.out, head.in, norm.in, blocks.1.mlp.down.out, .in, …
 //! ```
-use crate::balance::BalanceSums;
 use crate::dropout::Pass;
 use crate::parameters::{Map, Weights};
 use std::collections::BTreeMap;
@@ -28,6 +27,20 @@ pub struct Walk<'a, S> {
     pub(crate) chosen: Chosen,
     /// Sums for the pooled balance of all blocks, complete after all blocks have run.
     pub(crate) pool: BalanceSums<S>,
+}
+
+/// Sums over the rows of all blocks of a microbatch.
+#[derive(Clone, Debug)]
+pub(crate) struct BalanceSums<S> {
+    pub(crate) blocks: usize,      // L
+    pub(crate) rows: usize,        // R
+    pub(crate) counts: Vec<usize>, // Σ n
+    pub(crate) p: Vec<S>,          // Σ P̂
+}
+
+impl<S> BalanceSums<S> {
+    /// Sums over no rows.
+    pub(crate) const EMPTY: Self = Self { blocks: 0, rows: 0, counts: Vec::new(), p: Vec::new() };
 }
 
 /// Times that each expert was chosen, by the name of the router's bias.

@@ -3,13 +3,19 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `shape.rs` | a model: sizes, and the kind of each part |
 //! | `experts.rs` | experts in place of a feed-forward |
 //! | `optimizer.rs` | descriptions of optimizers: constants and state |
 //! | `features.rs` | the table of options: words, a test for each, a way to give it to a model |
 //! | `words.rs` | a model's description, made of that table |
+
+// A model, and its optimizer.
 mod experts;
-mod features;
 mod optimizer;
+mod shape;
+
+// The options that a model has, and its description in words.
+mod features;
 mod words;
 
 pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
@@ -17,206 +23,7 @@ pub use features::{ConfigField, FEATURES, Feature};
 pub use optimizer::{
     Constant, Like, OptimizerInfo, OptimizerKind, Range, RuleStates, StateInfo, is_matrix_of_block,
 };
+pub use shape::{
+    Activation, Biases, FeedForward, Heads, NormKind, Objective, Positions, Rates, Shape, Window,
+};
 pub use tensor::quoted::counted;
-
-use serde::{Deserialize, Serialize};
-use tensor::{Rope, Scaling};
-
-/// A model of the GPT-2, Llama, Mistral or Qwen families: everything but its parameters. A field that JSON
-/// leaves out has its value in [`Shape::LLAMA`], so files that are older than a field can still be read.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Shape {
-    /// Features of the residual stream.
-    pub width: usize,
-    /// Number of blocks.
-    pub blocks: usize,
-    /// Attention heads of the whole model.
-    pub heads: Heads,
-    /// Features inside the feed-forward.
-    pub hidden: usize,
-    /// Number of token ids.
-    pub vocabulary: usize,
-    /// Padding token id; the embedding lookup gives its row no gradient.
-    pub padding: Option<usize>,
-    /// ε of the norms.
-    pub eps: f64,
-    /// True if the head uses the embedding's table.
-    pub tied: bool,
-    /// Kind of norm.
-    pub norm: NormKind,
-    /// Kind of position encoding.
-    pub positions: Positions,
-    /// Kind of feed-forward.
-    pub feed_forward: FeedForward,
-    /// Experts in place of the feed-forward.
-    pub experts: Option<Experts>,
-    /// Biases of linear layers.
-    pub bias: Biases,
-    /// True if queries and keys are normalised per head.
-    pub head_norm: bool,
-    /// Attention window of some blocks.
-    pub window: Option<Window>,
-    /// Dropout while training.
-    pub dropout: Rates,
-    /// Additions to the cross-entropy loss.
-    pub loss: Objective,
-}
-
-/// Attention heads: `queries / keys` query heads share one KV head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heads {
-    /// Query heads.
-    pub queries: usize,
-    /// Key and value heads; their number divides that of the query heads.
-    pub keys: usize,
-    /// Features of one head.
-    pub dim: usize,
-}
-
-impl Heads {
-    /// Features of a row `[Q | K | V]`: `(queries + 2·keys)·dim`.
-    pub fn row(self) -> usize {
-        (self.queries + 2 * self.keys) * self.dim
-    }
-    /// Features of a row `[Q]`, and of the concatenated outputs of the heads: `queries·dim`.
-    pub fn gathered(self) -> usize {
-        self.queries * self.dim
-    }
-}
-
-/// An element-wise function between the two products of a feed-forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// x·Φ(x), Φ the normal distribution function. Source: Hendrycks, Gimpel, arXiv:1606.08415.
-    Gelu,
-    /// The tanh form of GELU: x·sigmoid(a·(x + b·x³)), with the constants [`tensor::Scalar::gelu_constants`].
-    GeluTanh,
-    /// x where it is positive, else 0.
-    Relu,
-}
-
-/// A kind of norm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NormKind {
-    /// Root mean square, with a gain.
-    Rms,
-    /// Mean and variance, with a gain and a bias.
-    Layer,
-}
-
-/// A kind of position encoding.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Positions {
-    /// Rotary: queries and keys are rotated by angles that depend on the position.
-    Rotary(Rope),
-    /// Learned: a table with this many rows is added to the embedding.
-    Learned(usize),
-}
-
-/// A kind of feed-forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FeedForward {
-    /// down(gate · sigmoid(gate) · up).
-    #[serde(rename = "swiglu")]
-    SwiGlu,
-    /// down(f(up)).
-    Plain(Activation),
-}
-
-/// The linear layers that have a bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Biases {
-    /// Queries, keys and values.
-    pub qkv: bool,
-    /// Attention's output.
-    pub out: bool,
-    /// Both layers of the feed-forward.
-    pub mlp: bool,
-}
-
-/// Sliding-window attention: each token attends to the last tokens only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Window {
-    /// Number of tokens in the window, the token itself included.
-    pub size: usize,
-    /// Number of tokens at the start of the sequence that stay visible (attention sinks).
-    pub sinks: usize,
-    /// First block with the window; earlier blocks have full attention.
-    pub from: usize,
-}
-
-/// Dropout rates while training, 0 for none.
-#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rates {
-    /// Rate on the embedding.
-    pub embedding: f64,
-    /// Rate on the attention probabilities.
-    pub attention: f64,
-    /// Rate on the outputs of attention and feed-forward, before they are added to the residual stream.
-    pub residual: f64,
-}
-
-/// Additions to the cross-entropy loss.
-#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Objective {
-    /// Label smoothing ε: a target is `1 − ε` of itself plus ε spread evenly over all ids.
-    pub smoothing: f64,
-    /// Coefficient λ of the z-loss: λ·lse² is added for each token.
-    pub z: f64,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Self::LLAMA
-    }
-}
-
-impl Shape {
-    /// The smallest model of the Llama family; others are written `Shape { width: 8, ..Shape::LLAMA }`.
-    pub const LLAMA: Shape = Shape {
-        width: 2,
-        blocks: 1,
-        heads: Heads { queries: 1, keys: 1, dim: 2 },
-        hidden: 2,
-        vocabulary: 2,
-        padding: None,
-        eps: 1e-5,
-        tied: false,
-        norm: NormKind::Rms,
-        positions: Positions::Rotary(Rope { base: 10_000.0, scaling: Scaling::None }),
-        feed_forward: FeedForward::SwiGlu,
-        experts: None,
-        bias: Biases { qkv: false, out: false, mlp: false },
-        head_norm: false,
-        window: None,
-        dropout: Rates { embedding: 0.0, attention: 0.0, residual: 0.0 },
-        loss: Objective { smoothing: 0.0, z: 0.0 },
-    };
-    /// The smallest model of the GPT-2 family.
-    pub const GPT2: Shape = Shape {
-        norm: NormKind::Layer,
-        positions: Positions::Learned(1024),
-        feed_forward: FeedForward::Plain(Activation::GeluTanh),
-        bias: Biases { qkv: true, out: true, mlp: true },
-        tied: true,
-        ..Shape::LLAMA
-    };
-
-    /// Returns the experts of a block, or `None` if it has a dense feed-forward.
-    pub fn experts(&self, block: usize) -> Option<Experts> {
-        self.experts.filter(|experts| !experts.dense.contains(block))
-    }
-    /// Returns the number of learned positions; `None` for a rotary model.
-    pub fn context(&self) -> Option<usize> {
-        if let Positions::Learned(n) = self.positions { Some(n) } else { None }
-    }
-}

@@ -1,21 +1,12 @@
-//! The kernels loaded on a card, their arguments, and their launch, which does not wait.
+//! The kernels loaded on a card, and their launch, which does not wait.
 use super::Card;
-use super::queue::{LaunchRules, NoRules};
+use super::argument::{CardLaunch, Kernel, KernelName, MOST, TensorMap};
 use crate::driver::{BESIDE, CudaError, DriverLaunch, Handle, LaunchAttribute, call};
 use crate::ptx::{self, Module};
 use std::ffi::{CString, c_int, c_void};
-use std::ops::Range;
 use std::ptr::null_mut;
 use std::thread;
 use tensor::limits;
-
-/// A kernel's name without its dtype suffix, and the dtype; "" for a kernel without one.
-pub(crate) type KernelName = (&'static str, &'static str);
-
-pub(super) struct Kernel {
-    function: Handle,
-    sizes: Vec<usize>, // bytes of each parameter
-}
 
 /// A compiled module and its kernels.
 struct Loaded {
@@ -24,123 +15,6 @@ struct Loaded {
 }
 // SAFETY: any thread may use the driver's handles if their context is current.
 unsafe impl Send for Loaded {}
-
-/// Launch configuration: blocks, threads per block, and bytes of dynamic shared memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaunchConfig {
-    pub(crate) blocks: [usize; 3],
-    pub(crate) threads: usize,
-    pub(crate) shared: usize,
-}
-
-/// A launch that may be held for the next one: it has a copy of its arguments.
-#[derive(Clone)]
-pub(crate) struct CardLaunch {
-    pub(crate) kernel: KernelName,
-    pub(crate) shape: LaunchConfig,
-    pub(super) rules: &'static dyn LaunchRules,
-    lines: Vec<ArgumentLine>, // each argument begins a line
-    /// Memory that its arguments name; `None` if not all is known.
-    pub(crate) touched: Option<Vec<Range<u64>>>,
-}
-
-/// Bytes of arguments, with the alignment that any of them has.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct ArgumentLine([u8; 64]);
-
-impl CardLaunch {
-    /// Returns the line of each argument.
-    fn starts(sizes: &[usize]) -> impl Iterator<Item = usize> {
-        sizes.iter().scan(0, |next, bytes| {
-            let start = *next;
-            *next += bytes.div_ceil(size_of::<ArgumentLine>());
-            Some(start)
-        })
-    }
-    /// Returns the place of an argument.
-    ///
-    /// # Panics
-    /// If the kernel's argument has another size.
-    fn at<T: Argument>(&self, card: &Card, which: usize) -> usize {
-        let sizes = &card.kernels[&self.kernel].sizes;
-        assert_eq!(sizes[which], size_of::<T>(), "argument {which} of {:?}", self.kernel);
-        Self::starts(sizes).nth(which).expect("it has a size")
-    }
-    /// Returns an argument.
-    pub(crate) fn argument<T: Argument + Copy>(&self, card: &Card, which: usize) -> T {
-        let line = self.at::<T>(card, which);
-        // SAFETY: the lines hold the bytes of an argument of this size, aligned; callers name its type.
-        unsafe { self.lines[line..].as_ptr().cast::<T>().read() }
-    }
-    /// Sets an argument.
-    pub(crate) fn set<T: Argument + Copy>(&mut self, card: &Card, which: usize, to: T) {
-        let line = self.at::<T>(card, which);
-        // SAFETY: as above.
-        unsafe { self.lines[line..].as_mut_ptr().cast::<T>().write(to) };
-    }
-    /// Returns this launch with rules.
-    pub(crate) fn under(self, rules: &'static dyn LaunchRules) -> Self {
-        Self { rules, ..self }
-    }
-    /// Returns this launch as one that does the work of two.
-    pub(crate) fn touching(self, one: &Self, two: &Self) -> Self {
-        let both = one.touched.iter().zip(&two.touched).map(|(one, two)| [&one[..], two].concat()).next();
-        Self { touched: both, ..self }
-    }
-}
-
-/// Memory that an argument names.
-pub(crate) enum NamedMemory {
-    Nothing,
-    Bytes(Range<u64>),
-    /// Perhaps an address.
-    Unknown,
-}
-
-/// Space for the C form of an argument that is not `repr(C)` itself.
-pub(crate) type ArgumentSpace = [u64; 4];
-/// Most arguments of a kernel.
-const MOST: usize = 16;
-
-/// An argument of a kernel, as the bytes that C passes.
-///
-/// # Safety
-/// The bytes at the address are `repr(C)` and mean the same on the card as here.
-pub(crate) unsafe trait Argument {
-    /// Returns the argument's address, which may be in `room`, and its bytes.
-    fn bytes(&self, room: &mut ArgumentSpace) -> (*mut c_void, usize);
-    /// Returns the memory that the argument names, read or written.
-    fn touched(&self) -> NamedMemory {
-        NamedMemory::Nothing
-    }
-}
-macro_rules! arguments_of {
-    ($($of:ty),*) => {$(
-        // SAFETY: scalars, and `repr(C)` structs of them, are the same on both sides.
-        unsafe impl $crate::card::Argument for $of {
-            fn bytes(&self, _: &mut $crate::card::ArgumentSpace) -> (*mut std::ffi::c_void, usize) {
-                ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-            }
-        }
-    )*};
-}
-pub(crate) use arguments_of;
-arguments_of!(f32, f64, u32);
-// SAFETY: as above.
-unsafe impl Argument for u64 {
-    fn bytes(&self, _: &mut ArgumentSpace) -> (*mut c_void, usize) {
-        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-    }
-    fn touched(&self) -> NamedMemory {
-        NamedMemory::Unknown
-    }
-}
-
-/// A matrix whose tiles (boxes) the card copies itself, by TMA: `CUtensorMap`.
-#[repr(C, align(64))]
-pub(crate) struct TensorMap([u64; 16]);
-arguments_of!(TensorMap);
 
 const DYNAMIC_SHARED: c_int = 8;
 
@@ -157,7 +31,7 @@ impl Card {
         for loaded in loaded {
             let Loaded { module, kernels } = loaded?;
             self.modules.push(module);
-            self.kernels.extend(kernels);
+            self.kernels.0.extend(kernels);
         }
         Ok(())
     }
@@ -199,10 +73,6 @@ impl Card {
         }
         Ok(loaded)
     }
-    /// Returns true if a kernel was loaded; kernels for newer cards are not loaded on older ones.
-    pub(crate) fn has(&self, kernel: KernelName) -> bool {
-        self.kernels.contains_key(&kernel)
-    }
     /// Describes a bf16 matrix of `rows` and `cols` with adjacent columns and rows `bytes` apart. With the
     /// result, kernels have the card copy boxes of 64 rows and 64 columns to shared memory, their pieces of
     /// 16 bytes permuted by row.
@@ -237,42 +107,12 @@ impl Card {
         )?;
         Ok(boxes)
     }
-    /// Prepares a launch, without special rules.
-    ///
-    /// # Panics
-    /// If the arguments are not those of the kernel, or the kernel does not exist.
-    pub(crate) fn prepare(
-        &self,
-        kernel: KernelName,
-        shape: LaunchConfig,
-        arguments: &[&dyn Argument],
-    ) -> CardLaunch {
-        let Kernel { sizes, .. } =
-            self.kernels.get(&kernel).unwrap_or_else(|| panic!("kernel {kernel:?} is not loaded"));
-        let fits = |fit: bool| assert!(fit, "kernel {kernel:?} must get arguments of {sizes:?} bytes");
-        fits(arguments.len() == sizes.len());
-        let all = sizes.iter().map(|bytes| bytes.div_ceil(size_of::<ArgumentLine>())).sum();
-        let (mut lines, mut touched) = (vec![ArgumentLine([0; 64]); all], Some(Vec::new()));
-        for ((line, size), argument) in CardLaunch::starts(sizes).zip(sizes).zip(arguments) {
-            let mut room = ArgumentSpace::default();
-            let (from, bytes) = argument.bytes(&mut room);
-            fits(bytes == *size);
-            // SAFETY: an argument has these bytes, and the lines from its own on have room for them.
-            unsafe { lines[line..].as_mut_ptr().cast::<u8>().copy_from(from.cast(), bytes) };
-            match argument.touched() {
-                NamedMemory::Nothing => {}
-                NamedMemory::Bytes(range) => touched.iter_mut().for_each(|all| all.push(range.clone())),
-                NamedMemory::Unknown => touched = None,
-            }
-        }
-        CardLaunch { kernel, shape, rules: &NoRules, lines, touched }
-    }
     /// Starts a launch; with `beside`, before the kernel before it has ended.
     ///
     /// # Errors
     /// The driver's.
     pub(super) fn start(&self, launch: &mut CardLaunch, beside: bool) -> Result<(), CudaError> {
-        let (Kernel { function, sizes }, shape) = (&self.kernels[&launch.kernel], launch.shape);
+        let (Kernel { function, sizes }, shape) = (&self.kernels.0[&launch.kernel], launch.shape);
         let [x, y, z] = shape.blocks.map(|blocks| blocks as u32);
         if x * y * z == 0 {
             return Ok(());
@@ -300,6 +140,7 @@ impl Card {
 
 #[cfg(test)]
 mod tests {
+    use super::super::argument::{Argument, LaunchConfig};
     use super::*;
     use crate::card::forget_current_context;
     use crate::twin;
@@ -322,8 +163,11 @@ mod tests {
             "{said}"
         );
         let all = [("add", "f32"), ("add", "bf16"), ("mean_square_total", "")];
-        assert_eq!(all.map(|kernel| card.has(kernel)), [true; 3]);
-        assert_eq!([("add_f32", ""), ("add", ""), ("add", "f64")].map(|kernel| card.has(kernel)), [false; 3]);
+        assert_eq!(all.map(|kernel| card.kernels.has(kernel)), [true; 3]);
+        assert_eq!(
+            [("add_f32", ""), ("add", ""), ("add", "f64")].map(|kernel| card.kernels.has(kernel)),
+            [false; 3]
+        );
     }
 
     /// Kills: a thread that uses another thread's current context, or goes on with it after another library;
@@ -344,7 +188,7 @@ mod tests {
         for given in [&[&1u32 as &dyn Argument, &2u32][..], &[&1u64, &2u64, &3u64]] {
             let shape = LaunchConfig { blocks: [0; 3], threads: 1, shared: 0 };
             let launched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                one.prepare(("add", "f32"), shape, given)
+                one.kernels.prepare(("add", "f32"), shape, given)
             }));
             assert!(launched.is_err());
         }

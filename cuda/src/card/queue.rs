@@ -1,45 +1,10 @@
 //! The order of a card's launches: a launch is held while the next one might do its work, too, and a kernel
 //! may begin before the one before it has ended.
 use super::Card;
-use super::launch::CardLaunch;
+use super::argument::CardLaunch;
 use crate::driver::CudaError;
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
-
-/// Rules of how a kernel's launch goes with those around it. Without others, it begins after the one before
-/// it has ended, and does its own work alone.
-pub(crate) trait LaunchRules: Sync {
-    /// Returns true if the next launch might do the work of this one, too, or this one that of the next.
-    fn may_merge(&self, _card: &Card, _launch: &CardLaunch) -> bool {
-        false
-    }
-    /// Returns one launch that does the work of two, with the same bits, if there is one.
-    fn merged(&self, _card: &Card, _held: &CardLaunch, _next: &CardLaunch) -> Option<CardLaunch> {
-        None
-    }
-    /// Returns true if the kernel waits itself for the kernels before it, so that it may begin earlier.
-    fn begins_early(&self, _launch: &CardLaunch) -> bool {
-        false
-    }
-    /// Lets a kernel that begins early read before it waits, unless a kernel that may still run uses that
-    /// memory.
-    fn reading_early(&self, _card: &Card, launch: CardLaunch, _in_use: &[Range<u64>]) -> CardLaunch {
-        launch
-    }
-}
-
-/// No rules beyond these.
-pub(super) struct NoRules;
-impl LaunchRules for NoRules {}
-
-/// Rules of kernels that wait themselves for the kernel before them.
-pub(crate) struct BeginsEarly;
-
-impl LaunchRules for BeginsEarly {
-    fn begins_early(&self, _launch: &CardLaunch) -> bool {
-        true
-    }
-}
 
 /// Launches of a card that are held, or that may still run.
 pub(super) struct LaunchQueue {
@@ -62,7 +27,7 @@ impl LaunchQueue {
     /// The driver's, of this launch or of the held one.
     fn add(&mut self, card: &Card, next: CardLaunch) -> Result<(), CudaError> {
         let next = if let Some(held) = self.held.take() {
-            if let Some(both) = held.rules.merged(card, &held, &next) {
+            if let Some(both) = held.rules.merged(&card.kernels, &held, &next) {
                 both
             } else {
                 self.start(card, held)?;
@@ -71,7 +36,7 @@ impl LaunchQueue {
         } else {
             next
         };
-        if next.rules.may_merge(card, &next) {
+        if next.rules.may_merge(&card.kernels, &next) {
             self.held = Some(next);
             return Ok(());
         }
@@ -93,7 +58,7 @@ impl LaunchQueue {
     fn ordered(&mut self, card: &Card, mut launch: CardLaunch) -> (CardLaunch, bool) {
         let beside = launch.rules.begins_early(&launch);
         if beside && let Some(in_use) = &self.in_use {
-            launch = launch.rules.reading_early(card, launch, in_use);
+            launch = launch.rules.reading_early(&card.kernels, launch, in_use);
         }
         self.in_use = match (launch.touched.clone(), self.in_use.take()) {
             (now, _) if !beside => now, // all kernels before it have ended when it begins

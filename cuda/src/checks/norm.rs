@@ -45,7 +45,7 @@ pub(crate) fn by_hand(gpu: &Gpu) -> Result<(), String> {
     let launch = |c: &mut Side<Cuda<f32>>| {
         rms_by(c, |on, y, r, x, gain| Launches::on(on.place()).rms_norm_as(KERNEL, y, r, x, gain, EPS));
     };
-    if gpu.card().has(KERNEL) { compare(gpu, F32, launch, rms) } else { Ok(()) }
+    if gpu.card().kernels.has(KERNEL) { compare(gpu, F32, launch, rms) } else { Ok(()) }
 }
 
 /// Tolerances for the roundings of a sum over rows: some for each stage that adds a few values.

@@ -89,7 +89,7 @@ fn same_bits<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(gpu:
         (launches, bits.map(Iterator::collect::<Vec<_>>))
     };
     let ((alone, wanted), (together, seen)) = (run(true), run(false));
-    let launches = if gpu.card().has(("rotate_put", "f32")) { 1 } else { 2 };
+    let launches = if gpu.card().kernels.has(("rotate_put", "f32")) { 1 } else { 2 };
     if (alone, together) != (2, launches) {
         return Err(format!("{together} launches, alone {alone}; wanted {launches} and 2"));
     }

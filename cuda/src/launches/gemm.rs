@@ -92,7 +92,7 @@ impl Rung {
             Self::Row => {
                 let (names, shape) = row_kernels(gpu.card().about.processors, of).filter(|_| c.rows == 1)?;
                 let number = if of.bytes == 4 { "f32" } else { "bf16" };
-                (names.into_iter().find(|name| gpu.card().has((name, number)))?, shape)
+                (names.into_iter().find(|name| gpu.card().kernels.has((name, number)))?, shape)
             }
             Self::Few => {
                 let ((_, [by_rows, by_columns]), v) =

@@ -1,7 +1,7 @@
 //! Launches of `rotary.cuh`. On Hopper one kernel does the rotary embedding and the cache's write.
 use super::row::{bytes_of, meet};
 use super::{Launches, MatrixIn, MatrixOut, MatrixView, Words, across};
-use crate::card::{Argument, BeginsEarly, Card, CardLaunch, LaunchRules};
+use crate::card::{Argument, BeginsEarly, CardLaunch, LaunchRules, LoadedKernels};
 use crate::gpu::Gpu;
 use std::ops::Range;
 use tensor::{Index, Scalar};
@@ -31,11 +31,11 @@ pub(crate) struct RotaryRules;
 const BOTH: &str = "rotate_put";
 
 impl LaunchRules for RotaryRules {
-    fn may_merge(&self, card: &Card, launch: &CardLaunch) -> bool {
-        card.has((BOTH, launch.kernel.1))
+    fn may_merge(&self, kernels: &LoadedKernels, launch: &CardLaunch) -> bool {
+        kernels.has((BOTH, launch.kernel.1))
     }
 
-    fn merged(&self, card: &Card, held: &CardLaunch, next: &CardLaunch) -> Option<CardLaunch> {
+    fn merged(&self, kernels: &LoadedKernels, held: &CardLaunch, next: &CardLaunch) -> Option<CardLaunch> {
         if next.kernel != ("put_rows", held.kernel.1) {
             return None;
         }
@@ -43,7 +43,8 @@ impl LaunchRules for RotaryRules {
         let [x, table, tokens] = ranges(held)?;
         let [y, kv, segments] = ranges(next)?;
         let apart = |of: &Range<u64>, all: &[&Range<u64>]| all.iter().all(|other| !meet(of, other));
-        let (turned, given): (MatrixView, MatrixView) = (held.argument(card, 0), next.argument(card, 1));
+        let (turned, given): (MatrixView, MatrixView) =
+            (held.argument(kernels, 0), next.argument(kernels, 1));
         // A row's block reads no row that another block turns.
         let (stride, first) = (turned.row_stride, kv.start.wrapping_sub(x.start) / bytes_of(held));
         let in_row = given.row_stride == stride && first.saturating_add(given.cols.into()) <= stride;
@@ -54,15 +55,15 @@ impl LaunchRules for RotaryRules {
         fits.then(|| {
             let arguments: [&dyn Argument; 8] = [
                 &turned,
-                &held.argument::<MatrixView>(card, 1),
-                &held.argument::<Words>(card, 2),
-                &held.argument::<u32>(card, 3),
-                &held.argument::<u32>(card, 4),
-                &next.argument::<MatrixView>(card, 0),
+                &held.argument::<MatrixView>(kernels, 1),
+                &held.argument::<Words>(kernels, 2),
+                &held.argument::<u32>(kernels, 3),
+                &held.argument::<u32>(kernels, 4),
+                &next.argument::<MatrixView>(kernels, 0),
                 &given,
-                &next.argument::<Words>(card, 2),
+                &next.argument::<Words>(kernels, 2),
             ];
-            let both = card.prepare((BOTH, held.kernel.1), held.shape, &arguments);
+            let both = kernels.prepare((BOTH, held.kernel.1), held.shape, &arguments);
             both.under(&BeginsEarly).touching(held, next)
         })
     }

@@ -2,14 +2,14 @@
 //! matrix before the kernel before it has ended, and does the work of small kernels around it.
 use super::gemm::Product;
 use super::{MatrixView, across};
-use crate::card::{Argument, Card, CardLaunch, LaunchConfig, LaunchRules};
+use crate::card::{Argument, CardLaunch, LaunchConfig, LaunchRules, LoadedKernels};
 use std::ops::Range;
 
 /// A block's size: few blocks of many warps keep all memory busy; many blocks are small, so that all of them
 /// run at once.
 struct Size {
     warps: usize,
-    /// The kernels: on any card, on Hopper, with RMSNorm before the product, with SwiGLU before it.
+    /// The kernels: on any kernels, on Hopper, with RMSNorm before the product, with SwiGLU before it.
     any: &'static str,
     hopper: &'static str,
     normed: &'static str,
@@ -72,22 +72,22 @@ pub(super) fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
 pub(crate) struct RowRules;
 
 impl LaunchRules for RowRules {
-    fn may_merge(&self, card: &Card, launch: &CardLaunch) -> bool {
+    fn may_merge(&self, kernels: &LoadedKernels, launch: &CardLaunch) -> bool {
         match launch.kernel.0 {
-            NORM => card.has((SIZES[0].normed, launch.kernel.1)) && launch.shape.blocks == [1; 3],
+            NORM => kernels.has((SIZES[0].normed, launch.kernel.1)) && launch.shape.blocks == [1; 3],
             SWIGLU => {
-                card.has((SIZES[0].gated, launch.kernel.1))
-                    && launch.argument::<MatrixView>(card, 0).rows == 1
+                kernels.has((SIZES[0].gated, launch.kernel.1))
+                    && launch.argument::<MatrixView>(kernels, 0).rows == 1
             }
-            _ => self.begins_early(launch) && launch.argument::<MatrixView>(card, MORE).at == 0,
+            _ => self.begins_early(launch) && launch.argument::<MatrixView>(kernels, MORE).at == 0,
         }
     }
 
-    fn merged(&self, card: &Card, held: &CardLaunch, next: &CardLaunch) -> Option<CardLaunch> {
+    fn merged(&self, kernels: &LoadedKernels, held: &CardLaunch, next: &CardLaunch) -> Option<CardLaunch> {
         if held.kernel.1 != next.kernel.1 {
             return None;
         }
-        let matrix = |of: &CardLaunch, which| of.argument::<MatrixView>(card, which);
+        let matrix = |of: &CardLaunch, which| of.argument::<MatrixView>(kernels, which);
         let bytes = bytes_of(held);
         // Rows that are read by 16 bytes at a time; what is written is read by no other block.
         let lanes = |x: &MatrixView| {
@@ -97,20 +97,20 @@ impl LaunchRules for RowRules {
             written.iter().all(|w| read.iter().all(|r| !meet(&w.range(bytes), &r.range(bytes))))
         };
         if next.kernel.0 == ADD && self.begins_early(held) {
-            let how = held.argument::<u32>(card, HOW);
+            let how = held.argument::<u32>(kernels, HOW);
             let [to, more] = [0, 1].map(|i| matrix(next, i));
             let c = matrix(held, C);
             let a = matrix(held, A);
             let fits = how == 0 && to.same(&c) && more.col_stride == 1 && apart(&[c, a], &[more]);
             return fits.then(|| {
                 let mut both = held.clone();
-                both.set(card, MORE, more);
+                both.set(kernels, MORE, more);
                 both.touching(held, next)
             });
         }
         let size = SIZES.iter().find(|size| size.hopper == next.kernel.0)?;
         let [c, a, b] = [C, A, B].map(|which| matrix(next, which));
-        let how = next.argument::<u32>(card, HOW);
+        let how = next.argument::<u32>(kernels, HOW);
         let shared = (u64::from(a.cols) * bytes) as usize;
         let shape = LaunchConfig { shared, ..next.shape };
         if !a.same(&matrix(held, 0)) || !lanes(&a) || shared > COMPUTED || how & WIDE > 0 {
@@ -120,18 +120,18 @@ impl LaunchRules for RowRules {
             NORM => {
                 let r = matrix(held, 1);
                 let [x, gain] = [2, 3].map(|which| matrix(held, which));
-                let [count, eps] = [4, 5].map(|which| held.argument::<f32>(card, which));
+                let [count, eps] = [4, 5].map(|which| held.argument::<f32>(kernels, which));
                 let threads = across(x).threads as u32;
                 let fits = lanes(&x) && lanes(&gain) && apart(&[c, a, r], &[x, gain]);
                 let arguments: [&dyn Argument; 11] =
                     [&c, &a, &b, &how, &MatrixView::NONE, &r, &x, &gain, &count, &eps, &threads];
-                fits.then(|| card.prepare((size.normed, next.kernel.1), shape, &arguments))
+                fits.then(|| kernels.prepare((size.normed, next.kernel.1), shape, &arguments))
             }
             SWIGLU => {
                 let [gate, up] = [1, 2].map(|which| matrix(held, which));
                 let fits = lanes(&gate) && lanes(&up) && apart(&[c, a], &[gate, up]);
                 let arguments: [&dyn Argument; 7] = [&c, &a, &b, &how, &MatrixView::NONE, &gate, &up];
-                fits.then(|| card.prepare((size.gated, next.kernel.1), shape, &arguments))
+                fits.then(|| kernels.prepare((size.gated, next.kernel.1), shape, &arguments))
             }
             _ => None,
         };
@@ -141,12 +141,17 @@ impl LaunchRules for RowRules {
         SIZES.iter().any(|size: &Size| [size.hopper, size.normed, size.gated].contains(&launch.kernel.0))
     }
 
-    fn reading_early(&self, card: &Card, mut launch: CardLaunch, in_use: &[Range<u64>]) -> CardLaunch {
-        let b: MatrixView = launch.argument(card, B);
+    fn reading_early(
+        &self,
+        kernels: &LoadedKernels,
+        mut launch: CardLaunch,
+        in_use: &[Range<u64>],
+    ) -> CardLaunch {
+        let b: MatrixView = launch.argument(kernels, B);
         let b = b.range(bytes_of(&launch));
         if in_use.iter().all(|range| !meet(range, &b)) {
-            let how: u32 = launch.argument(card, HOW);
-            launch.set(card, HOW, how | EARLY);
+            let how: u32 = launch.argument(kernels, HOW);
+            launch.set(kernels, HOW, how | EARLY);
         }
         launch
     }

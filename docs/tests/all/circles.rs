@@ -119,7 +119,8 @@ pub(crate) fn declared_in_lib(krate: &str, files: &[File]) -> Vec<(String, Strin
     let mut all = texts(krate, files);
     let lib = all.entry("lib".to_owned()).or_default().clone();
     let words = ["struct", "enum", "trait", "type", "fn", "const", "static"];
-    let declares = |name: &str| words.iter().any(|word| declares(&lib, word, name));
+    let declares =
+        |name: &str| !all.contains_key(name) && words.iter().any(|word| declares(&lib, word, name));
     let mut found = Vec::new();
     for (file, text) in all.iter().filter(|(file, _)| *file != "lib") {
         for start in ["crate::", "super::"] {

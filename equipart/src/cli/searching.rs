@@ -2,8 +2,8 @@
 use super::watch::ProgressWatch;
 use parallel::{Error, Result};
 use plan::clock::time;
-use plan::search::{Goal, Weighed};
 use plan::watch::SearchEvent;
+use plan::weighed::{Goal, Weighed};
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -92,8 +92,8 @@ fn said(event: &SearchEvent) -> String {
 mod tests {
     use super::*;
     use parallel::Layout;
-    use plan::search::SearchResult;
     use plan::step::StepTime;
+    use plan::weighed::SearchResult;
 
     /// Kills: a layout that does not fit and is told as the best so far, a search of which nobody sees that
     /// nothing has fitted.

@@ -17,7 +17,7 @@ use parallel::dtype::DtypeName;
 use parallel::{Result, bail};
 use plan::Machine;
 use plan::generation::{GenerationJob, TextsGoal};
-use plan::search::Goal;
+use plan::weighed::Goal;
 use plan::step::TrainingJob;
 use run::event::RunEvent;
 use run::plan::texts::TextsPlanRun;

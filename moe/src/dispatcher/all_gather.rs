@@ -9,7 +9,7 @@
 //! Less traffic than an all-to-all if a token goes to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
-use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched};
+use crate::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched};
 use crate::routing::Routing;
 use comm::{Axis, Group, Request};
 use kernels::Kernels;

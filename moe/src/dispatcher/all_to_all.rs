@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: experts.
-use super::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched, index, sorted};
+use crate::dispatch::{self, RowKind, Dispatch, TokenDispatcher, RowCapacity, added, dispatched, index, sorted};
 use crate::routing::Routing;
 use comm::{Axis, Group, Request};
 use kernels::Kernels;

@@ -175,8 +175,7 @@ impl<D: Kernels> Stages<D> {
         let before =
             (of.chunk as usize).checked_sub(1).map(|chunk| self.pipeline.schedule.rank_of(chunk, plan));
         let Some(from) = before.filter(|rank| *rank != stages.rank()) else { return Ok(()) };
-        let Passed { x, row } =
-            self.receive(payload, of, from, (cx.rows(), false), stages, plan)?.wait()?;
+        let Passed { x, row } = self.receive(payload, of, from, (cx.rows(), false), stages, plan)?.wait()?;
         let is_own = x.region() == self.regions[0];
         let x = if is_own { x } else { x.gather(self.mesh.group(Axis::Tp))?.into() };
         self.held.push(((payload, of), Passed { x, row }));

@@ -1,8 +1,9 @@
 //! Searches in memory that nothing fits into.
 use super::{machine, search, small};
 use plan::morphing;
-use plan::search::{Goal, LayoutSearch, SearchResult};
+use plan::search::LayoutSearch;
 use plan::watch::SearchEvent;
+use plan::weighed::{Goal, SearchResult};
 use std::sync::{Arc, Mutex};
 use tensor::{Bf16, Cpu};
 

@@ -1,9 +1,10 @@
 //! Searches on drawn machines, on odd numbers of devices, and searches that are cut.
 use crate::{SHAPE, job, machine, search, small, words};
 use layers::{Design, Shape};
-use plan::search::{LayoutSearch, SearchResult};
+use plan::search::LayoutSearch;
 use plan::step::TrainingJob;
 use plan::watch::SearchEvent;
+use plan::weighed::SearchResult;
 use plan::{Machine, morphing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

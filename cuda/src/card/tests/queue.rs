@@ -1,5 +1,5 @@
 use super::*;
-use crate::card::launch::{Argument, LaunchConfig, NamedMemory};
+use crate::card::argument::{Argument, LaunchConfig, LaunchRules, NamedMemory};
 use crate::launches::MatrixView;
 use crate::launches::rotary::RotaryRules;
 use crate::launches::row::RowRules;
@@ -20,10 +20,10 @@ fn at(at: u64, rows: u32, cols: u32) -> MatrixView {
 fn product(card: &Card, [c, a, b]: [MatrixView; 3], how: u32) -> CardLaunch {
     let bytes = |x: MatrixView| crate::launches::SizedMatrix(x, 2);
     let (c, a, b) = (bytes(c), bytes(a), bytes(b));
-    card.prepare(("gemm_row_hopper_16", "bf16"), SHAPE, &[&c, &a, &b, &how, &NONE]).under(&RowRules)
+    card.kernels.prepare(("gemm_row_hopper_16", "bf16"), SHAPE, &[&c, &a, &b, &how, &NONE]).under(&RowRules)
 }
 fn copy(card: &Card, to: MatrixView, from: MatrixView) -> CardLaunch {
-    card.prepare(("copy", "bf16"), SHAPE, &[&to, &from])
+    card.kernels.prepare(("copy", "bf16"), SHAPE, &[&to, &from])
 }
 const A: u64 = 1 << 20;
 const B: u64 = 2 << 20;
@@ -44,7 +44,7 @@ fn a_product_reads_early_only_what_no_kernel_uses() {
         }
         let (launch, beside) = queue.ordered(&card, product(&card, [c, a, b], 0));
         assert!(beside);
-        launch.argument::<u32>(&card, 3) == 4
+        launch.argument::<u32>(&card.kernels, 3) == 4
     };
     let (elsewhere, last) = (at(D, 8, 64), at(B + 2 * (7 * 64 + 63) - 64, 1, 8));
     let [to_b, from_b] = [copy(&card, last, elsewhere), copy(&card, elsewhere, b)];
@@ -66,13 +66,15 @@ fn launches_merge_only_where_nothing_can_tell() {
     let Some(card) = card() else { return };
     let [x, gain, y, r] = [at(A, 1, 64), at(A + 4096, 1, 64), at(C, 1, 64), at(C + 4096, 1, 1)];
     let b = at(B, 64, 64);
-    let norm =
-        card.prepare(("rms_norm", "bf16"), SHAPE, &[&y, &r, &x, &gain, &0.5f32, &1e-5f32]).under(&RowRules);
-    let swiglu = card.prepare(("swiglu", "bf16"), SHAPE, &[&y, &x, &gain]).under(&RowRules);
+    let norm = card
+        .kernels
+        .prepare(("rms_norm", "bf16"), SHAPE, &[&y, &r, &x, &gain, &0.5f32, &1e-5f32])
+        .under(&RowRules);
+    let swiglu = card.kernels.prepare(("swiglu", "bf16"), SHAPE, &[&y, &x, &gain]).under(&RowRules);
     let merged = |held: &CardLaunch, next: &CardLaunch| {
         held.rules
-            .may_merge(&card, held)
-            .then(|| held.rules.merged(&card, held, next))
+            .may_merge(&card.kernels, held)
+            .then(|| held.rules.merged(&card.kernels, held, next))
             .flatten()
             .map(|both| both.kernel.0)
     };
@@ -87,15 +89,15 @@ fn launches_merge_only_where_nothing_can_tell() {
     }
     assert_eq!(merged(&norm, &product(&card, [z, y, b], 2)), None, "a wide product");
     assert!(merged(&norm, &product(&card, [z, y, b], 1)).is_some(), "a product that adds");
-    let sum = |to: MatrixView, more: MatrixView| card.prepare(("add", "bf16"), SHAPE, &[&to, &more]);
+    let sum = |to: MatrixView, more: MatrixView| card.kernels.prepare(("add", "bf16"), SHAPE, &[&to, &more]);
     assert_eq!(merged(&of(z, y), &sum(z, x)), Some("gemm_row_hopper_16"));
-    let both = RowRules.merged(&card, &norm, &of(z, y)).unwrap();
+    let both = RowRules.merged(&card.kernels, &norm, &of(z, y)).unwrap();
     assert_eq!(merged(&both, &sum(z, gain)), Some("gemm_row_normed_16"));
     for next in [sum(x, z), sum(x, gain), sum(z, y), sum(z, at(D + 64, 1, 64)), copy(&card, z, x)] {
         assert_eq!(merged(&of(z, y), &next), None);
     }
     assert_eq!(merged(&product(&card, [z, y, b], 1), &sum(z, x)), None, "a product that adds");
-    let twice = RowRules.merged(&card, &of(z, y), &sum(z, x)).unwrap();
+    let twice = RowRules.merged(&card.kernels, &of(z, y), &sum(z, x)).unwrap();
     assert_eq!(merged(&twice, &sum(z, gain)), None);
 }
 
@@ -104,10 +106,11 @@ fn turn_and_put(card: &Card, x: MatrixView, [y, kv]: [MatrixView; 2], segments: 
     let table = MatrixView { at: B, row_stride: 8, col_stride: 1, rows: 9, cols: 8 };
     let list = |at| crate::launches::Words { at, len: 8 };
     let bytes = |x: MatrixView| crate::launches::SizedMatrix(x, 2);
-    let turn = card.prepare(("rotate", "bf16"), SHAPE, &[&bytes(x), &table, &list(B + 4096), &8u32, &0u32]);
+    let turn =
+        card.kernels.prepare(("rotate", "bf16"), SHAPE, &[&bytes(x), &table, &list(B + 4096), &8u32, &0u32]);
     [
         turn.under(&RotaryRules),
-        card.prepare(("put_rows", "bf16"), SHAPE, &[&bytes(y), &bytes(kv), &list(segments)]),
+        card.kernels.prepare(("put_rows", "bf16"), SHAPE, &[&bytes(y), &bytes(kv), &list(segments)]),
     ]
 }
 
@@ -118,8 +121,11 @@ fn a_rotation_writes_to_a_cache_what_its_own_blocks_turned() {
     let Some(card) = card() else { return };
     let merged = |x, y, kv, segments| {
         let [held, next] = turn_and_put(&card, x, [y, kv], segments);
-        let both =
-            held.rules.may_merge(&card, &held).then(|| held.rules.merged(&card, &held, &next)).flatten();
+        let both = held
+            .rules
+            .may_merge(&card.kernels, &held)
+            .then(|| held.rules.merged(&card.kernels, &held, &next))
+            .flatten();
         both.map(|both| {
             assert!(both.rules.begins_early(&both) && both.touched.as_ref().unwrap().len() == 6);
             both.kernel.0
@@ -147,5 +153,5 @@ fn a_rotation_writes_to_a_cache_what_its_own_blocks_turned() {
         assert_eq!(merged(x, y, kv, segments), None);
     }
     let [held, _] = turn_and_put(&card, x, [y, x], lists);
-    assert!(RotaryRules.merged(&card, &held, &copy(&card, y, x)).is_none());
+    assert!(RotaryRules.merged(&card.kernels, &held, &copy(&card, y, x)).is_none());
 }

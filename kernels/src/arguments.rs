@@ -105,28 +105,6 @@ pub struct RouterBalance<'a, D: Device> {
     pub z: View<'a, D>,
 }
 
-/// Queries of one sequence and the keys that they may see: their rows, and their positions in the sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Rows of the queries.
-    pub query: Segment,
-    /// Rows of the keys and values.
-    pub key: Segment,
-}
-
-/// Consecutive tokens of one sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Row of the first token.
-    pub row: usize,
-    /// Number of tokens.
-    pub len: usize,
-    /// Position of the first token in its sequence.
-    pub position: usize,
-    /// Number of the sequence in the step, by which dropout distinguishes sequences.
-    pub sequence: usize,
-}
-
 /// A rank's rows of a table that is split by rows, such as a vocabulary shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowShard {
