@@ -235,9 +235,8 @@ fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
 
 fn meet(threads: usize, scale: &Scale) -> f64 {
     let enough = cores(threads) == threads;
-    let (times, lines) = (scale.of(if enough { 1 << 16 } else { 1 << 12 }), || {
-        (0..threads).map(|_| machine::MeetingLine::default()).collect::<Vec<_>>()
-    });
+    let times = scale.of(if enough { 1 << 16 } else { 1 << 12 });
+    let lines = || (0..threads).map(|_| machine::MeetingLine::default()).collect::<Vec<_>>();
     // Each trial has lines of its own, so none needs a reset.
     let lines: Vec<Vec<_>> = (0..=TRIALS).map(|_| lines()).collect();
     let meetings = |(me, trial): &mut (usize, usize)| {

@@ -240,9 +240,8 @@ impl<D: SideKernels> Side<D> {
         }
         for (i, (&seen, &wanted)) in seen.iter().zip(wanted).enumerate() {
             let wanted = if slack == 0.0 { (number.rounded)(wanted) } else { wanted };
-            let bound = slack * number.tolerance * wanted.abs().max(1.0);
             let other = seen.is_nan() != wanted.is_nan() || seen.is_infinite() != wanted.is_infinite();
-            if (seen - wanted).abs() > bound || other {
+            if (seen - wanted).abs() > slack * number.tolerance * wanted.abs().max(1.0) || other {
                 let place = format!("row {}, column {}", i / cols, i % cols);
                 self.wrong(format!("{what} in {}: {place} is {seen}, wanted {wanted}", number.name));
             }

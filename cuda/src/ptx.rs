@@ -66,8 +66,7 @@ impl Module {
     pub(crate) fn ptx(&self) -> &str {
         self.text.get_or_init(|| {
             let mut text = String::new();
-            let read = ZlibDecoder::new(self.packed).read_to_string(&mut text);
-            read.expect("build.rs packed it");
+            ZlibDecoder::new(self.packed).read_to_string(&mut text).expect("build.rs packed it");
             text
         })
     }

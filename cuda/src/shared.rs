@@ -158,8 +158,7 @@ impl SharedPlace for Gpu {
         let free = |ordinal| well(Card::open(ordinal).and_then(|card| card.memory()))[0] as u64;
         let all = Card::count().map_or(1, |there| there.min(ranks)) as u64;
         // other processes are assumed to have as much
-        let of_processes = taken().map(|card| all * free(card));
-        Some(of_processes.unwrap_or_else(|| (0..cards).map(free).sum()))
+        Some(taken().map_or_else(|| (0..cards).map(free).sum(), |card| all * free(card)))
     }
     fn raw(GpuPtr(at): GpuPtr) -> *mut () {
         at as *mut ()

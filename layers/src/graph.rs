@@ -312,13 +312,12 @@ impl Graph {
     fn partial_sums(axes: &[Axis], whole: &[OperatorSplit]) -> Vec<OperatorSplit> {
         let sums = |split: &OperatorSplit| {
             let free: Vec<_> = axes.iter().filter(|&&axis| !split.output.cutting().contains(axis)).collect();
-            let sets = 1..1usize << free.len();
             let summed = |set: usize| {
                 let partial = (0..free.len()).filter(|i| set >> i & 1 == 1).map(|i| *free[i]).collect();
                 let inputs = split.inputs.iter().map(|input| input.summed(partial)).collect();
                 OperatorSplit { inputs, output: split.output.summed(partial) }
             };
-            sets.map(summed).collect::<Vec<_>>()
+            (1..1usize << free.len()).map(summed).collect::<Vec<_>>()
         };
         whole.iter().flat_map(sums).collect()
     }

@@ -164,13 +164,12 @@ impl Entries<'_> {
             self.add(&theirs, "mlp.router.bias", 1, 0..count, Orientation::Vector);
         }
         let first = [(gate, 0..f), (up, f..2 * f)].map(|part| (part, "gate_up", Orientation::Transposed));
-        let second = [((down, 0..f), "down", Orientation::Same)];
-        for parts in [&first[..], &second] {
+        for parts in [&first[..], &[((down, 0..f), "down", Orientation::Same)]] {
             for (e, ((name, columns), param, orientation)) in
                 (0..count).flat_map(|e| parts.iter().map(move |part| (e, part)))
             {
-                let (theirs, ours) =
-                    (format!("{mlp}.experts.{e}.{name}.weight"), format!("mlp.experts.{param}"));
+                let theirs = format!("{mlp}.experts.{e}.{name}.weight");
+                let ours = format!("mlp.experts.{param}");
                 self.add_rows(&theirs, &ours, (count * d, e * d..(e + 1) * d), columns.clone(), *orientation);
             }
         }

@@ -128,8 +128,7 @@ impl<'a> Upcycled<'a> {
         if let Some(mlp) = to.param.strip_suffix(".experts.down") {
             let down = same(&format!("{mlp}.down"), [hidden, width])?;
             return Ok(ParamValues::each(move |[row, column]| {
-                let slice = row / width % slices;
-                slices as f64 * down.at([slice * f + column, row % width])
+                slices as f64 * down.at([(row / width % slices) * f + column, row % width])
             }));
         }
         let parts = dense.entries().iter().filter(|entry| entry.param == to.param);

@@ -49,8 +49,8 @@ pub struct Optimizer<D: Kernels> {
 impl<D: Kernels> Optimizer<D> {
     /// Creates an optimizer at step 0. `scaling`: the largest global norm of the gradient, and loss scaling.
     pub fn new(rule: impl UpdateRule<D> + 'static, scaling: impl Into<GradientScaling>) -> Self {
-        let (rule, scaling) = (Box::new(rule), scaling.into());
-        Self { rule, scaling, steps: 0, sums: SquareSums::NONE, label: "norm2".into() }
+        let scaling = scaling.into();
+        Self { rule: Box::new(rule), scaling, steps: 0, sums: SquareSums::NONE, label: "norm2".into() }
     }
     /// Returns the rule by which it updates parameters.
     pub fn rule(&self) -> &dyn UpdateRule<D> {

@@ -49,8 +49,8 @@ pub fn work<D: Kernels, T>(
     device.place().settle();
     let seconds = start.elapsed().as_secs_f64();
     let wire = (mesh.ledger() - &before).wire_bytes();
-    let (load, work) = (device.meter().peaks(Phase::Load).total, device.meter().peaks(phase).total);
-    Ok((result, RankMeasurements { seconds, load, work, wire }))
+    let work = device.meter().peaks(phase).total;
+    Ok((result, RankMeasurements { seconds, load: device.meter().peaks(Phase::Load).total, work, wire }))
 }
 
 impl PeakBytes {

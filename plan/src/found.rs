@@ -33,8 +33,8 @@ impl MachinePrices {
     pub fn new(sizes: &MeshSizes, machine: &Arc<Machine>) -> Result<Self> {
         let ghost = Mesh::ghost(sizes, 0)?;
         let clock = StepClock::new(machine, ghost.size());
-        let (mesh, device) = (ghost.timed(clock.clone()), timed_meta_of::<Cpu<f32>>(Some(clock.clone())));
-        Ok(Self { device, mesh, clock })
+        let mesh = ghost.timed(clock.clone());
+        Ok(Self { device: timed_meta_of::<Cpu<f32>>(Some(clock.clone())), mesh, clock })
     }
 }
 

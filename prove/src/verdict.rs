@@ -70,9 +70,9 @@ pub struct Verdict {
 impl Verdict {
     /// Creates a verdict with nothing compared yet.
     pub(super) fn of((layout, subject): (&dyn Display, &dyn Display), keys: &[Key]) -> Self {
-        let (layout, subject) = (layout.to_string(), subject.to_string());
+        let subject = subject.to_string();
         let keys = keys.iter().map(Key::to_string).collect();
-        Self { layout, subject, keys, equal: true, ..Self::default() }
+        Self { layout: layout.to_string(), subject, keys, equal: true, ..Self::default() }
     }
     /// Returns true if both are of the same kind: shrinking looks for the smallest failure of one kind.
     pub(crate) fn is_like(&self, other: &Self) -> bool {

@@ -120,8 +120,8 @@ impl Router {
                 if weight == 0.0 || n == 0 {
                     continue;
                 }
-                let (slopes, mut counts) =
-                    (slopes.get_or_insert_with(|| vec![S::ZERO; len * self.count]), vec![0; self.count]);
+                let slopes = slopes.get_or_insert_with(|| vec![S::ZERO; len * self.count]);
+                let mut counts = vec![0; self.count];
                 routing.chosen[end - n..end].iter().flatten().for_each(|&e| counts[e] += 1);
                 let each = S::from_usize(self.count) * S::from_usize(self.chosen * n).inv();
                 let weight = S::from_f64(weight) * each * share(mean_over);

@@ -48,8 +48,8 @@ impl Classifier {
         let classes = *self.sizes.last().expect("a layer");
         let plain = Objective::default();
         let loss = cross_entropy(&logits, labels, classes, mean_over, &plain);
-        let (mut dy, mut g) =
-            (cross_entropy_backward(&logits, labels, classes, mean_over, &plain), Weights::new());
+        let mut dy = cross_entropy_backward(&logits, labels, classes, mean_over, &plain);
+        let mut g = Weights::new();
         for (i, layer) in self.layers().iter().enumerate().rev() {
             let x = gated(i, &inputs[i]);
             if i == 0 {

@@ -193,8 +193,7 @@ fn update<S: Scalar>(
             let [beta1, beta2, decay] = rule.constants();
             let ([beta1, beta2], decay) = ([beta1, beta2].map(S::from_f64), decay_of(decay));
             for (i, w) in w.iter_mut().enumerate() {
-                let mean = beta1 * m[i] + (S::ONE - beta1) * g[i];
-                *w = *w - decay * *w - lr * mean.sign();
+                *w = *w - decay * *w - lr * (beta1 * m[i] + (S::ONE - beta1) * g[i]).sign();
                 m[i] = beta2 * m[i] + (S::ONE - beta2) * g[i];
             }
         }

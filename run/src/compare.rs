@@ -100,8 +100,7 @@ fn batch(work: &Comparison) -> Result<Batch> {
     let n = SEQUENCES.max(work.microbatches * work.data_ranks());
     let sequences = match work.data {
         Data::Text(model, corpus) => {
-            let seq = (TOKENS / n).clamp(SEQ[0], SEQ[1]);
-            sequences(corpus.batch(0, 0, n, seq.min(model.config.positions)))
+            sequences(corpus.batch(0, 0, n, (TOKENS / n).clamp(SEQ[0], SEQ[1]).min(model.config.positions)))
         }
         Data::Digits(digits) => {
             (0..n.max(SEQ[1]).min(digits.train.len())).map(|i| digits.train.example(i)).collect()

@@ -49,8 +49,8 @@ impl PriceRun {
     /// The step of a training run.
     #[must_use]
     pub fn step_of(run: &TrainRun) -> Self {
-        let (design, settings) = (run.settings.design(&run.model), run.settings.clone());
-        Self { design, experts: None, settings, layout: run.layout }
+        let design = run.settings.design(&run.model);
+        Self { design, experts: None, settings: run.settings.clone(), layout: run.layout }
     }
     fn of(&self) -> LoadedDesign<'_> {
         (&self.design, self.experts.as_ref())

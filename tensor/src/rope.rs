@@ -72,8 +72,7 @@ impl Rope {
             Scaling::None => plain,
             Scaling::Linear { factor } => plain / factor,
             Scaling::Llama3 { factor, low, high, original } => {
-                let turns = original * plain / TAU;
-                let fast = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                let fast = ((original * plain / TAU - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 - fast) * plain / factor + fast * plain
             }
             Scaling::Yarn { factor, original, fast, slow, truncate, .. } => {

@@ -68,8 +68,8 @@ impl<S: Scalar> OnTrial<S> {
 
 impl<S: Scalar> Engines<Host> for OnTrial<S> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<Host>> {
-        let (inner, own) = (self.0.world.of(members), self.0.clone());
-        Arc::new(Mutated { inner, members: members.iter().collect(), own })
+        let own = self.0.clone();
+        Arc::new(Mutated { inner: self.0.world.of(members), members: members.iter().collect(), own })
     }
 }
 

@@ -64,8 +64,8 @@ struct ReportingEngine<P: SharedPlace> {
 
 impl<P: SharedPlace> Engines<P> for ReportingEngines<P> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
-        let (among, own) = (self.0.world.of(members), self.0.clone());
-        Arc::new(ReportingEngine { among, members: members.iter().collect(), own })
+        let own = self.0.clone();
+        Arc::new(ReportingEngine { among: self.0.world.of(members), members: members.iter().collect(), own })
     }
 }
 

@@ -63,8 +63,8 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
     let heads @ Heads { queries, keys, dim } = case.attend.heads;
     c.case = format!("{attend:?}");
     let (query, key) = (case.shape(|s| s.query, queries * dim), case.shape(|s| s.key, keys * dim));
-    let ([q, d_o], [k, v]) =
-        ([1, 2].map(|seed| c.of(query, drawn(seed, query))), [3, 4].map(|seed| c.of(key, drawn(seed, key))));
+    let [q, d_o] = [1, 2].map(|seed| c.of(query, drawn(seed, query)));
+    let [k, v] = [3, 4].map(|seed| c.of(key, drawn(seed, key)));
     let qkv = || Qkv { q: q.of(), k: k.of(), v: v.of() };
     let numbers = case.shape(|s| s.query, queries); // one for each query and head
     let room = D::attention_scratch(heads, case.calls.iter().flatten().map(|s| s.key.len).max().unwrap_or(0));

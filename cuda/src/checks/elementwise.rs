@@ -39,8 +39,8 @@ pub(crate) fn sums<D: SideKernels>(c: &mut Side<D>) {
 /// Checks windows into windows, as factors are packed. Kills: a tile's edge that is cut off or overrun.
 pub(crate) fn transposes<D: SideKernels>(c: &mut Side<D>) {
     for [rows, cols] in [[32, 64], [33, 31], [70, 5], [1, 40], [129, 97]] {
-        let (x, mut y) =
-            (c.of([cols, rows, rows + 3, 2], whole(1)), c.of([rows, cols, cols + 5, 3], whole(2)));
+        let x = c.of([cols, rows, rows + 3, 2], whole(1));
+        let mut y = c.of([rows, cols, cols + 5, 3], whole(2));
         check!(c.copy(y.to(), x.of().t()) => y 0.0);
     }
 }
@@ -113,8 +113,8 @@ pub(crate) fn dropout<D: SideKernels>(c: &mut Side<D>) {
 pub(crate) fn nothing<D: SideKernels>(c: &mut Side<D>) {
     let tokens = c.index::<Segment>(&[]);
     for [rows, cols] in [[0, 4], [3, 0]] {
-        let ([mut y, x], at) =
-            ([1, 2].map(|seed| c.of([3, 4, 4, 0], whole(seed))), [0, 4 - cols, rows, cols]);
+        let [mut y, x] = [1, 2].map(|seed| c.of([3, 4, 4, 0], whole(seed)));
+        let at = [0, 4 - cols, rows, cols];
         let (mut sum, by) = (c.wide([1, cols, 4, 0], whole(3)), c.wide([rows, 1, 1, 0], whole(4)));
         let none = x.part(at);
         if !c.host {

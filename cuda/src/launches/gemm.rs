@@ -95,8 +95,8 @@ impl Rung {
                 (names.into_iter().find(|name| gpu.card().kernels.has((name, number)))?, shape)
             }
             Self::Few => {
-                let ((_, [by_rows, by_columns]), v) =
-                    (FEW.into_iter().find(|&(rows, _)| c.rows <= rows)?, 16 / of.bytes as u32);
+                let (_, [by_rows, by_columns]) = FEW.into_iter().find(|&(rows, _)| c.rows <= rows)?;
+                let v = 16 / of.bytes as u32;
                 if of.by_rows(&of.b)? {
                     let shape = blocks(c.cols.div_ceil(4 * v) as usize, 512, 0);
                     return c.cols.is_multiple_of(v).then_some((by_rows, shape));

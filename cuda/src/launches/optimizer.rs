@@ -59,9 +59,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         constants: [f64; 2],
     ) {
         let [lr, decay] = constants.map(|x| x as f32);
-        let keep = 1.0 - lr * decay;
         let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
-        self.launch("sgd", shape, &[&w, &master, &g, &factor, &lr, &keep]);
+        self.launch("sgd", shape, &[&w, &master, &g, &factor, &lr, &(1.0 - lr * decay)]);
     }
 
     pub(crate) fn adamw(
@@ -105,8 +104,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     ) {
         let [lr, beta1, beta2, decay] = constants.map(|x| x as f32);
         let shape = each(self.0, MatrixView::from(&g).len().div_ceil(4));
-        let keep = 1.0 - lr * decay;
-        self.launch("lion", shape, &[&w, &master, &m, &g, &factor, &lr, &keep, &beta1, &beta2]);
+        self.launch("lion", shape, &[&w, &master, &m, &g, &factor, &lr, &(1.0 - lr * decay), &beta1, &beta2]);
     }
 
     pub(crate) fn momentum(

@@ -118,8 +118,8 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>, views: &Views) -
     let steps = together.steps / ranks.len();
     let peak_told =
         peak.map_or_else(String::new, |peak| format!("; a core's measured peak is {peak:.0} GFLOP/s"));
-    let (of, ms) =
-        (if steps == 1 { "one step".into() } else { format!("mean of {steps} steps") }, together.ms());
+    let of = if steps == 1 { "one step".into() } else { format!("mean of {steps} steps") };
+    let ms = together.ms();
     views.say(&format!("{name}: {ms:.1} ms a step ({of}){peak_told}.\n"))?;
     let cells = |sum: &Totals, each: &[&Totals]| cells(&together, ranks, sum, each, peak);
     let mut head = vec!["ms", "share"];
@@ -146,8 +146,7 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>, views: &Views) -
 /// Explains a row above the peak, if there is one.
 fn beyond(of: &RankProfile, peak: Option<f64>) -> Option<&'static str> {
     let mut sums = of.kinds.iter().map(|(_, sum)| sum).chain(of.layers.iter().map(|row| &row.sum));
-    let beyond = sums.any(|sum| of.row(sum, peak).of_peak.is_some_and(|part| part > 1.05));
-    beyond.then_some(
+    sums.any(|sum| of.row(sum, peak).of_peak.is_some_and(|part| part > 1.05)).then_some(
         "More than 100 % of peak: the machine did other work while the peak was measured; run it again on an idle machine.",
     )
 }

@@ -180,8 +180,7 @@ impl TrainArgs {
     pub(crate) fn files(&self, resume: Option<&State>) -> DataFiles {
         let Self { batch, data, data_field: field, .. } = self;
         let given = DataFiles { batch: batch.clone(), data: data.clone(), field: field.clone() };
-        let begun = resume.filter(|_| batch.is_none() && data.is_empty()).map(|state| state.data.clone());
-        begun.unwrap_or(given)
+        resume.filter(|_| batch.is_none() && data.is_empty()).map_or(given, |state| state.data.clone())
     }
     /// Returns the initial model of the run and its training data.
     pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(TrainableModel, TrainData)> {

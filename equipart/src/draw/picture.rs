@@ -107,8 +107,7 @@ const MOST_NUMBERS: f64 = 1000.0;
 pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
     let step = round_step(nearest);
     let numbers = (from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize;
-    let is_apart = (to - from) / step < MOST_NUMBERS;
-    is_apart.then_some(numbers).into_iter().flatten().map(move |n| n as f64 * step)
+    ((to - from) / step < MOST_NUMBERS).then_some(numbers).into_iter().flatten().map(move |n| n as f64 * step)
 }
 
 /// Returns a colour in XML notation.

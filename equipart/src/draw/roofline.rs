@@ -73,8 +73,7 @@ pub fn draw(title: &str, peak: f64, roofs: &[Roof], points: &[AxisPoint]) -> Str
     }
     picture.text([right + 10.0, top + 2.0], "start", INK, "products");
     for (at, point) in points.iter().enumerate() {
-        let roof = &roofs[point.roof];
-        let (x, y) = (x_of(point.intensity), y_of((point.intensity * roof.bandwidth).min(peak)));
+        let (x, y) = (x_of(point.intensity), y_of((point.intensity * roofs[point.roof].bandwidth).min(peak)));
         let colour = shade(0.6 + point.roof as f64 / roofs.len() as f64, 0.42);
         picture.add(&format!(
             r##"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="#ffffff" stroke="{colour}" stroke-width="2"/>"##

@@ -156,9 +156,8 @@ fn section(kind: &str, points: &Points) -> String {
         let spread = spread.map_or_else(|| "-".into(), |part| format!("±{:.0} %", 100.0 * part));
         rows.push([vec![name.into(), number], ends.to_vec(), vec![median, spread]].concat());
     }
-    let heads = [&format!("{kind}s"), "values", "first", "last", "median", "spread"].map(str::to_owned);
     let curves = picture("training", std::slice::from_ref(points), &format!("{kind}s"));
-    tabled(&heads, &rows)
+    tabled(&[&format!("{kind}s"), "values", "first", "last", "median", "spread"].map(str::to_owned), &rows)
         + &drawn("Each value over its number; spread: half of the interquartile range.", &curves)
 }
 

@@ -93,10 +93,10 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>
                             let at = c.at.add((first + i) * c.ld + j + jr);
                             let to = Sums { at, ld: c.ld, add: c.add || p > 0 };
                             let beyond = if as_it_lies { jr } else { jr / NR * apart };
-                            let (size, pb) =
-                                ([MR.min(mc - i), cols, kc], Panel { at: pb.add(beyond), apart });
-                            let (direct_a, packed_a) =
-                                ((a.from(i, 0).at, a.row), (pa.add(i * kc).cast_const(), 1));
+                            let size = [MR.min(mc - i), cols, kc];
+                            let pb = Panel { at: pb.add(beyond), apart };
+                            let direct_a = (a.from(i, 0).at, a.row);
+                            let packed_a = (pa.add(i * kc).cast_const(), 1);
                             match (direct, few) {
                                 _ if as_it_lies => tile::<1, true, false, true>(size, direct_a, pb, to, next),
                                 (true, true) => tile::<1, true, false, false>(size, direct_a, pb, to, next),

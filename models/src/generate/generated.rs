@@ -63,8 +63,8 @@ impl TokenTimes {
 impl<E: Scalar> Generated<E> {
     /// Creates the result of no ranks.
     pub(super) fn new() -> Self {
-        let (texts, times, taken) = (Vec::new(), Vec::new(), Vec::new());
-        Self { texts, times, taken, prefill_seconds: 0.0, seen: Vec::new() }
+        let taken = Vec::new();
+        Self { texts: Vec::new(), times: Vec::new(), taken, prefill_seconds: 0.0, seen: Vec::new() }
     }
     /// Returns the number of new tokens of all texts.
     pub fn new_tokens(&self) -> usize {

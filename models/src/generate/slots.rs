@@ -57,8 +57,8 @@ impl<'a, D: OrderedKernels<Elem: Real>> SlotRun<'a, D> {
         at: &BuildContext<D>,
         (watch, from): (Option<&'a dyn Fn(u32)>, Instant),
     ) -> Self {
-        let (tokens, n) = (at.tokens, request.prompts.len());
-        let mine = tokens.sequences(n);
+        let tokens = at.tokens;
+        let mine = tokens.sequences(request.prompts.len());
         let slots = request.requests.slots(chunks(at), request.most_requests(tokens.data_ranks()));
         let prompts = &request.prompts[mine.clone()];
         let lengths: Vec<_> = prompts.iter().map(Vec::len).collect();

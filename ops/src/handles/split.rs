@@ -214,10 +214,9 @@ impl<D: Kernels> Split<D> {
         let width = placement.size_along(self.axis);
         let cuts = placement.cuts(mesh, "an activation", [1, width])?;
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
-        let columns = (0..self.share.cols()).map(column).collect();
         Ok(RecordedPart {
             is_partial: is_gradient && placement.may_be_shared(self.axis),
-            ..self.seen_at(columns, width)
+            ..self.seen_at((0..self.share.cols()).map(column).collect(), width)
         })
     }
     fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> RecordedPart<D::Elem> {

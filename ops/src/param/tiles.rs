@@ -52,8 +52,8 @@ impl<P: Place> WeightTiles<P> {
             let counts = (0..shards.group.size()).map(|rank| before(rank + 1) - before(rank)).collect();
             WeightTile { columns: Band { dim: 1, start, len }, counts }
         };
-        let (group, all) = (shards.group.named(name), (0..n).map(tile).collect());
-        Self { group, shard: [shards.len, shards.from()], local, all }
+        let all = (0..n).map(tile).collect();
+        Self { group: shards.group.named(name), shard: [shards.len, shards.from()], local, all }
     }
     /// Splits this rank's elements of a tile into rectangles of its shard: each with its columns in the tile,
     /// counted from the rectangle's first, and the number of elements before it.

@@ -173,8 +173,8 @@ fn versions(rows: &[Vec<(TablePlace, TableEntry)>]) -> Result<BTreeMap<Cell, usi
                 ));
             }
             (Some(version), false) => {
-                let (place, why) =
-                    (named(place), if updates { "an update reads none" } else { "the table has no updates" });
+                let place = named(place);
+                let why = if updates { "an update reads none" } else { "the table has no updates" };
                 return Err(format!("{place} is {cell}@{version}, but {why}; wanted {cell}"));
             }
         }

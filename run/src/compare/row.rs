@@ -106,8 +106,7 @@ impl LayoutRow {
     /// tie, and its error is finite.
     #[must_use]
     pub fn is_right(&self) -> bool {
-        let tokens = self.tokens_equal != Some(false) || self.tie.is_some();
-        self.equal && tokens && self.error_ratio.is_finite()
+        self.equal && (self.tokens_equal != Some(false) || self.tie.is_some()) && self.error_ratio.is_finite()
     }
     /// Returns true if the row is faster than another by more than the spread of both.
     #[must_use]

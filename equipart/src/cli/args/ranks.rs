@@ -34,8 +34,8 @@ pub(crate) fn note(layouts: &[Layout], design: Option<&Design>) {
                 "note: {layout} has {ranks} ranks; the ranks of experts are also ranks of the other axes"
             ));
         }
-        let (tp, experts) =
-            (layout.size(Axis::Tp), design.and_then(Design::shape).and_then(|shape| shape.experts));
+        let tp = layout.size(Axis::Tp);
+        let experts = design.and_then(Design::shape).and_then(|shape| shape.experts);
         if tp > 1 && experts.is_some() && [Axis::Ep, Axis::Etp].iter().all(|axis| layout.size(*axis) == 1) {
             out::note(&format!(
                 "note: {layout} keeps all experts on each rank; etp={tp} splits each of them, and ep={tp} deals them"

@@ -42,8 +42,8 @@ impl<const PAIRS: bool> Inner<Bf16> for Avx512<PAIRS> {
             for (j, cols) in together(n) {
                 let sums = Sums { at: c.at.wrapping_add(i * c.ld + j), ..c };
                 let size = [MR.min(m - i), cols, k];
-                let (a, b) =
-                    (a.at.wrapping_add(i * k), Panel { at: b.at.wrapping_add(j * k), apart: k * NR });
+                let a = a.at.wrapping_add(i * k);
+                let b = Panel { at: b.at.wrapping_add(j * k), apart: k * NR };
                 // SAFETY: panels that were packed, and a part of the caller's window.
                 unsafe { tile::<MR, false, PAIRS, false>(size, (a, 1), b, sums, &mut Ahead::none()) };
             }
