@@ -84,8 +84,9 @@ impl<'a> GraphPrices<'a> {
         if let Some(price) = self.steps.borrow().get(&key) {
             return *price;
         }
+        let x = self.share(shape, from);
         self.prices.take();
-        let ran = self.share(shape, from).step(&self.place(), step).map(drop);
+        let ran = x.step(&self.place(), step).map(drop);
         let price = if ran.is_ok() { self.prices.take() } else { f64::INFINITY };
         self.steps.borrow_mut().insert(key, price);
         price
