@@ -165,8 +165,9 @@ impl PlanArgs {
         let job = self.texts(config)?;
         let plan = TextsPlanRun { job, dtype: self.dtype, on: self.on()?, goal };
         let notes = SearchNotes::until_interrupted()?;
+        let found = plan.find(&|event| notes.watch(event));
         notes.done();
-        plan.tell(&plan.find(&|event| notes.watch(event))?, &|event: &RunEvent| views.see(event))
+        plan.tell(&found?, &|event: &RunEvent| views.see(event))
     }
 }
 
