@@ -181,8 +181,7 @@ fn compute(events: &[Event]) -> Vec<Event> {
         *to = latest; // the latest end of all work begun so far
     }
     let traced = |from, to| {
-        let begun = work.partition_point(|(at, _)| *at < to);
-        begun.checked_sub(1).is_some_and(|last| work[last].1 > from)
+        work.partition_point(|(at, _)| *at < to).checked_sub(1).is_some_and(|last| work[last].1 > from)
     };
     let mut gaps = Vec::new();
     for edge in edges.windows(2) {

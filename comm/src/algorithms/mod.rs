@@ -112,8 +112,7 @@ impl Algorithm {
 ///
 /// Source: Patarasuk and Yuan, 2009, §3; Thakur, Rabenseifner, Gropp, 2005, §3.
 pub fn bound(ranks: usize, link: &Link, bytes_per_element: usize, elements: usize) -> Duration {
-    let steps = ranks.max(1).next_power_of_two().ilog2();
     let mean = (2 * ranks.saturating_sub(1) as u128 * elements as u128).div_ceil(ranks.max(1) as u128);
     let bytes = usize::try_from(mean.saturating_mul(bytes_per_element as u128)).unwrap_or(usize::MAX);
-    link.latency().saturating_mul(steps).max(link.moving(bytes))
+    link.latency().saturating_mul(ranks.max(1).next_power_of_two().ilog2()).max(link.moving(bytes))
 }

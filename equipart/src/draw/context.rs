@@ -236,8 +236,7 @@ impl SharedAttention {
             picture.text([LEFT - 8.0, y + 16.0], "end", INK, &self.ranks(member));
             picture.rect([LEFT, y, BAR, ROW - 6.0], WAITS);
             for (n, hop) in hops.iter().enumerate().filter(|(_, hop)| hop.pairs > 0) {
-                let arrives = if hop.keys == 0 { "own".into() } else { self.arrives(hop) };
-                let words = arrives;
+                let words = if hop.keys == 0 { "own".into() } else { self.arrives(hop) };
                 let width = scale * hop.pairs as f64;
                 let tip =
                     format!("<title>{}: {words}, {}</title>", self.hop(n).0, counted(hop.pairs, "pair"));

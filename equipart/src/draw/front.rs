@@ -58,8 +58,7 @@ fn place([x, y]: [f64; 2], name: &str, taken: &[Edges]) -> ([f64; 2], &'static s
     let free =
         |(.., room): &([f64; 2], &str, Edges)| inside(*room) && taken.iter().all(|other| apart(room, other));
     // on the right while that is near: a name on the left may be read as another point's
-    let near = (0..24).map(|n| beside(n)[0]);
-    near.chain((0..150).flat_map(beside)).find(free).unwrap_or(beside(0)[0])
+    (0..24).map(|n| beside(n)[0]).chain((0..150).flat_map(beside)).find(free).unwrap_or(beside(0)[0])
 }
 
 /// Returns the picture as the text of an SVG file. `by` names the reference point.

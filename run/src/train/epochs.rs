@@ -137,6 +137,5 @@ impl Epoch {
 
 /// Batch of pictures of a set to evaluate together, from index `first` on.
 pub(crate) fn judged(set: &Set, first: usize) -> Result<Batch> {
-    let some = first..set.len().min(first + TOGETHER);
-    Batch::new(some.map(|i| set.example(i)).collect(), 1)
+    Batch::new((first..set.len().min(first + TOGETHER)).map(|i| set.example(i)).collect(), 1)
 }
