@@ -10,24 +10,29 @@
 //! case made of them).
 mod campaign;
 mod case;
+mod certificate;
 mod document;
 mod drawn;
+mod failure;
 mod fitted;
 mod habits;
 mod image;
 mod panel;
 mod report;
 mod shrunk;
+mod small;
 mod words;
 
-pub use campaign::{Campaign, Failure, ended_well, judge};
+pub use campaign::{Campaign, ended_well, judge};
 pub use case::{CaseStep, ProofCase};
+pub use certificate::{Certificate, Proven, certify_panel};
 pub use document::Document;
 pub use drawn::draw;
+pub use failure::Failure;
 pub use fitted::fitted;
 pub use habits::{HABITS, Habit};
 pub use image::image;
-pub use panel::{Certificate, Member, PANEL, Proven, certify_panel, never_ran};
+pub use panel::{Member, PANEL, never_ran};
 pub use report::CampaignReport;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! Two microbatches go through a column layer and a row layer as the layout's strategies build them, forward
 //! and backward. Gradients are summed and kept at rest as the layout requires. Then the ranks of each axis
 //! run every collective.
-use crate::{ProofProgress, proof};
+use crate::{ProofProgress, world};
 use comm::{Axes, Axis, Group, Reduce, Tag};
 use layers::Layer;
 use layers::build::strategy::{Column, Row};
@@ -45,18 +45,15 @@ pub fn exact<D: RunDevice>(layout: &Layout, watch: &ProofProgress) -> Result<[Ex
         );
     }
     watch(&format!("proving {layout} in {}", D::Elem::NAME));
-    let ranks = session::run(
-        (layout, &proof::world(layout, &Network::default())?),
-        &Whole,
-        |at: BuildContext<D>| {
+    let ranks =
+        session::run((layout, &world(layout, &Network::default())?), &Whole, |at: BuildContext<D>| {
             let mut seen = [Exact::default(), Exact::default()];
             linear_layers(&at, shared, &mut seen[0])?;
             for (_, group) in at.mesh.axes().filter(|(_, group)| group.size() > 1) {
                 collectives(at.device, group, &mut seen[1])?;
             }
             Ok(seen)
-        },
-    )?;
+        })?;
     let with = |a: Exact, b: Exact| Exact {
         tensors: a.tensors + b.tensors,
         elements: a.elements + b.elements,

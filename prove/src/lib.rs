@@ -2,32 +2,33 @@
 //!
 //! For each key, both read texts, then train. Logits, losses, norms, every gradient and every new weight are
 //! compared, on every rank (`program.rs`).
-//!
-//! | file | holds |
-//! |---|---|
-//! | `subject.rs` | the subject of a proof: a model, texts to read, steps to train |
-//! | `program.rs`, `trace.rs` | the program of a rank, and its tensors that are compared |
-//! | `proof.rs`, `verdict.rs`, `difference.rs` | the proof under several keys, and its outcome |
-//! | `locate.rs`, `timeline.rs` | the place where a program departs from the oracle |
-//! | `oracle.rs`, `bound.rs`, `keys.rs` | the subject in the oracle's types; how sure a proof is |
-//! | `graph.rs` | proof of a graph of operators, each split alone |
-//! | `exact.rs` | proof on any device: linear layers and collectives on integers |
-//! | `cases.rs` | models, layouts and batches, drawn, and shrunk on failure; the panel |
-pub mod bound;
-pub mod cases;
+
+// Compared tensors, the first difference, keys; and a model in the oracle's types.
 mod difference;
+mod keys;
+pub mod oracle;
+mod trace;
+
+// The subject of a proof (a model, texts to read, steps to train), and how sure its proof is.
+pub mod bound;
+mod subject;
+
+// The program of a rank: everything that is compared, in its order, and texts in slots.
+mod program;
+mod timeline;
+mod turns;
+
+// Proofs: under several keys, with a verdict and the place of a difference; of a graph of operators, each
+// split alone; and on any device, of linear layers and collectives on integers.
 mod exact;
 mod graph;
-mod keys;
 mod locate;
-pub mod oracle;
-mod program;
 mod proof;
-mod subject;
-mod timeline;
-mod trace;
-mod turns;
 mod verdict;
+mod world;
+
+// Cases: models, layouts and batches that are small, drawn, shrunk on failure, or of the panel.
+pub mod cases;
 
 pub use difference::Difference;
 pub use exact::{Exact, exact};
@@ -35,9 +36,7 @@ pub use graph::{GraphVerdict, prove_graph};
 pub use keys::{KEYS, Keys, SURE};
 pub use locate::{locate, locate_in};
 pub use program::read;
-pub use proof::{OracleTraces, bytes, certify, check, dump, prove, prove_in, world};
-pub use subject::Subject;
+pub use proof::{OracleTraces, bytes, certify, check, dump, prove, prove_in};
+pub use subject::{ProofProgress, Subject};
 pub use verdict::Verdict;
-
-/// Callback that receives a description of each activity.
-pub type ProofProgress<'a> = dyn Fn(&str) + Sync + 'a;
+pub use world::world;

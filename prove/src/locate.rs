@@ -2,10 +2,9 @@
 //! first tensor in program order, including forward activations and their gradients, so that the cause comes
 //! before its effects.
 use crate::program::program;
-use crate::proof::world;
 use crate::subject::START;
 use crate::timeline::{ElementPlace, Expected, TimelineEntry, expected};
-use crate::{Difference, Subject};
+use crate::{Difference, Subject, world};
 use comm::{CallRecord, Trace, World};
 use layers::StrategyInfo;
 use parallel::{BuildContext, Network, Result, Scheme, session};

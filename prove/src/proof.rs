@@ -3,7 +3,7 @@
 use crate::program::{logits_of, program};
 use crate::subject::START;
 use crate::trace::{Compared, Judge, TensorTrace, uncovered};
-use crate::{Keys, ProofProgress, Subject, Verdict, locate};
+use crate::{Keys, ProofProgress, Subject, Verdict, locate, world};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, Provenance};
@@ -15,7 +15,6 @@ use std::fmt::Display;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 use tensor::{Cpu, F61, Key, limits};
 
 /// Oracle traces of each subject under each key, computed once and used for every layout.
@@ -205,21 +204,6 @@ pub fn prove_in<'a>(
     let by_threads = network.processes.is_none() && keys.len() > 1;
     let two = by_threads && budget::fits_in_free(bytes(subject, scheme)? * 2, budget::free());
     Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), (keys, two), &one)? })
-}
-
-/// Creates the world of a proof over a network, with a time limit for proofs unless it has one.
-///
-/// # Errors
-/// As [`Network::world`].
-pub fn world(layout: &Layout, network: &Network) -> Result<World> {
-    Network { timeout: network.timeout.or(Some(limit(layout))), ..network.clone() }.world(layout, "proof")
-}
-
-/// Time limit of a call in a proof. Ranks only compute: those that share a core wait for each other's work,
-/// so it is one minute for each of them.
-fn limit(layout: &Layout) -> Duration {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Duration::from_mins(layout.ranks().div_ceil(cores) as u64)
 }
 
 /// Runs `one` under each key, two at once if `two`, and combines the comparisons of its ranks.

@@ -8,10 +8,9 @@ use super::case::ProofCase;
 use super::drawn::draw;
 use super::report::CampaignReport;
 use super::shrunk::shrunk;
-use crate::{Difference, OracleTraces, Verdict, locate, prove};
+use crate::{OracleTraces, Verdict, prove};
 use comm::caught;
 use parallel::{Error, Layout, Result, bail};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -37,22 +36,6 @@ pub(super) fn of_any_rank(why: String) -> String {
         Some((rank, why)) if rank.parse::<usize>().is_ok() => format!("a rank: {why}"),
         _ => why,
     }
-}
-
-/// A case that is not equal.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Failure {
-    /// Number of equal cases before it.
-    pub after: usize,
-    /// Number that it was drawn from: the key of a campaign that starts with it.
-    #[serde(with = "super::case::written")]
-    pub number: Key,
-    /// The shrunk case.
-    pub case: ProofCase,
-    /// First difference of the shrunk case; `None` if it fails otherwise.
-    pub first_difference: Option<Difference>,
-    /// Error of the shrunk case; `None` if there is a difference.
-    pub error: Option<String>,
 }
 
 /// Settings of a campaign: the cases to draw, their number, and their judge.
@@ -150,18 +133,5 @@ pub fn ended_well(error: &Option<String>) -> Result<()> {
     match limits::refusal().filter(|_| error.is_some()) {
         Some(why) => bail!("a proof did not end: {why}"),
         None => Ok(()),
-    }
-}
-
-impl Failure {
-    /// Returns this failure with the context of the difference, from another run with everything compared. If
-    /// that run shows no difference, the failure stays as it is.
-    #[must_use]
-    pub fn located(mut self) -> Self {
-        let locate = || locate(&self.case.subject()?, &self.case.layout, &[self.case.key]);
-        if let Some(seen) = self.first_difference.take() {
-            self.first_difference = Some(caught(locate).ok().and_then(Result::ok).flatten().unwrap_or(seen));
-        }
-        self
     }
 }

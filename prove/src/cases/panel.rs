@@ -1,13 +1,10 @@
 //! `prove --layout` without a model: a panel of small models, of every family and with every habit of cases,
 //! so that no part of a strategy goes unproven because one model does not use it. The panel is a list.
 //! [`HABITS`] tells the properties of its members, and so those that a proof of one model lacks.
-mod certificate;
-
 use super::case::ProofCase;
 use super::fitted::{fitted, in_blocks};
 use super::habits::HABITS;
 use crate::Subject;
-pub use certificate::{Certificate, Proven, certify_panel};
 use kernels::{Activation, Heads};
 use layers::{
     Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Positions,

@@ -1,6 +1,6 @@
 //! Report of a campaign: the same bytes for the same key and the same number of cases.
-use super::campaign::Failure;
 use super::case::ProofCase;
+use super::failure::Failure;
 use super::habits::HABITS;
 use crate::Verdict;
 use parallel::{Layout, strategies};
@@ -98,24 +98,5 @@ impl CampaignReport {
              `equipart prove --layout` bounds the error for one layout. Continue with --key {next_key}."
         ));
         says.join("\n")
-    }
-}
-
-impl Failure {
-    /// Returns the statement: the difference, the case, and how to reproduce it.
-    pub fn statement(&self) -> String {
-        let Self { after, number, case, first_difference, error } = self;
-        let what = match (first_difference, error) {
-            (Some(difference), _) => difference.to_string(),
-            (None, error) => format!("it fails: {}", error.as_deref().unwrap_or("without a message")),
-        };
-        format!(
-            "Not equal: after {after} equal cases, the case of the key {number}. The smallest case found \
-             that fails alike:\n\n\
-             {case}\n\n{what}\n\n\
-             To reproduce it, give this line to `equipart prove --case`; to keep it, add it to \
-             prove/tests/regressions.jsonl:\n{}",
-            case.line()
-        )
     }
 }

@@ -1,9 +1,9 @@
 //! Shrinking: finds a small case that fails as a drawn one does. First the wishes shrink, each on its own.
 //! Then the layouts of fewer ranks and strategies are tried one by one, since a failure on eight ranks and on
 //! two may not occur on three.
-use super::campaign::Failure;
 use super::case::ProofCase;
 use super::drawn::{Wish, wishes};
+use super::failure::Failure;
 use crate::Verdict;
 use comm::Axis;
 use parallel::Layout;

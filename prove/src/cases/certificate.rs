@@ -1,5 +1,5 @@
 //! Proof of the panel, and its certificate.
-use super::{Member, PANEL};
+use super::panel::{Member, PANEL};
 use crate::proof::bounded;
 use crate::verdict::{LIMITS, WHAT, headline, sure};
 use crate::{Keys, Verdict, check};
