@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{TaskResult, cargo, code, mpi, ptx, python, readme, root, times};
+use crate::task::{TaskResult, cargo, code, root};
+use crate::{mpi, ptx, python, readme, times};
 
 /// One command of the run. All but the tests are quiet, so that the tests' last lines stay in sight.
 struct CiStep {

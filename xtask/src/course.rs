@@ -2,7 +2,7 @@
 //! by the museum.
 pub(crate) mod planted;
 
-use crate::{TaskResult, cargo, code};
+use crate::task::{TaskResult, cargo, code};
 
 /// Lists the exercises with what is solved, or judges the one that is named, or an answer to the last.
 pub(crate) fn run(names: &[&str]) -> TaskResult {

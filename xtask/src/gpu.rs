@@ -1,5 +1,5 @@
 //! `cargo xtask gpu`: builds the stripped program for machines with GPUs, and starts its `gpu-check`.
-use crate::{TaskResult, cargo, code, root};
+use crate::task::{TaskResult, cargo, code, root};
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;

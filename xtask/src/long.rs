@@ -1,6 +1,6 @@
 //! Runs tests as a whole of which `cargo test` runs a part: `cargo xtask paths`, `frames`,
 //! `faults`, `stops` and `kills`; and checks of kernels under a sanitizer: `cargo xtask sanitize`.
-use crate::{TaskResult, cargo, code, root};
+use crate::task::{TaskResult, cargo, code, root};
 use std::process::{Command, ExitCode};
 
 /// A task: its test, the variable that says how much the test does, and the variable's value by default.

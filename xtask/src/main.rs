@@ -1,22 +1,31 @@
 //! The project's own tasks. `cargo xtask ci` must pass before a change lands, here and on any machine. Parts
 //! of it: `cargo xtask mutants` shows that the proofs notice faults between ranks, `cargo xtask museum` that
 //! they reject bugs that real systems shipped.
-mod ci;
-mod course;
+
+// Ground: the result of a task, the repository's root, cargo.
+mod task;
+
+// Tasks on one thing each; `ci` runs some of them.
 mod gpu;
 mod long;
 mod mpi;
-mod museum;
-mod mutants;
 mod ptx;
 mod python;
 mod readme;
 mod times;
 
+// The museum: bugs of real systems in a scratch copy.
+mod museum;
+
+// Tasks made of these.
+mod ci;
+mod course;
+mod mutants;
+
 use museum::Selection;
 use std::env;
-use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::ExitCode;
+use task::{TaskResult, refuse};
 
 const HELP: &str = "\
 The project's own tasks.
@@ -62,9 +71,6 @@ Tasks:
   gpu [ARGUMENTS]    builds the stripped release binary, of at most 40 MiB, and starts `equipart gpu-check` with
                      these arguments
 ";
-
-/// Exit code of a task, or the reason why it could not run to its end.
-type TaskResult = Result<ExitCode, String>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -131,26 +137,4 @@ fn release() -> TaskResult {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn refuse(what: &str) -> ExitCode {
-    eprintln!("{what}: `cargo xtask --help` lists the tasks.");
-    ExitCode::from(2)
-}
-
-/// The repository's root.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
-}
-
-/// Returns the cargo that runs this program, to be started in the repository's root.
-fn cargo() -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root());
-    cargo
-}
-
-/// Returns the exit code of a child; 1 if a signal ended it.
-fn code(status: ExitStatus) -> ExitCode {
-    status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask mpi`: builds the program with MPI as the carrier of ranks, and runs it under MPI's launcher:
 //! the proof of every layout on two, three and four ranks; training, which must have the bits of threads in
 //! every layout and dtype, as over TCP; and ranks that do not fit, do not come or stop.
-use crate::{TaskResult, root};
+use crate::task::{TaskResult, cargo, root};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
@@ -97,7 +97,7 @@ fn losses(said: &str) -> Vec<String> {
 impl InstalledMpi {
     fn check(&self, part: bool) -> Result<(), String> {
         let target = root().join("target/mpi").join(&self.compiler); // a build would keep the MPI of another
-        let build = crate::cargo()
+        let build = cargo()
             .args(["build", "--quiet", "--profile", "test", "--package", "equipart", "--features", "mpi"])
             .envs([("MPICC", OsStr::new(&self.compiler)), ("CARGO_TARGET_DIR", target.as_os_str())])
             .status();

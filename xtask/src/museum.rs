@@ -11,22 +11,20 @@ pub(crate) mod place;
 mod run;
 pub(crate) mod scratch;
 
-use crate::{TaskResult, root};
+use crate::task::{TaskResult, root};
 use build::ExhibitPrograms;
 use header::{Exercise, Killer, Label};
 use loss::Loss;
 use passed::PassedRecord;
 use patch::{Edit, Edits, Files};
-use run::ProofVerdict;
+use run::{LIMIT, ProofVerdict, each, ran};
+use scratch::{ScratchCopy, target};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Time limit of a proof; each needs seconds.
-const LIMIT: Duration = Duration::from_mins(2);
 /// Folder of the exhibits: patches, and code that does not compile.
 const FOLDER: &str = "museum";
 
@@ -206,33 +204,6 @@ fn read<L: DeserializeOwned>(files: &Files, folder: &str) -> Result<Vec<L>, Stri
     files.map(read).collect()
 }
 
-/// Returns cargo's target folder, from `cargo metadata`.
-pub(crate) fn target() -> Result<PathBuf, String> {
-    let output = crate::cargo().args(["metadata", "--no-deps", "--format-version=1", "--offline"]).output();
-    let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
-    let metadata: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
-    let folder = metadata.and_then(|m| m["target_directory"].as_str().map(PathBuf::from));
-    folder.ok_or_else(|| "cargo metadata names no target folder".into())
-}
-
-/// The scratch copy, and its target folder: the workspace's, where third-party crates are built already.
-pub(crate) struct ScratchCopy {
-    pub(crate) tree: PathBuf,
-    pub(crate) target: PathBuf,
-}
-
-/// Does `work` for each item, with one thread per core.
-fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let (next, cores) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, usize::from));
-    let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < items.len());
-    let some = || std::iter::from_fn(take).map(|at| (at, work(&items[at]))).collect::<Vec<_>>();
-    let done: BTreeMap<usize, R> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores.min(items.len())).map(|_| scope.spawn(some)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("work does not panic")).collect()
-    });
-    done.into_values().collect()
-}
-
 /// Runs one check with these exhibits on.
 fn judge(
     scratch: &ScratchCopy,
@@ -242,21 +213,6 @@ fn judge(
 ) -> Result<ProofVerdict, String> {
     let Killer::Test { test, .. } = killer else { return Ok(ProofVerdict::Passed) };
     Ok(run::verdict(&scratch.tree, test, &ran(scratch, built, killer, on)?))
-}
-
-/// Runs one test, and returns how it ended.
-fn ran(
-    scratch: &ScratchCopy,
-    built: &ExhibitPrograms,
-    killer: &Killer,
-    on: &str,
-) -> Result<run::Ended, String> {
-    let Killer::Test { krate, target, test } = killer else {
-        return Err("the compiler is not a test".into());
-    };
-    let mut command = build::program(built.of(krate, target)?, &scratch.tree.join(krate), on);
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    run::run(command, LIMIT)
 }
 
 /// Compares losses; `None` if the run does not get to its end.

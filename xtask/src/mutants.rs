@@ -3,7 +3,7 @@
 //! The tests print a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
 mod planner;
 
-use crate::{TaskResult, cargo};
+use crate::task::{TaskResult, cargo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `cargo xtask ptx`: compiles the kernels of `cuda/kernels` to the PTX of `cuda/ptx`, and records the
 //! digests of both: a test of `cuda` fails if they do not belong together. The PTX depends neither on the
 //! folder nor on the user.
-use crate::{TaskResult, refuse, root};
+use crate::task::{TaskResult, refuse, root};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::env;

@@ -1,6 +1,6 @@
 //! `cargo xtask python`: builds the field for Python and runs the tests of `python/`, if Python, PyTorch and
 //! pytest are installed.
-use crate::{TaskResult, cargo, code, root};
+use crate::task::{TaskResult, cargo, code, root};
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
 

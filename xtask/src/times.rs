@@ -1,5 +1,5 @@
 //! CPU times of building and proving, printed so that their growth is seen.
-use crate::{TaskResult, cargo, code, root};
+use crate::task::{TaskResult, cargo, code, root};
 use std::fs;
 use std::process::ExitStatus;
 

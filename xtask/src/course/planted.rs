@@ -1,7 +1,8 @@
 //! `cargo xtask course bug`: the last exercise of the course. A trainer has a bug of a real system; the
 //! reader finds the first wrong tensor by `diff`, and then the file.
-use crate::museum::{ScratchCopy, copy, labels, patch, scratch};
-use crate::{TaskResult, cargo, root};
+use crate::museum::scratch::{self, ScratchCopy};
+use crate::museum::{copy, labels, patch};
+use crate::task::{TaskResult, cargo, root};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};

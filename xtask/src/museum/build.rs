@@ -1,6 +1,6 @@
 //! Builds the scratch copy once: the tests that the labels name, and the example that compares losses.
-use super::ScratchCopy;
 use super::header::{Killer, Label};
+use super::scratch::ScratchCopy;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -119,7 +119,7 @@ fn error(message: &Value) -> Option<String> {
 /// Runs cargo in the copy, in the target folder with the third-party crates. Returns true if it built
 /// everything, and its messages.
 fn cargo(scratch: &ScratchCopy, arguments: &[&str]) -> Result<(bool, Vec<Value>), String> {
-    let mut cargo = crate::cargo();
+    let mut cargo = crate::task::cargo();
     cargo.current_dir(&scratch.tree).env_remove("EXHIBIT").env("CARGO_TARGET_DIR", &scratch.target);
     cargo.args(arguments).args(["--quiet", "--locked", "--message-format=json"]);
     cargo.args(PACKAGES.iter().flat_map(|package| ["--package", package]));

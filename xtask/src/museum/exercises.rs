@@ -4,8 +4,8 @@
 use super::build::{self, ExhibitPrograms};
 use super::header::{Exercise, Killer};
 use super::patch::{self, Edit, Edits};
-use super::run::Ended;
-use super::{ScratchCopy, each, ran, scratch};
+use super::run::{Ended, each, ran};
+use super::scratch::{self, ScratchCopy};
 use std::fs::{self, File};
 
 /// The folder of the patches.
@@ -72,7 +72,7 @@ fn accepted(
     let Killer::Compiler { says } = killed_by else { return Ok(None) };
     let cannot = |why: std::io::Error| format!("{path} cannot be tried ({why})");
     let file = &edits.first().ok_or_else(|| format!("{path} changes no file"))?.file;
-    let mut files = scratch::tracked(crate::root())?; // without other patches
+    let mut files = scratch::tracked(crate::task::root())?; // without other patches
     patch::make(&mut files, edits.to_vec())?;
     let at = scratch.tree.join(file);
     let (before, time) = (fs::read(&at).map_err(cannot)?, fs::metadata(&at).and_then(|of| of.modified()));

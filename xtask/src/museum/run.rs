@@ -1,9 +1,17 @@
 //! Runs one program once, to its end or to a limit, and interprets the end of a proof.
+use super::build::{ExhibitPrograms, program};
+use super::header::Killer;
+use super::scratch::ScratchCopy;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+/// Time limit of a proof; each needs seconds.
+pub(super) const LIMIT: Duration = Duration::from_mins(2);
 
 /// End of a program, and its output.
 pub(super) struct Ended {
@@ -46,6 +54,33 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
         None => Vec::new(),
     };
     Ok(Ended { status, output: String::from_utf8_lossy(&output).into_owned() })
+}
+
+/// Runs one test, and returns how it ended.
+pub(super) fn ran(
+    scratch: &ScratchCopy,
+    built: &ExhibitPrograms,
+    killer: &Killer,
+    on: &str,
+) -> Result<Ended, String> {
+    let Killer::Test { krate, target, test } = killer else {
+        return Err("the compiler is not a test".into());
+    };
+    let mut command = program(built.of(krate, target)?, &scratch.tree.join(krate), on);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    run(command, LIMIT)
+}
+
+/// Does `work` for each item, with one thread per core.
+pub(super) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let (next, cores) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, usize::from));
+    let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < items.len());
+    let some = || std::iter::from_fn(take).map(|at| (at, work(&items[at]))).collect::<Vec<_>>();
+    let done: BTreeMap<usize, R> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores.min(items.len())).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("work does not panic")).collect()
+    });
+    done.into_values().collect()
 }
 
 /// Verdict of a proof on the tree in front of it.

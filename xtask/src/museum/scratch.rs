@@ -28,6 +28,22 @@ macro_rules! exhibit {
 }
 ";
 
+/// The scratch copy, and its target folder: the workspace's, where third-party crates are built already.
+pub(crate) struct ScratchCopy {
+    pub(crate) tree: PathBuf,
+    pub(crate) target: PathBuf,
+}
+
+/// Returns cargo's target folder, from `cargo metadata`.
+pub(crate) fn target() -> Result<PathBuf, String> {
+    let output =
+        crate::task::cargo().args(["metadata", "--no-deps", "--format-version=1", "--offline"]).output();
+    let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
+    let metadata: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+    let folder = metadata.and_then(|m| m["target_directory"].as_str().map(PathBuf::from));
+    folder.ok_or_else(|| "cargo metadata names no target folder".into())
+}
+
 /// Creates or renews the copy of these files in `folder/tree` with these edits, and returns its path. Code
 /// that does not compile, given by name and file, becomes examples. Unchanged files are not touched, so that
 /// little is built again.

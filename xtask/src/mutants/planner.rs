@@ -3,8 +3,8 @@
 //! `plan/mutants.txt`.
 use crate::museum::patch::{self, Edit, Files};
 use crate::museum::place::NamedItem;
-use crate::museum::{scratch, target};
-use crate::{cargo, root};
+use crate::museum::scratch::{self, target};
+use crate::task::{cargo, root};
 use std::fs;
 use std::path::Path;
 
