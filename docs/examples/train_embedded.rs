@@ -20,7 +20,7 @@ fn trained(layout: &str) -> Result<Vec<f64>> {
     let model = Model::embedded()?;
     let corpus = Corpus::tokenized(&embedded::CORPUS[..4000], "a text", 32, &model.tokenizer()?)?;
     let source = TrainData::Text(corpus);
-    let usual = Settings::usual(&source, None);
+    let usual = source.usual_settings(None);
     let settings = Settings { steps: 4, seq: 32, batch_size: 4, microbatches: 2, ..usual };
     let run = TrainRun::of((model.into(), &source), settings, layout.parse()?, Network::default());
     let losses = Mutex::new(Vec::new());

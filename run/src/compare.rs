@@ -12,39 +12,38 @@ mod work;
 
 pub use partitioning::Partitioning;
 pub use row::{LayoutRow, Rate, Tie, Workload};
-pub use work::{Comparison, Data};
+pub use work::{Comparison, Data, LR};
 
-use crate::event::{Observer, doing};
-use crate::train::settings::sequences;
-use layers::{OptimizerKind, counted};
+use crate::device::DeviceName;
+use crate::event::{Observer, RunEvent, doing};
+use crate::in_device;
 use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
-use models::text::Corpus;
-use ops::{GradientScaling, LossScaling};
-use parallel::dtype::RunDevice;
-use parallel::pipeline::Pipeline;
-use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, budget, measure, price, session};
+use parallel::dtype::{DtypeName, RunDevice};
+use parallel::{Batch, BuildContext, Layout, Network, Result, budget, measure, session};
 use prove::cases::never_ran;
 use prove::{OracleTraces, Subject, prove_in};
-use tensor::{Bf16, Cpu, Device, Key, Real, Scalar};
+use tensor::{Bf16, Cpu, Key, Real, Scalar};
 use timed::row;
+use work::{batch, has_own_truth, request, subject, trainer};
 
-/// Sizes of the work.
-const PROMPTS: usize = 4;
-const PROMPT: usize = 16;
-const NEW: usize = 32;
-const SEQUENCES: usize = 4;
-/// Tokens of a step, however many sequences its microbatches and data ranks need: each sequence has a few,
-/// and no more than most models have positions for.
-const TOKENS: usize = 256;
-const SEQ: [usize; 2] = [16, 64];
-/// Limit of the gradient's norm in a training step.
-const CLIP: f64 = 1.0;
-/// Learning rate of a step.
-pub const LR: f64 = 0.1;
-/// Models with more parameters give the field one short sequence instead of the whole batch.
-const LARGE: usize = 20_000_000;
-const LARGE_TOKENS: usize = 16;
+impl Comparison<'_> {
+    /// Runs the comparison in a dtype on a device, and tells its rows.
+    ///
+    /// # Errors
+    /// Those of [`compare`], or of the observer.
+    pub fn run(
+        &self,
+        (device, number): (DeviceName, DtypeName),
+        observer: &Observer,
+    ) -> Result<Vec<LayoutRow>> {
+        self.check()?;
+        let rows = in_device!((device, number), D => compare::<D>(self, observer))?;
+        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
+        report::tell(self, number, &rows, observer)?;
+        Ok(rows)
+    }
+}
 
 /// Runs the comparison; the observer is told of the current activity.
 ///
@@ -242,12 +241,6 @@ fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
     })
 }
 
-/// Returns true if training under a layout is compared with its own run in f64: it is on stale weights, or on
-/// fewer.
-fn has_own_truth(layout: &Layout) -> bool {
-    layout.pipeline().schedule.updates_each() || layout.is_sparse()
-}
-
 /// One row for each way.
 fn training<D: RunDevice>(
     work: &Comparison,
@@ -278,16 +271,6 @@ fn training<D: RunDevice>(
         rows.push(LayoutRow { microbatches: Some(work.microbatches), ..row });
     }
     Ok(rows)
-}
-
-fn trainer<D: RunDevice>(work: &Comparison, at: &BuildContext<D>) -> Result<Trainer<D>> {
-    Trainer::new(at, &work.model.design, optimizer::<D>(work, &at.pipeline))
-}
-
-/// The optimizer of training rows under a pipeline.
-fn optimizer<D: Device>(work: &Comparison, pipeline: &Pipeline) -> (OptimizerKind, GradientScaling) {
-    let loss = LossScaling::usual::<D::Elem>();
-    (work.optimizer, GradientScaling { clip: pipeline.clip(Some(CLIP)), loss })
 }
 
 /// All weights after one step. Gathering needs memory of its own, so this is a separate run.

@@ -1,16 +1,26 @@
 //! Runs as a library: what a command does, without flags and without output. A run is told its model, layout,
 //! data and settings, checks them, and calls back with what happens.
-pub mod bench;
-pub mod card;
-pub mod collectives;
-pub mod compare;
+
+// Ground: devices, events that a run tells, numbers in words.
 pub mod device;
-pub mod eval;
 pub mod event;
-pub mod plan;
-pub mod price;
-pub mod prove;
 pub mod roundoff;
+pub mod words;
+
+// Runs of one kind each.
+pub mod bench;
+pub mod collectives;
+pub mod eval;
 pub mod schedule;
 pub mod train;
-pub mod words;
+
+// Prices of a run.
+pub mod price;
+
+// Comparisons of priced runs, and the checks of a card that compare.
+pub mod card;
+pub mod compare;
+
+// Proofs, and plans that are proven.
+pub mod plan;
+pub mod prove;

@@ -1,11 +1,13 @@
 //! Prices: cost of a layout from shapes alone. The same program runs on the meta device, one rank at a time,
 //! so the world can have any size.
+mod cost;
 mod methods;
 mod report;
 mod routing;
 mod row;
 pub mod seconds;
 
+pub use cost::{Cost, Price, RankTraffic};
 pub use routing::read as read_routing;
 pub use row::PriceRow;
 
@@ -20,18 +22,17 @@ use kernels::{Kernels, Meta, MetaOf};
 use layers::{Builder, Design};
 use models::Config;
 use ops::LayerCounts;
-use parallel::dtype::{DtypeName, RunDevice};
+use parallel::dtype::RunDevice;
 use parallel::price::kinds::kinds;
 use parallel::price::largest::{LargestBatch, Search, Unknown};
 use parallel::price::{STEPS, peak_of_all, with_fitting_blocks};
 use parallel::{Batch, BuildContext, Layout, Result, Trainer, budget, measure, session};
 use plan::Machine;
 use plan::spans::{RankSpan, spans_of_step};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tensor::count::Overflow;
-use tensor::{Category, Peaks, Phase, Scalar};
+use tensor::{Category, Phase, Scalar};
 
 /// The training step of a layout, to be priced.
 pub struct PriceRun {
@@ -118,50 +119,6 @@ impl PriceRun {
     }
 }
 
-/// The price of the training step of a rank, and of all ranks like it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Price {
-    /// The layout.
-    pub layout: String,
-    /// The dtype.
-    pub number: DtypeName,
-    /// The rank, the first of those that are alike.
-    pub rank: usize,
-    /// Number of ranks that are alike.
-    pub ranks: usize,
-    /// Microbatches of the step.
-    pub microbatches: usize,
-    /// Number of parameters of the whole model.
-    pub parameters: usize,
-    /// Peak bytes by category, each at its own time, and of all together (`total`).
-    pub peak_bytes: BTreeMap<&'static str, usize>,
-    /// Bytes of offloaded state, off the device; no category has them.
-    pub away_bytes: usize,
-    /// Bytes that a step moves between the device and the offloaded state, in both directions.
-    pub moved_bytes: u64,
-    /// Floating point operations of a step: products and attention.
-    pub flops: u64,
-    /// Bytes this rank sends in a step, as if the ranks of each axis formed a ring.
-    pub traffic_bytes: usize,
-    /// Its traffic in a step, by axis and operation.
-    pub traffic: Vec<RankTraffic>,
-}
-
-/// Traffic of one rank along one axis in one operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RankTraffic {
-    /// The axis.
-    pub axis: &'static str,
-    /// The operation.
-    pub operation: &'static str,
-    /// Number of calls.
-    pub calls: usize,
-    /// Bytes of the tensors passed.
-    pub payload_bytes: usize,
-    /// Bytes that this rank sends.
-    pub wire_bytes: usize,
-}
-
 fn rank_traffic(ledger: &Ledger) -> Vec<RankTraffic> {
     let rank_traffic = |(axes, op, t): (comm::Axes, comm::Op, comm::Traffic)| RankTraffic {
         axis: axes.name(),
@@ -176,19 +133,6 @@ fn rank_traffic(ledger: &Ledger) -> Vec<RankTraffic> {
 /// A batch of a step with these settings.
 fn batch(design: &Design, settings: &Settings) -> Result<Batch> {
     Batch::new(vec![settings.job(design).sequence(); settings.batch_size], settings.microbatches)
-}
-
-/// Cost of the program that is priced.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cost {
-    /// Peaks over all phases.
-    pub peaks: Peaks,
-    /// Operations of the last step.
-    pub flops: u64,
-    /// Traffic of the last step.
-    pub traffic: Ledger,
-    /// Bytes of offloaded state, and bytes that the last step moves between it and the device.
-    pub offloaded: (usize, u64),
 }
 
 /// Runs the program that is priced, on any device.

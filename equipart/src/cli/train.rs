@@ -235,7 +235,7 @@ impl TrainArgs {
     /// Settings of a new run on this data: the usual ones, unless flags change them. A number that is auto
     /// has its smallest value.
     pub(crate) fn settings_for(&self, learnt: &TrainData) -> Result<Settings> {
-        let usual = Settings::usual(learnt, self.optimizer);
+        let usual = learnt.usual_settings(self.optimizer);
         let (mut steps, mut batch_size) = (self.steps.unwrap_or(usual.steps), usual.batch_size);
         let mut warmup = 0;
         match learnt {

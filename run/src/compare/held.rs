@@ -1,7 +1,6 @@
 //! Peak memory of the work, known before any of it runs.
 use super::partitioning::Partitioning;
-use super::work::{Comparison, Data};
-use super::{batch, has_own_truth, optimizer, subject};
+use super::work::{Comparison, Data, batch, has_own_truth, optimizer, subject};
 use comm::Mesh;
 use kernels::Kernels;
 use models::generate::{Prompts, all_logits_peak};

@@ -3,8 +3,7 @@
 //! distance between their quartiles.
 use super::partitioning::Partitioning;
 use super::row::{LayoutRow, Rate, Workload};
-use super::work::Comparison;
-use super::{LR, trainer};
+use super::work::{Comparison, LR, trainer};
 use crate::event::{Observer, doing};
 use models::Model;
 use models::generate::{Generated, Prompts};

@@ -5,7 +5,7 @@
 //! time over a link = n·α + bytes/β,   in bytes: n·(α·β) + bytes      n: latencies that follow each other
 //! ```
 //! So which one is cheapest depends on `α·β` alone. Compute that hides traffic is left out.
-use super::Cost;
+use super::cost::Cost;
 use crate::event::{self, Observer};
 use comm::{Axes, Axis, Link, Op, Traffic, readable};
 use layers::Choice;

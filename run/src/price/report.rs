@@ -1,6 +1,6 @@
 //! Prices for people: a summary, a row for each kind of rank, and the traffic of all ranks.
+use super::cost::{Price, RankTraffic};
 use super::row::PriceRow;
-use super::{Price, RankTraffic};
 use crate::event::{self, Observer, say};
 use crate::train::settings::Settings;
 use crate::words::amount;

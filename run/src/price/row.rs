@@ -1,5 +1,5 @@
 //! Prices as records: one for each kind of rank.
-use super::Price;
+use super::cost::Price;
 use super::seconds::MachineTime;
 use crate::event::{self, CellValue, RecordColumn, RunRecord, column};
 use serde::Serialize;

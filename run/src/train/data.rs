@@ -1,10 +1,13 @@
 //! Training and evaluation data of a run: batches of a text, of given ids or of pictures, and the held-out
 //! text.
 use super::epochs::{self, Epoch};
+use super::schedule::LrSchedule;
 use super::settings::{self, Settings, sequences};
+use layers::OptimizerKind;
 use models::digits::Digits;
 use models::ids;
 use models::text::{self, Corpus};
+use ops::{ADAMW, SGD};
 use parallel::dtype::RunDevice;
 use parallel::{Batch, Result, Sequence, Trainer, bail};
 use serde::{Deserialize, Serialize};
@@ -41,6 +44,39 @@ impl TrainData {
             TrainData::Text(corpus) => settings::hash(corpus),
             TrainData::Ids(sequences) => ids::hash(sequences),
             TrainData::Digits(digits) => digits.hash(),
+        }
+    }
+    /// The usual settings of a run on this data. Given ids are learnt by plain gradient descent at a constant
+    /// rate in one step; pictures by plain gradient descent, unless another optimizer is given, in three
+    /// epochs.
+    #[must_use]
+    pub fn usual_settings(&self, optimizer: Option<OptimizerKind>) -> Settings {
+        let usual = Settings { text: self.hash(), ..Settings::default() };
+        match self {
+            TrainData::Text(_) => Settings { optimizer: optimizer.unwrap_or(ADAMW), ..usual },
+            TrainData::Ids(ids) => Settings {
+                steps: 1,
+                seq: ids.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0),
+                batch_size: ids.len(),
+                lr: 1.0,
+                optimizer: optimizer.unwrap_or(SGD),
+                lr_schedule: LrSchedule::Constant,
+                dropout: Some(0.0),
+                ..usual
+            },
+            TrainData::Digits(digits) => {
+                let optimizer = optimizer.unwrap_or(SGD);
+                let batch_size = 32.min(digits.train.len());
+                Settings {
+                    steps: 3 * epochs::steps(digits, batch_size),
+                    seq: 1,
+                    batch_size,
+                    lr: if optimizer == SGD { 0.025 } else { 1e-3 },
+                    optimizer,
+                    floor: 0.3,
+                    ..usual
+                }
+            }
         }
     }
     /// Validates the sizes of a step on this data for a model with this number of positions.

@@ -7,7 +7,6 @@
 //! Two layouts round differently, and gradient descent amplifies small differences, more so with larger
 //! steps: at the default learning rate, the last losses of two runs differ in the fourth digit; at three
 //! times that rate, in the third.
-use super::evaluations::EpochLosses;
 use super::settings::Settings;
 use models::digits::{Digits, Set, order};
 use parallel::dtype::RunDevice;
@@ -66,6 +65,15 @@ impl fmt::Display for EpochLine {
         write!(f, "epoch {epoch}: loss {loss:.4}, {right:.2} % right, {seconds:.1} s, ")?;
         write!(f, "{examples_per_second:.0} pictures/s")
     }
+}
+
+/// Losses of an epoch so far: a resumed run goes on with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochLosses {
+    /// Sum of the pictures' losses, each before its own step, in nats.
+    pub sum: f64,
+    /// Number of pictures.
+    pub pictures: usize,
 }
 
 /// A running epoch.

@@ -4,6 +4,7 @@
 //! pictures that are wrong after an epoch. Checkpoints keep the evaluations: a resumed run ends where the
 //! uninterrupted one does.
 use super::data::TrainData;
+use super::epochs::EpochLosses;
 use layers::counted;
 use serde::{Deserialize, Serialize};
 
@@ -22,15 +23,6 @@ pub struct Evaluations {
     /// Losses of the epoch that is not over yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochLosses>,
-}
-
-/// Losses of an epoch so far: a resumed run goes on with them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EpochLosses {
-    /// Sum of the pictures' losses, each before its own step, in nats.
-    pub sum: f64,
-    /// Number of pictures.
-    pub pictures: usize,
 }
 
 impl Evaluations {

@@ -1,12 +1,10 @@
 //! Settings of a training run; a resumed run keeps them.
-use super::data::TrainData;
-use super::epochs;
 use super::schedule::{LearningRate, LrSchedule};
 use crate::device::DeviceName;
 use layers::{Design, Objective, OptimizerKind, Rates, Shape, counted};
 use models::text::{Corpus, TokenPair};
 use models::{Config, TrainableModel};
-use ops::{ADAMW, GradientScaling, LossScaling, SGD};
+use ops::{ADAMW, GradientScaling, LossScaling};
 use parallel::dtype::DtypeName;
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use plan::step::TrainingJob;
@@ -101,44 +99,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The usual settings of a run on this data. Given ids are learnt by plain gradient descent at a constant
-    /// rate in one step; pictures by plain gradient descent, unless another optimizer is given, in three
-    /// epochs.
-    #[must_use]
-    pub fn usual(source: &TrainData, optimizer: Option<OptimizerKind>) -> Self {
-        let text = source.hash();
-        match source {
-            TrainData::Text(_) => {
-                let optimizer = optimizer.unwrap_or(ADAMW);
-                Self { optimizer, text, ..Self::default() }
-            }
-            TrainData::Ids(ids) => Self {
-                steps: 1,
-                seq: ids.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0),
-                batch_size: ids.len(),
-                lr: 1.0,
-                optimizer: optimizer.unwrap_or(SGD),
-                lr_schedule: LrSchedule::Constant,
-                dropout: Some(0.0),
-                text,
-                ..Self::default()
-            },
-            TrainData::Digits(digits) => {
-                let optimizer = optimizer.unwrap_or(SGD);
-                let batch_size = 32.min(digits.train.len());
-                Self {
-                    steps: 3 * epochs::steps(digits, batch_size),
-                    seq: 1,
-                    batch_size,
-                    lr: if optimizer == SGD { 0.025 } else { 1e-3 },
-                    optimizer,
-                    floor: 0.3,
-                    text,
-                    ..Self::default()
-                }
-            }
-        }
-    }
     /// The optimizer, and how it scales gradients.
     pub fn optimizer(&self) -> (OptimizerKind, GradientScaling) {
         (self.optimizer, GradientScaling { clip: self.clip, loss: self.loss_scaling })
