@@ -1,58 +1,26 @@
-//! Command line: the flags of the commands, and the display of their results.
+//! Command line: the flags of the commands, and what they load.
 pub(crate) mod args;
 pub(crate) mod constants;
 pub(crate) mod echo;
 pub(crate) mod files;
 pub(crate) mod loads;
-pub(crate) mod out;
 pub(crate) mod pictures;
 pub(crate) mod processes;
 pub(crate) mod profile;
 pub(crate) mod requests;
+pub(crate) mod run;
 pub(crate) mod searching;
-pub(crate) mod show;
 pub(crate) mod train;
 pub(crate) mod viewing;
-pub(crate) mod watch;
 
+use crate::terminal::out;
 use args::ModelName;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
 use models::{Config, Model, TrainableModel, embedded};
-use parallel::{Error, Result, bail};
+use parallel::{Result, bail};
 use pictures::PicturesArgs;
 use std::path::Path;
-use tensor::quoted::escaped;
-
-/// Flags of a command, and the work they ask for.
-pub(crate) trait Run {
-    /// True if each rank may be a process of its own.
-    const BY_PROCESSES: bool = false;
-
-    /// Runs the command and prints JSON lines or text for people. Returns false if a comparison found a
-    /// difference.
-    ///
-    /// # Errors
-    /// One sentence on the failure.
-    fn run(self, json: bool) -> Result<bool>;
-}
-
-/// Prints an error on one line, with the names in it escaped, and the last calls of the ranks if ranks
-/// failed; nothing if another process tells of it.
-pub(crate) fn tell(Error { why, calls, told, .. }: &Error) {
-    if *told {
-        return;
-    }
-    out::failure(&format!("error: {}", echo::displayed(&escaped(why), &arguments())));
-    if let Some(calls) = calls {
-        out::failure(&format!("\n{calls}"));
-    }
-}
-
-/// Returns the arguments of this process; bytes that are not UTF-8 are replaced.
-pub(crate) fn arguments() -> Vec<String> {
-    std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect()
-}
 
 /// Loads a text model.
 pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {

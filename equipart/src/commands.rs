@@ -1,11 +1,12 @@
 //! The commands, one file each: flags, and the work. `--help` lists the commands, each with the first line of
 //! its flags' doc.
-pub(crate) use crate::cli::Run;
-
-use crate::cli::{arguments, echo, files, out, processes, tell};
-use crate::commands::compare::CompareArgs;
+use crate::cli::echo::{self, arguments, tell};
+use crate::cli::run::Run;
+use crate::cli::{files, processes};
+use crate::terminal::out;
 use clap::{CommandFactory, Parser, Subcommand};
 use comm::Processes;
+use compare::CompareArgs;
 use parallel::{Result, bail};
 use std::process::{ExitCode, exit};
 use tensor::count::Overflow;
@@ -92,6 +93,19 @@ fn can_be_launched(arguments: &[String]) -> Result<()> {
             bail!("{command} runs all its ranks itself; start it without launch")
         }
         Ok(_) => Ok(()),
+    }
+}
+
+// `completions` and `man` print the arguments of all commands.
+impl Run for completions::CompletionsArgs {
+    fn run(self, _: bool) -> Result<bool> {
+        self.print(Arguments::command())
+    }
+}
+
+impl Run for man::ManArgs {
+    fn run(self, _: bool) -> Result<bool> {
+        self.print(Arguments::command())
     }
 }
 

@@ -10,8 +10,7 @@ pub mod report;
 pub mod tensorboard;
 pub mod view;
 
-use crate::cli::files;
-use crate::cli::watch::ProgressWatch;
+use crate::terminal::watch::ProgressWatch;
 use parallel::Result;
 use progress::Progress;
 use run::event::{self, Observer, RunEvent, RunRecord};
@@ -52,9 +51,8 @@ impl Views {
     /// Opens the views of flags, each with its path.
     ///
     /// # Errors
-    /// If a file cannot be written, or would replace one that was read.
+    /// If a file cannot be written.
     pub fn open(&mut self, asked: &[(&ViewInfo, PathBuf)], context: &ViewContext) -> Result<()> {
-        asked.iter().try_for_each(|(view, path)| files::unread(view.flag, path))?;
         let opened = asked.iter().map(|(view, path)| (view.open)(path, context));
         let opened: Vec<_> = opened.collect::<Result<_>>()?;
         self.all().extend(opened);

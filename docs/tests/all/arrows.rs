@@ -192,7 +192,8 @@ fn commands_named(arrows: &Arrows) -> Vec<String> {
     let command = |file: &str| {
         file.strip_prefix("commands/").map(|rest| rest.split('/').next().unwrap_or(rest).to_owned())
     };
-    let is_below = |file: &str| ["cli", "draw", "views"].contains(&file.split('/').next().unwrap_or(file));
+    let is_below =
+        |file: &str| ["cli", "draw", "terminal", "views"].contains(&file.split('/').next().unwrap_or(file));
     let wrong = |from: &str, to: &str| match (command(from), command(to)) {
         (None, Some(_)) => is_below(from),
         (Some(one), Some(other)) => one != other,

@@ -1,8 +1,27 @@
-//! Arguments as messages quote them: cut to a length, with control and invisible characters escaped.
+//! Errors, and arguments as messages quote them: cut to a length, with control and invisible characters escaped.
+use crate::terminal::out;
+use parallel::Error;
 use tensor::quoted::{escaped, escaped_lines};
 
 /// Number of characters shown of an argument.
 const MOST: usize = 100;
+
+/// Prints an error on one line, with the names in it escaped, and the last calls of the ranks if ranks
+/// failed; nothing if another process tells of it.
+pub(crate) fn tell(Error { why, calls, told, .. }: &Error) {
+    if *told {
+        return;
+    }
+    out::failure(&format!("error: {}", displayed(&escaped(why), &arguments())));
+    if let Some(calls) = calls {
+        out::failure(&format!("\n{calls}"));
+    }
+}
+
+/// Returns the arguments of this process; bytes that are not UTF-8 are replaced.
+pub(crate) fn arguments() -> Vec<String> {
+    std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect()
+}
 
 /// Returns a message that may quote parts of these arguments, raw or escaped, with long quotes cut. Invisible
 /// characters are escaped, except line ends.

@@ -1,5 +1,5 @@
 //! Runs with one process a rank, as a launcher starts them. Only rank 0 prints results and writes files.
-use super::out;
+use crate::terminal::out;
 use clap::Args;
 use comm::{Launch, Processes, RunInputs, Secret, World};
 use cuda::CardEngine;

@@ -1,9 +1,9 @@
 //! Profiles: `bench --profile`, and the tables that `train --profile` prints, too.
 use crate::cli::args::NetworkArgs;
-use crate::cli::out;
 use crate::cli::pictures::refuse;
 use crate::cli::processes::ProcessesArgs;
-use crate::cli::watch::ProgressWatch;
+use crate::terminal::out;
+use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use bench::profile::{self, LayerTime, ProfileLine, RankProfile, Totals};
 use bench::{self, Exposed};

@@ -1,5 +1,5 @@
 //! Progress of a search for layouts on standard error, and its cut by Ctrl-C.
-use super::watch::ProgressWatch;
+use crate::terminal::watch::ProgressWatch;
 use parallel::{Error, Result};
 use plan::clock::time;
 use plan::watch::SearchEvent;

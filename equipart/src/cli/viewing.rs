@@ -1,5 +1,7 @@
 //! Flags of views, made from their list; and the views that every command has.
-use super::{arguments, out};
+use super::echo::arguments;
+use super::files;
+use crate::terminal::out;
 use crate::views::report::REPORT;
 use crate::views::view::{ViewContext, ViewInfo};
 use crate::views::{VIEWS, Views};
@@ -46,6 +48,7 @@ impl<const HAS: u8> ViewArgs<HAS> {
         let title = format!("equipart {}", arguments().join(" "));
         views.print(is_json, without);
         if !out::is_silent() {
+            self.0.iter().try_for_each(|(view, path)| files::unread(view.flag, path))?;
             views.open(&self.0, &ViewContext { title: &title, name, without })?;
         }
         Ok(views)

@@ -1,10 +1,11 @@
 //! `bench`: measures.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::profile::{self, ProfileArgs};
 use crate::cli::viewing::ViewArgs;
-use crate::cli::watch::ProgressWatch;
-use crate::cli::{args, out, processes};
+use crate::terminal::watch::ProgressWatch;
+use crate::cli::{args, processes};
+use crate::terminal::out;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use bench::{self, BenchPlan, Cores, Figure, Hardware, Peers, Probe};

@@ -1,6 +1,6 @@
 //! `collectives`: all-reduce algorithms round by round, and their time in the α–β model.
-use super::Run;
-use crate::cli::out;
+use crate::cli::run::Run;
+use crate::terminal::out;
 use crate::draw::{schedule, svg};
 use crate::views::Views;
 use clap::Args;

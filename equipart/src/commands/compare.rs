@@ -4,10 +4,11 @@ mod ways;
 
 pub(crate) use flags::{CompareArgs, SECONDS};
 
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::pictures::refuse;
-use crate::cli::watch::ProgressWatch;
-use crate::cli::{self, any_ids, learner, out, pictures};
+use crate::terminal::watch::ProgressWatch;
+use crate::cli::{self, any_ids, learner, pictures};
+use crate::terminal::out;
 use crate::draw::{compared, details, epochs};
 use crate::views::Views;
 use ops::SGD;

@@ -1,7 +1,6 @@
 //! `completions`: prints a shell's completion script.
-use super::{Arguments, Run};
-use crate::cli::out;
-use clap::{Args, CommandFactory};
+use crate::terminal::out;
+use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 use parallel::Result;
 
@@ -13,10 +12,11 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-impl Run for CompletionsArgs {
-    fn run(self, _: bool) -> Result<bool> {
+impl CompletionsArgs {
+    /// Prints the script of this program.
+    pub(super) fn print(self, mut program: Command) -> Result<bool> {
         let mut script = Vec::new();
-        generate(self.shell, &mut Arguments::command(), "equipart", &mut script);
+        generate(self.shell, &mut program, "equipart", &mut script);
         out::plain(String::from_utf8_lossy(&script).trim_end());
         Ok(true)
     }

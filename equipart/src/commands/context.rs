@@ -1,6 +1,6 @@
 //! `context`: draws which context rank has which tokens, and which keys travel when: the hops that run.
-use super::Run;
-use crate::cli::{out, show};
+use crate::cli::run::Run;
+use crate::terminal::{out, show};
 use crate::draw::context::{MemberHop, SharedAttention};
 use clap::Args;
 use kernels::{Mask, Meta, Segment, Span};

@@ -1,7 +1,8 @@
 //! `convert`: rewrites a model in the Hugging Face layout.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::{ModelName, named};
-use crate::cli::{model, show};
+use crate::cli::model;
+use crate::terminal::show;
 use clap::Args;
 use clap::builder::TypedValueParser;
 use models::convert::{Converted, convert};

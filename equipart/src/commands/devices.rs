@@ -1,6 +1,6 @@
 //! `devices`: lists the devices of this machine, and why others are missing.
-use super::Run;
-use crate::cli::{out, show};
+use crate::cli::run::Run;
+use crate::terminal::{out, show};
 use clap::Args;
 use cuda::{Card, CardProperties, Nccl};
 use serde::Serialize;

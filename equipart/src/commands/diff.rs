@@ -16,9 +16,9 @@ pub use measure::{Error as OwnError, RunDistance, TensorDiff, Worst};
 pub use report::{DiffReport, diff, dimensions};
 pub use source::Unmatched;
 
-use super::Run;
-use crate::cli::out::line;
-use crate::cli::show;
+use crate::cli::run::Run;
+use crate::terminal::out::line;
+use crate::terminal::show;
 use clap::Args;
 use parallel::Result;
 use serde::Serialize;

@@ -1,7 +1,8 @@
 //! `draw`: pictures of layouts, from shapes and a machine's file: nothing runs.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::{DtypeArgs, microbatches, offloads_on};
-use crate::cli::{config, show};
+use crate::cli::config;
+use crate::terminal::show;
 use crate::draw::bars::MemoryBar;
 use crate::draw::roofline::{AxisPoint, Roof};
 use crate::draw::{bars, gates, matrices, mesh, roofline, tracks};

@@ -1,9 +1,10 @@
 //! `generate`: continues prompts.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RankedArgs, note_inference};
 use crate::cli::requests::RequestsArgs;
-use crate::cli::watch::ProgressWatch;
-use crate::cli::{model, out, processes, show};
+use crate::terminal::watch::ProgressWatch;
+use crate::cli::{model, processes};
+use crate::terminal::{out, show};
 use clap::Args;
 use layers::Design;
 use models::generate::{Prompts, generate};

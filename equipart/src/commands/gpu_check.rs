@@ -1,8 +1,8 @@
 //! `gpu-check`: checks that a GPU computes the same as the host, and measures its speed: every kernel,
 //! layouts on one card, products beside NVIDIA's library, a model at work. It needs the program and nothing
 //! else.
-use super::Run;
-use crate::cli::watch::ProgressWatch;
+use crate::cli::run::Run;
+use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use clap::{Args, ValueEnum};
 use cuda::{Card, CardProperties};

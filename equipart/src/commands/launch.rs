@@ -1,8 +1,8 @@
 //! `launch`: starts a command with one process a rank, on this machine, or by `mpirun` or `srun`.
 mod local;
 
-use super::Run;
-use crate::cli::out;
+use crate::cli::run::Run;
+use crate::terminal::out;
 use crate::cli::processes::program;
 use crate::cli::train::TrainArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};

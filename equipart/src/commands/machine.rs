@@ -1,7 +1,7 @@
 //! `machine`: measures this machine, or shows one that `price` and `plan` know.
-use super::Run;
-use crate::cli::show;
-use crate::cli::watch::ProgressWatch;
+use crate::cli::run::Run;
+use crate::terminal::show;
+use crate::terminal::watch::ProgressWatch;
 use bench::measure::{self, MeasureScale};
 use clap::Args;
 use comfy_table::CellAlignment;

@@ -1,7 +1,6 @@
 //! The manual, made of the arguments themselves.
-use super::{Arguments, Run};
-use crate::cli::out;
-use clap::{Args, CommandFactory};
+use crate::terminal::out;
+use clap::{Args, Command};
 use clap_mangen::Man;
 use parallel::{Error, Result};
 use std::fs;
@@ -17,9 +16,9 @@ pub(crate) struct ManArgs {
     out: Option<PathBuf>,
 }
 
-impl Run for ManArgs {
-    fn run(self, _: bool) -> Result<bool> {
-        let mut program = Arguments::command();
+impl ManArgs {
+    /// Prints or writes the pages of this program.
+    pub(super) fn print(self, mut program: Command) -> Result<bool> {
         program.build();
         let Some(folder) = self.out else {
             out::plain(page(&Man::new(program))?.trim_end());

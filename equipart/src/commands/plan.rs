@@ -1,11 +1,11 @@
 //! `plan`: the best layout of a model on a machine.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::{dtype, optimizer, size};
 use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
 use crate::cli::searching::SearchNotes;
 use crate::cli::viewing::ViewArgs;
-use crate::cli::watch::ProgressWatch;
+use crate::terminal::watch::ProgressWatch;
 use crate::draw::details;
 use crate::views::Views;
 use crate::views::view::RECORDS;

@@ -1,6 +1,6 @@
 //! `plot`: tables and curves of the logs of training runs.
-use super::Run;
-use crate::cli::{out, show};
+use crate::cli::run::Run;
+use crate::terminal::{out, show};
 use crate::views::log::LOG;
 use crate::views::plot::{Points, picture};
 use clap::Args;

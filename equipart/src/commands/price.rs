@@ -1,6 +1,6 @@
 //! `price`: cost of a layout from shapes alone: the same program on the meta device, one rank at a time, so
 //! the world can have any size.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::{DtypeArgs, RanksArgs, TableArgs, microbatches, offloads_on, optimizer};
 use crate::cli::config;
 use crate::cli::constants::ConstantArgs;

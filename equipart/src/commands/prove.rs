@@ -1,11 +1,12 @@
 //! `prove`: proves that a layout equals the unsplit oracle, on a panel of small models, on one configuration,
 //! or on drawn cases.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::{RankedArgs, TableArgs, device, dtype, note};
 use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
 use crate::cli::viewing::ViewArgs;
-use crate::cli::watch::ProgressWatch;
-use crate::cli::{out, processes};
+use crate::terminal::watch::ProgressWatch;
+use crate::cli::processes;
+use crate::terminal::out;
 use crate::draw::details;
 use crate::views::Views;
 use clap::Args;

@@ -1,8 +1,9 @@
 //! `schedule`: draws and measures a pipeline's schedule before anything runs.
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::{self, DtypeArgs, ModelName};
 use crate::cli::viewing::ViewArgs;
-use crate::cli::{config, out};
+use crate::cli::config;
+use crate::terminal::out;
 use crate::draw::pipeline::{MOST_RANKS, Timeline, svg};
 use crate::views::Views;
 use clap::Args;

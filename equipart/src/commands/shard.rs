@@ -2,9 +2,10 @@
 mod check;
 mod expression;
 
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::pictures::{PicturesArgs, refuse};
-use crate::cli::{config, out};
+use crate::cli::config;
+use crate::terminal::out;
 use crate::draw::blocks;
 use crate::views::Views;
 use clap::{Args, ValueEnum};

@@ -4,11 +4,12 @@ mod forwards;
 mod pins;
 mod process;
 
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::ModelName;
-use crate::cli::out::line;
-use crate::cli::watch::ProgressWatch;
-use crate::cli::{self, show};
+use crate::terminal::out::line;
+use crate::terminal::watch::ProgressWatch;
+use crate::cli;
+use crate::terminal::show;
 use clap::Args;
 use forwards::Forward;
 use parallel::measure::median;

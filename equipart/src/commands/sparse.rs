@@ -2,13 +2,13 @@
 //! and measured; and a model that is trained on as more and more of them are left out.
 mod timed;
 
-use super::Run;
+use crate::cli::run::Run;
 use crate::cli::args::ModelName;
-use crate::cli::out::line;
+use crate::terminal::out::line;
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::train::TrainArgs;
-use crate::cli::watch::ProgressWatch;
-use crate::cli::{out, show};
+use crate::terminal::watch::ProgressWatch;
+use crate::terminal::{out, show};
 use crate::draw::curves::{self, Quantity};
 use clap::Args;
 use comm::{Axis, Link};

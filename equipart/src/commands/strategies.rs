@@ -1,6 +1,6 @@
 //! `strategies`: lists the strategies, and the optimizers whose state they split.
-use super::Run;
-use crate::cli::{out, show};
+use crate::cli::run::Run;
+use crate::terminal::{out, show};
 use clap::Args;
 use comfy_table::{CellAlignment, ColumnConstraint};
 use ops::OPTIMIZERS;

@@ -5,8 +5,8 @@ mod specified;
 mod stragglers;
 mod trained;
 
-use super::Run;
-use crate::cli::out;
+use crate::cli::run::Run;
+use crate::terminal::out;
 pub(crate) use crate::cli::train::TrainArgs;
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail, dump};

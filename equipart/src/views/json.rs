@@ -1,6 +1,6 @@
 //! JSON: one object a line on standard output.
 use super::view::RunView;
-use crate::cli::out;
+use crate::terminal::out;
 use parallel::Result;
 use run::event::RunEvent;
 

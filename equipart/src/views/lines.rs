@@ -1,6 +1,6 @@
 //! Lines: words and tables for people on standard output, and notes on standard error.
 use super::view::RunView;
-use crate::cli::{out, show};
+use crate::terminal::{out, show};
 use parallel::Result;
 use run::event::RunEvent;
 

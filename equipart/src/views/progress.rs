@@ -1,6 +1,6 @@
 //! Progress on standard error.
 use super::view::RunView;
-use crate::cli::watch::ProgressWatch;
+use crate::terminal::watch::ProgressWatch;
 use parallel::Result;
 use run::event::RunEvent;
 use run::train::StepLine;

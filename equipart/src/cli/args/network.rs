@@ -1,5 +1,6 @@
 //! Flags of the network between ranks: train, generate and compare have them.
-use crate::cli::{files, tell};
+use crate::cli::echo::tell;
+use crate::cli::files;
 use crate::draw::trace;
 use clap::Args;
 use comm::{Axis, Link, RankError, StuckReport, Trace};

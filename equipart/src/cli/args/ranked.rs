@@ -1,7 +1,7 @@
 //! Flags of the commands that run ranks: what each rank has, and who starts it.
 use super::ranks::RanksArgs;
-use crate::cli::out;
 use crate::cli::processes::ProcessesArgs;
+use crate::terminal::out;
 use clap::Args;
 use cuda::CardEngine;
 use parallel::{Layout, Network, Result};

@@ -1,5 +1,5 @@
 //! Flags of each rank: memory limit, number of blocks, schedule.
-use crate::cli::out;
+use crate::terminal::out;
 use clap::Args;
 use comm::Axis;
 use layers::{Choice, Design};

@@ -1,8 +1,6 @@
-//! `--batch-size auto` and `--microbatches auto`: the largest batch that memory holds.
-use super::TrainArgs;
-use crate::cli::args;
-use parallel::price::largest::{LargestBatch, Unknown};
-use parallel::{Result, bail};
+//! Values of flags that may be `auto`.
+use parallel::Layout;
+use std::fmt;
 use std::str::FromStr;
 
 /// A number, or auto: the number that memory decides.
@@ -33,9 +31,13 @@ impl FromStr for Amount {
     }
 }
 
-/// Returns the name of the flag that gives this number.
-pub(crate) fn flag(unknown: Unknown) -> &'static str {
-    if unknown == Unknown::BatchSize { "batch-size" } else { "microbatches" }
+/// A layout, or auto: the planner's, for as many ranks as there are processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LayoutFlag {
+    /// The planner's layout.
+    Auto,
+    /// A layout.
+    Layout(Layout),
 }
 
 impl TrainArgs {

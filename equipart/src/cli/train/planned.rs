@@ -1,7 +1,7 @@
 //! `--layout auto`: the planner's layout for a number of ranks, with a run's step: the same sequences in the
 //! same microbatches, so the same training. The planner tries no schedule with stale weights.
 use super::TrainArgs;
-use super::auto::Amount;
+use super::auto::{Amount, LayoutFlag};
 use crate::cli::args::ModelName;
 use crate::cli::searching::SearchNotes;
 use crate::cli::{out, processes};
@@ -17,38 +17,8 @@ use plan::weighed::Goal;
 use run::train::data::TrainData;
 use run::train::settings::Settings;
 use run::train::state::State;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
-
-/// A layout, or auto: the planner's, for as many ranks as there are processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LayoutFlag {
-    /// The planner's layout.
-    Auto,
-    /// A layout.
-    Layout(Layout),
-}
-
-impl Default for LayoutFlag {
-    fn default() -> Self {
-        Self::Layout(Layout::UNSPLIT)
-    }
-}
-
-impl fmt::Display for LayoutFlag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Layout(layout) = self { layout.fmt(f) } else { f.pad("auto") }
-    }
-}
-
-impl FromStr for LayoutFlag {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Layout) }
-    }
-}
 
 /// Search for the layout of a run.
 pub(crate) struct LayoutPlanner {

@@ -1,5 +1,5 @@
 //! Processes of ranks on this machine: their output with rank prefixes, signals to them, and their end.
-use crate::cli::out;
+use crate::terminal::out;
 use crate::cli::processes::program;
 use comm::Launch;
 use parallel::{Error, Result, bail};

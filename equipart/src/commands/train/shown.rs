@@ -1,8 +1,8 @@
 //! Views of a training run.
 use super::log::EarlierSteps;
-use crate::cli::out;
+use crate::terminal::out;
 use crate::cli::train::TrainArgs;
-use crate::cli::watch::ProgressWatch;
+use crate::terminal::watch::ProgressWatch;
 use crate::views::progress::Progress;
 use crate::views::{Views, log};
 use parallel::Result;

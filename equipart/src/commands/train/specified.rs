@@ -1,6 +1,7 @@
 //! The run of the flags: its settings, its network, and the numbers that memory decides.
-use crate::cli::train::{TrainArgs, auto};
-use crate::cli::{out, processes};
+use crate::cli::train::{TrainArgs, largest};
+use crate::cli::processes;
+use crate::terminal::out;
 use crate::views::Views;
 use bench::profile;
 use models::TrainableModel;
@@ -85,7 +86,7 @@ impl TrainArgs {
         run.settings = self.settings_for(run.source)?;
         run.checkpoint_every = self.checkpoint_every(run.source, &run.settings);
         run.priced = Some(found.peak_bytes);
-        out::note(&format!("note: --{} auto takes {found}", auto::flag(unknown)));
+        out::note(&format!("note: --{} auto takes {found}", largest::flag(unknown)));
         Views::printed(json).object(&serde_json::json!({ "largest_batch": found }))
     }
 }

@@ -1,5 +1,5 @@
 //! Runs of the command in processes of this test's program, in which one element of one rank changes.
-use crate::cli::tell;
+use crate::cli::echo::tell;
 use crate::commands::Arguments;
 use clap::Parser;
 use run::train::state::State;

@@ -1,7 +1,7 @@
 //! A training run in its views, and its end in words and tables.
 use super::stragglers;
 use crate::cli::train::TrainArgs;
-use crate::cli::watch::ProgressWatch;
+use crate::terminal::watch::ProgressWatch;
 use crate::cli::{loads, profile};
 use crate::draw::{details, timeline};
 use crate::views::Views;

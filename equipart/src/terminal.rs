@@ -1,0 +1,4 @@
+//! The terminal: results on standard output, notes and progress on standard error.
+pub(crate) mod out;
+pub(crate) mod show;
+pub(crate) mod watch;
