@@ -1,7 +1,7 @@
 //! Files that flags name: what a command writes beside its results is nothing that it reads or keeps, and can
 //! be written.
-use crate::draw::trace;
 use clap::ArgMatches;
+use draw::trace;
 use parallel::{Error, Result, bail};
 use std::ffi::OsStr;
 use std::fs::canonicalize;

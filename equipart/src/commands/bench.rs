@@ -1,11 +1,11 @@
 //! `bench`: measures.
-use crate::cli::run::Run;
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::profile::{self, ProfileArgs};
+use crate::cli::run::Run;
 use crate::cli::viewing::ViewArgs;
-use crate::terminal::watch::ProgressWatch;
 use crate::cli::{args, processes};
 use crate::terminal::out;
+use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use bench::{self, BenchPlan, Cores, Figure, Hardware, Peers, Probe};

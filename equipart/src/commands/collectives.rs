@@ -1,11 +1,11 @@
 //! `collectives`: all-reduce algorithms round by round, and their time in the α–β model.
 use crate::cli::run::Run;
 use crate::terminal::out;
-use crate::draw::{schedule, svg};
 use crate::views::Views;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use comm::{Algorithm, Link, readable};
+use draw::{schedule, svg};
 use layers::counted;
 use parallel::{Result, bail};
 use run::collectives::AllReducePlan;

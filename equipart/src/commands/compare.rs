@@ -4,17 +4,17 @@ mod ways;
 
 pub(crate) use flags::{CompareArgs, SECONDS};
 
-use crate::cli::run::Run;
 use crate::cli::pictures::refuse;
-use crate::terminal::watch::ProgressWatch;
+use crate::cli::run::Run;
 use crate::cli::{self, any_ids, learner, pictures};
 use crate::terminal::out;
-use crate::draw::{compared, details, epochs};
+use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
-use ops::SGD;
+use draw::{compared, details, epochs};
 use models::digits::Digits;
 use models::text::Corpus;
 use models::{Model, TrainableModel};
+use ops::SGD;
 use parallel::Result;
 use run::compare::{Comparison, Data, LR, LayoutRow, Partitioning};
 use run::event::RunEvent;

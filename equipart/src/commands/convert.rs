@@ -1,7 +1,7 @@
 //! `convert`: rewrites a model in the Hugging Face layout.
-use crate::cli::run::Run;
 use crate::cli::args::{ModelName, named};
 use crate::cli::model;
+use crate::cli::run::Run;
 use crate::terminal::show;
 use clap::Args;
 use clap::builder::TypedValueParser;

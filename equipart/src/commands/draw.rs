@@ -1,13 +1,13 @@
 //! `draw`: pictures of layouts, from shapes and a machine's file: nothing runs.
-use crate::cli::run::Run;
 use crate::cli::args::{DtypeArgs, microbatches, offloads_on};
 use crate::cli::config;
+use crate::cli::run::Run;
 use crate::terminal::show;
-use crate::draw::bars::MemoryBar;
-use crate::draw::roofline::{AxisPoint, Roof};
-use crate::draw::{bars, gates, matrices, mesh, roofline, tracks};
 use clap::{Args, Subcommand};
 use comm::Axis;
+use draw::bars::MemoryBar;
+use draw::roofline::{AxisPoint, Roof};
+use draw::{bars, gates, matrices, mesh, roofline, tracks};
 use parallel::{Layout, Result, bail, layout};
 use plan::Machine;
 use plan::spans::{RankSpan, SpanWork};

@@ -1,11 +1,11 @@
 //! `eval`: mean loss and perplexity of a model on a text or on given ids; loss and accuracy of a classifier
 //! on pictures.
-use crate::cli::run::Run;
 use crate::cli::args::{self, DtypeArgs, ModelName, RankedArgs, patience};
 use crate::cli::pictures::{PicturesArgs, digits, only_text};
-use crate::terminal::watch::ProgressWatch;
+use crate::cli::run::Run;
 use crate::cli::{corpus, learner, loads, processes};
 use crate::terminal::out;
+use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use clap::Args;
 use layers::counted;

@@ -1,9 +1,9 @@
 //! `generate`: continues prompts.
-use crate::cli::run::Run;
 use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RankedArgs, note_inference};
 use crate::cli::requests::RequestsArgs;
-use crate::terminal::watch::ProgressWatch;
+use crate::cli::run::Run;
 use crate::cli::{model, processes};
+use crate::terminal::watch::ProgressWatch;
 use crate::terminal::{out, show};
 use clap::Args;
 use layers::Design;

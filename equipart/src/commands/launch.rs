@@ -1,10 +1,10 @@
 //! `launch`: starts a command with one process a rank, on this machine, or by `mpirun` or `srun`.
 mod local;
 
-use crate::cli::run::Run;
-use crate::terminal::out;
 use crate::cli::processes::program;
+use crate::cli::run::Run;
 use crate::cli::train::TrainArgs;
+use crate::terminal::out;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comm::Secret;
 use layers::counted;

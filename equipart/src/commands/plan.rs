@@ -1,18 +1,18 @@
 //! `plan`: the best layout of a model on a machine.
-use crate::cli::run::Run;
 use crate::cli::args::{dtype, optimizer, size};
 use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
+use crate::cli::run::Run;
 use crate::cli::searching::SearchNotes;
 use crate::cli::viewing::ViewArgs;
 use crate::terminal::watch::ProgressWatch;
-use crate::draw::details;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use clap::Args;
+use draw::details;
 use layers::{Design, OptimizerKind};
-use ops::GradientScaling;
 use models::Config;
+use ops::GradientScaling;
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail};
 use plan::Machine;

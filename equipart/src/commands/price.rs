@@ -1,10 +1,10 @@
 //! `price`: cost of a layout from shapes alone: the same program on the meta device, one rank at a time, so
 //! the world can have any size.
-use crate::cli::run::Run;
 use crate::cli::args::{DtypeArgs, RanksArgs, TableArgs, microbatches, offloads_on, optimizer};
 use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{NamedModel, PicturesArgs, only_text};
+use crate::cli::run::Run;
 use crate::cli::train::dropout::DropoutRate;
 use crate::cli::viewing::ViewArgs;
 use crate::views::view::RECORDS;

@@ -1,15 +1,15 @@
 //! `prove`: proves that a layout equals the unsplit oracle, on a panel of small models, on one configuration,
 //! or on drawn cases.
-use crate::cli::run::Run;
 use crate::cli::args::{RankedArgs, TableArgs, device, dtype, note};
 use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
-use crate::cli::viewing::ViewArgs;
-use crate::terminal::watch::ProgressWatch;
 use crate::cli::processes;
+use crate::cli::run::Run;
+use crate::cli::viewing::ViewArgs;
 use crate::terminal::out;
-use crate::draw::details;
+use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use clap::Args;
+use draw::details;
 use models::{Config, Model, names};
 use parallel::dtype::DtypeName;
 use parallel::{Layout, Network, Result, bail};

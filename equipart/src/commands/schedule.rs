@@ -1,13 +1,13 @@
 //! `schedule`: draws and measures a pipeline's schedule before anything runs.
-use crate::cli::run::Run;
 use crate::cli::args::{self, DtypeArgs, ModelName};
-use crate::cli::viewing::ViewArgs;
 use crate::cli::config;
+use crate::cli::run::Run;
+use crate::cli::viewing::ViewArgs;
 use crate::terminal::out;
-use crate::draw::pipeline::{MOST_RANKS, Timeline, svg};
 use crate::views::Views;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use draw::pipeline::{MOST_RANKS, Timeline, svg};
 use layers::NumberArgument;
 use models::{Config, Model};
 use parallel::step::simulate::CellTimes;

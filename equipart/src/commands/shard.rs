@@ -2,14 +2,14 @@
 mod check;
 mod expression;
 
-use crate::cli::run::Run;
-use crate::cli::pictures::{PicturesArgs, refuse};
 use crate::cli::config;
+use crate::cli::pictures::{PicturesArgs, refuse};
+use crate::cli::run::Run;
 use crate::terminal::out;
-use crate::draw::blocks;
 use crate::views::Views;
 use clap::{Args, ValueEnum};
 use comm::{Axis, Link};
+use draw::blocks;
 use expression::{Statements, sized, sorted};
 use layers::graph::prices::{Nominal, Prices};
 use layers::graph::search::{FoundGraph, SearchEnd, search};

@@ -2,16 +2,17 @@
 //! and measured; and a model that is trained on as more and more of them are left out.
 mod timed;
 
-use crate::cli::run::Run;
 use crate::cli::args::ModelName;
-use crate::terminal::out::line;
 use crate::cli::pictures::PicturesArgs;
+use crate::cli::run::Run;
 use crate::cli::train::TrainArgs;
+use crate::terminal::out::line;
 use crate::terminal::watch::ProgressWatch;
 use crate::terminal::{out, show};
-use crate::draw::curves::{self, Quantity};
 use clap::Args;
 use comm::{Axis, Link};
+use draw::curves::{self, Quantity};
+use draw::table::table;
 use models::TrainableModel;
 use parallel::{Error, Layout, Network, Result, bail, budget};
 use plan::sparse::{SparseLayer, zero_weights};
@@ -198,7 +199,7 @@ impl SparseArgs {
                 [format!("{} %", row.left_out_percent)].into_iter().chain(seconds.map(ms)).collect()
             };
             line(&format!("{features}x{features}, {tokens} tokens, {ranks} ranks, {link}; in ms:"));
-            line(&show::table(&head, rows.iter().map(cells)).to_string());
+            line(&table(&head, rows.iter().map(cells)).to_string());
             let balance = 100.0 * layer.balance();
             line(&format!("Messages and products take equally long with {balance:.0} % left out.\n"));
         });
@@ -243,7 +244,7 @@ impl SparseArgs {
                 [format!("{} %", row.left_out_percent), zero].into_iter().chain(losses).collect()
             };
             let head = ["left out", "zero weights", "sparse", "dense, as long"];
-            line(&format!("{title}:\n{}", show::table(&head, rows.iter().map(cells))));
+            line(&format!("{title}:\n{}", table(&head, rows.iter().map(cells))));
         });
         Ok((rows, title))
     }

@@ -6,8 +6,8 @@ mod stragglers;
 mod trained;
 
 use crate::cli::run::Run;
-use crate::terminal::out;
 pub(crate) use crate::cli::train::TrainArgs;
+use crate::terminal::out;
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail, dump};
 use run::train::state::State;

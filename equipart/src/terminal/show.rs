@@ -1,6 +1,6 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{self, line, note, plain};
-use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets};
+use comfy_table::{Cell, ColumnConstraint, ContentArrangement, Row, Table};
 use comm::readable;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
@@ -22,15 +22,6 @@ pub(crate) fn one(json: bool, value: &impl Serialize, words: impl FnOnce() -> St
 /// Prints several values: a line of JSON each for scripts, or the text of `people`.
 pub(crate) fn all<T: Serialize>(json: bool, values: &[T], people: impl FnOnce()) {
     if json { values.iter().for_each(self::json) } else { people() }
-}
-
-pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(head.iter().copied()).add_rows(rows);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 /// Room that the other columns of a table leave to the first in a terminal of so many columns.
@@ -110,6 +101,7 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
 #[cfg(test)]
 mod tests {
     use super::*;
+    use draw::table::table;
 
     /// Kills: a word broken in the middle of a layout's part, a comma that is lost, a line that would have
     /// fitted.

@@ -1,6 +1,6 @@
 //! Curves: the records of runs over their first column, one panel for each column with a curve, as SVG.
 use super::view::{CURVES, RunView, ViewInfo};
-use crate::draw::curves::{self, Quantity};
+use draw::curves::{self, Quantity};
 use parallel::Result;
 use run::event::{CellValue, Curve, RecordColumn, RunEvent, RunRecord};
 use run::train::StepLine;

@@ -3,7 +3,7 @@
 //! end, so a run that is stopped leaves a page that says so. A command that is refused leaves an older page.
 use super::plot::{Points, picture};
 use super::view::{RunView, ViewContext, ViewInfo};
-use crate::draw::picture::escaped;
+use draw::picture::escaped;
 use parallel::Result;
 use parallel::measure::median_and_spread;
 use run::event::{Curve, RunEvent, RunRecord};

@@ -1,9 +1,9 @@
 //! Flags of the network between ranks: train, generate and compare have them.
 use crate::cli::echo::tell;
 use crate::cli::files;
-use crate::draw::trace;
 use clap::Args;
 use comm::{Axis, Link, RankError, StuckReport, Trace};
+use draw::trace;
 use parallel::layout::split_axes;
 use parallel::{Error, Network, bail};
 use std::path::{Path, PathBuf, absolute};

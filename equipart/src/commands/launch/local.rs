@@ -1,6 +1,6 @@
 //! Processes of ranks on this machine: their output with rank prefixes, signals to them, and their end.
-use crate::terminal::out;
 use crate::cli::processes::program;
+use crate::terminal::out;
 use comm::Launch;
 use parallel::{Error, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,10 +1,10 @@
 //! Proof and time of a planned graph on this machine.
 use comm::World;
+use layers::Builder;
 use layers::graph::planned::PlannedGraph;
 use layers::graph::sharding::Sharding;
 use layers::graph::step::GraphStep;
 use layers::graph::{Operator, OperatorKind, OperatorSplit};
-use layers::Builder;
 use ops::RandomValues;
 use parallel::measure::median;
 use parallel::{Result, budget};

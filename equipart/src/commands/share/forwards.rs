@@ -2,9 +2,9 @@
 use super::pins::pin;
 use comm::{Axis, CallClock, GhostCall, Reduce, TimeUse, Trace};
 use layers::{Builder, Design};
-use ops::{LayerCounts, PassContext};
 use models::Model;
 use models::generate::all_logits_peak;
+use ops::{LayerCounts, PassContext};
 use parallel::measure::median;
 use parallel::{BuildContext, Error, Layout, Network, Result, Stages, bail, budget, session};
 use plan::share::{ParallelKernel, SharedModel};
@@ -178,8 +178,9 @@ impl Forward {
             pin(cores[mesh.rank()])?;
             let zeros = |n| Tensor::from_fn(&device, Category::Buffers, 1, n, |_| 0.0);
             let mut buffers: Vec<_> = calls.iter().map(elements).map(zeros).collect();
-            let mut once =
-                || buffers.iter_mut().try_for_each(|x| Ok(mesh.group(Axis::Tp).all_reduce(x, Reduce::Sum)?));
+            let mut once = || {
+                buffers.iter_mut().try_for_each(|x| Ok(mesh.group(Axis::Tp).all_reduce(x, Reduce::Sum)?))
+            };
             let took = (0..TIMED).map(|_| timed(&mut once)).collect::<Result<Vec<_>>>()?;
             Ok::<_, Error>(median(took).unwrap_or(0.0))
         })?;

@@ -88,7 +88,8 @@ impl Worker {
     /// # Errors
     /// If a process fails.
     pub(super) fn beside(&self, cores: &[usize], forwards: usize) -> Result<f64> {
-        let processes = cores.iter().map(|core| self.start(&[*core], forwards)).collect::<Result<Vec<_>>>()?;
+        let processes =
+            cores.iter().map(|core| self.start(&[*core], forwards)).collect::<Result<Vec<_>>>()?;
         let ends = processes.into_iter().map(|one| one.end(1.0)).collect::<Result<Vec<_>>>()?;
         Ok(ends.iter().sum::<f64>() / ends.len() as f64)
     }

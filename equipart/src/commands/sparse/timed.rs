@@ -1,8 +1,8 @@
 //! Times of one layer on thread ranks over a slow link: dense with an all-reduce, and sparse.
 use comm::{Axis, Link, Mesh, World};
 use layers::build::strategy::Row;
-use ops::{ColumnWeight, EvenValues, PassContext, Split, matmul};
 use layers::{Builder, Layer, RowLinear};
+use ops::{ColumnWeight, EvenValues, PassContext, Split, matmul};
 use parallel::Result;
 use parallel::tensor::sparse::shard;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Views of a training run.
 use super::log::EarlierSteps;
-use crate::terminal::out;
 use crate::cli::train::TrainArgs;
+use crate::terminal::out;
 use crate::terminal::watch::ProgressWatch;
 use crate::views::progress::Progress;
 use crate::views::{Views, log};

@@ -1,6 +1,6 @@
 //! The run of the flags: its settings, its network, and the numbers that memory decides.
-use crate::cli::train::{TrainArgs, largest};
 use crate::cli::processes;
+use crate::cli::train::{TrainArgs, largest};
 use crate::terminal::out;
 use crate::views::Views;
 use bench::profile;

@@ -1,11 +1,11 @@
 //! A training run in its views, and its end in words and tables.
 use super::stragglers;
 use crate::cli::train::TrainArgs;
-use crate::terminal::watch::ProgressWatch;
 use crate::cli::{loads, profile};
-use crate::draw::{details, timeline};
+use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use comm::Trace;
+use draw::{details, timeline};
 use layers::counted;
 use parallel::Result;
 use parallel::dtype::DtypeName;
@@ -38,7 +38,8 @@ impl TrainArgs {
     /// If a view fails.
     fn ended(&self, run: &TrainRun, finished: &Finished, views: &Views) -> Result<()> {
         if let Some(why) = finished.evaluations.ended(run.source) {
-            views.see(&RunEvent::Note(&format!("note: the run ends after step {}: {why}", finished.steps)))?;
+            views
+                .see(&RunEvent::Note(&format!("note: the run ends after step {}: {why}", finished.steps)))?;
         }
         if let TrainData::Digits(digits) = run.source {
             views.records(&finished.epochs)?;

@@ -1,7 +1,7 @@
 //! Rooflines of a machine: operations a second that a rank reaches, by the operations that it does for each
 //! byte that it reads or sends, with the axes of layouts as points. The limits are those that the fastest
 //! product, memory and links reach, not those of a data sheet.
-use super::picture::{FAINT, INK, MUTED, Picture, shade};
+use crate::picture::{FAINT, INK, MUTED, Picture, shade};
 
 /// Sizes, in user units.
 const LEFT: f64 = 76.0;

@@ -1,5 +1,5 @@
 //! Accuracy, loss and time of a classifier that was trained under several layouts.
-use super::curves::{self, Quantity};
+use crate::curves::{self, Quantity};
 use run::compare::epochs::EpochsRow;
 use run::train::epochs::EpochLine;
 

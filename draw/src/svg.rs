@@ -1,7 +1,7 @@
 //! A space-time diagram: a rank is a line from left to right, a round is a column, a message an arrow from
 //! the sending rank to the receiving rank, in the colour of its first chunk. The label of a message is at the
 //! start of its arrow.
-use super::picture::{FAINT, INK, MUTED, Picture, shade};
+use crate::picture::{FAINT, INK, MUTED, Picture, shade};
 use comm::{Arrival, CommRound, Transfer};
 use run::collectives::{AllReducePlan, chunk_names};
 

@@ -1,5 +1,5 @@
 //! Memory of several layouts as bars: what their fullest ranks hold, by category, one bar below the other.
-use super::picture::{INK, MUTED, Picture, round_numbers, shade};
+use crate::picture::{INK, MUTED, Picture, round_numbers, shade};
 use comm::readable;
 
 /// Sizes, in user units.

@@ -1,7 +1,7 @@
 //! Attention among context ranks: the tokens of each rank, the keys that travel in each hop, and the pairs of
 //! a query and a key that each rank computes; as lines of a terminal, and as a diagram.
-use super::picture::{HATCH, INK, MUTED, Picture, WAITS, ground, shade};
-use crate::terminal::show;
+use crate::picture::{HATCH, INK, MUTED, Picture, WAITS, ground, shade};
+use crate::table::table;
 use layers::counted;
 use serde::Serialize;
 
@@ -93,7 +93,7 @@ impl SharedAttention {
         Squares { each, ranks, hops: pairs.iter().map(|row| row.iter().map(most).collect()).collect() }
     }
     /// Returns a member's ranks: `rank 3`, `ranks 2-3`.
-    pub(crate) fn ranks(&self, member: usize) -> String {
+    pub fn ranks(&self, member: usize) -> String {
         let (first, end) = (member * self.block, (member + 1) * self.block);
         if self.block == 1 { format!("rank {first}") } else { format!("ranks {first}-{}", end - 1) }
     }
@@ -178,7 +178,7 @@ impl SharedAttention {
             });
             let sums = [row(("all".into(), &totals, &|member| totals[member].to_string()))];
             let head: Vec<_> = head.iter().map(String::as_str).collect();
-            lines.push(format!("\n{}", show::table(&head, hops.chain(sums))));
+            lines.push(format!("\n{}", table(&head, hops.chain(sums))));
         }
         lines
     }
@@ -247,5 +247,30 @@ impl SharedAttention {
             picture.text([LEFT + BAR + 10.0, y + 16.0], "start", MUTED, &counted(total, "pair"));
         }
         picture.file()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::svg::tests::texts;
+
+    /// Kills: a tag left open, a pair without its square.
+    #[test]
+    fn each_pair_is_named_in_the_diagram() {
+        let hop = |from, keys, seen: &[[usize; 2]]| MemberHop {
+            from: Some(from),
+            keys,
+            pairs: seen.len(),
+            seen: seen.to_vec(),
+        };
+        let members = vec![
+            vec![hop(0, 0, &[[0, 0]]), hop(1, 0, &[])],
+            vec![hop(1, 0, &[[1, 1]]), hop(0, 1, &[[1, 0]])],
+        ];
+        let tokens = vec![vec![[0, 1]], vec![[1, 2]]];
+        let xml = SharedAttention { title: "two < three".into(), tokens, block: 1, members }.svg();
+        let texts = texts(&xml.replace("&lt;", ""));
+        assert_eq!(texts.iter().filter(|words| words.starts_with("query ")).count(), 4, "{texts:?}");
     }
 }

@@ -1,5 +1,5 @@
 //! The rows of a comparison as points: speed against memory.
-use super::front::{self, Point};
+use crate::front::{self, Point};
 use parallel::{Result, bail};
 use run::compare::{LayoutRow, Workload};
 

@@ -2,7 +2,7 @@
 //! while the rank waits between its first and its last cell. A long step is folded into bands of equal time,
 //! below each other.
 use super::{Ran, Timeline, hue, label, short};
-use crate::draw::picture::{HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
+use crate::picture::{HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
 use parallel::step::{Cell, PassKind, Plan, Task};
 
 /// Sizes, in user units.
@@ -180,7 +180,7 @@ fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
 mod tests {
     use super::super::tests::timeline;
     use super::*;
-    use crate::draw::svg::tests::texts;
+    use crate::svg::tests::texts;
     use parallel::step::simulate::CellTimes;
 
     /// Kills: a tag left open, a cell that is missing or misplaced, one that ends before the next begins, a

@@ -1,5 +1,5 @@
 //! A rank's step as two tracks: kernels above, calls below, at the times that a machine's file predicts.
-use super::picture::{HATCH, INK, Picture, WAITS, round_numbers, shade};
+use crate::picture::{HATCH, INK, Picture, WAITS, round_numbers, shade};
 use comm::Op;
 use plan::Part;
 use plan::clock::time;

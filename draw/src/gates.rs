@@ -1,7 +1,7 @@
 //! A transformer block as a chain of operations, with the calls of a layout as gates between them: what each
 //! does forward, and what its backward is. Colours say whether a tensor is whole on every rank, cut by
 //! features, or cut by tokens.
-use super::picture::{INK, MUTED, Picture, shade};
+use crate::picture::{INK, MUTED, Picture, shade};
 
 /// Sizes, in user units.
 const STEP: f64 = 92.0;

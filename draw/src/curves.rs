@@ -1,6 +1,6 @@
 //! Curves of runs over their steps or epochs, in one panel for each quantity, with one colour for each run;
 //! and a bar for the time of each.
-use super::picture::{FAINT, INK, MUTED, Picture, round_numbers, round_step, shade};
+use crate::picture::{FAINT, INK, MUTED, Picture, round_numbers, round_step, shade};
 
 /// A quantity of several runs.
 #[derive(Clone, Debug)]
@@ -135,7 +135,7 @@ fn curve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draw::svg::tests::texts;
+    use crate::svg::tests::texts;
 
     /// Kills: a panel without values, a name that is not escaped, two runs of one colour, a curve upside down
     /// or shifted by a step, a constant that divides by 0, a last step that is left out, a number with noise

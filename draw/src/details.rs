@@ -1,6 +1,6 @@
 //! A layout in detail, for reports: its ranks, its schedule, and the memory of each rank by category.
-use super::mesh;
-use super::pipeline::{Timeline, svg};
+use crate::mesh;
+use crate::pipeline::{Timeline, svg};
 use comm::{Axis, readable};
 use parallel::dtype::DtypeName;
 use parallel::step::simulate::CellTimes;

@@ -10,7 +10,7 @@
 //! number shows the act and the chunk.
 pub mod svg;
 
-use super::picture::ground;
+use crate::picture::ground;
 use layers::counted;
 use parallel::Schedule;
 use parallel::step::simulate::{CellTimes, Simulated, StepTimes, simulate};

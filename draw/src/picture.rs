@@ -4,21 +4,21 @@
 use tensor::quoted::escaped_lines;
 
 /// Colours of words, and of lines that other things stand on.
-pub(super) const INK: &str = "#1f2328";
-pub(super) const MUTED: &str = "#59636e";
-pub(super) const FAINT: &str = "#d0d7de";
+pub(crate) const INK: &str = "#1f2328";
+pub(crate) const MUTED: &str = "#59636e";
+pub(crate) const FAINT: &str = "#d0d7de";
 
 /// Fill of waiting time, and its definition.
-pub(super) const WAITS: &str = "url(#wait)";
-pub(super) const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
+pub(crate) const WAITS: &str = "url(#wait)";
+pub(crate) const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
 
 /// A diagram under construction, each element on a line of its own.
 #[derive(Default)]
-pub(super) struct Picture(pub(super) String);
+pub(crate) struct Picture(pub(crate) String);
 
 impl Picture {
     /// A sheet of this width and height, with a title and lines below it.
-    pub(super) fn new([width, height]: [f64; 2], title: &str, lines: &[String]) -> Self {
+    pub(crate) fn new([width, height]: [f64; 2], title: &str, lines: &[String]) -> Self {
         let mut new = Self(format!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}">
 <title>{}</title>
@@ -31,20 +31,20 @@ impl Picture {
         new
     }
     /// Adds a title below this height.
-    pub(super) fn heading(&mut self, y: f64, words: &str) {
+    pub(crate) fn heading(&mut self, y: f64, words: &str) {
         let (y, words) = (y + 30.0, escaped(words));
         self.add(&format!(r#"<text x="16" y="{y}" font-size="18" font-weight="bold">{words}</text>"#));
     }
     /// Adds an element.
-    pub(super) fn add(&mut self, element: &str) {
+    pub(crate) fn add(&mut self, element: &str) {
         self.0.extend([element, "\n"]);
     }
     /// Adds words in a colour, with their `start`, `middle` or `end` at a position.
-    pub(super) fn text(&mut self, at: [f64; 2], anchor: &str, fill: &str, words: &str) {
+    pub(crate) fn text(&mut self, at: [f64; 2], anchor: &str, fill: &str, words: &str) {
         self.add(&text(at, anchor, fill, words));
     }
     /// Adds a box with words in its middle, and with more attributes and elements.
-    pub(super) fn boxed(&mut self, place: [f64; 4], [fill, more, inside]: [&str; 3], ink: &str, words: &str) {
+    pub(crate) fn boxed(&mut self, place: [f64; 4], [fill, more, inside]: [&str; 3], ink: &str, words: &str) {
         let [x, y, width, height] = place;
         let mut element = format!(
             r#"<rect x="{x:.2}" y="{y:.1}" width="{width:.2}" height="{height}" fill="{fill}"{more}>{inside}</rect>"#
@@ -55,26 +55,26 @@ impl Picture {
         self.add(&element);
     }
     /// Adds a box of one colour.
-    pub(super) fn rect(&mut self, place: [f64; 4], fill: &str) {
+    pub(crate) fn rect(&mut self, place: [f64; 4], fill: &str) {
         self.boxed(place, [fill, "", ""], "", "");
     }
     /// Adds a line along a path, in a colour and with more attributes.
-    pub(super) fn line(&mut self, way: &str, stroke: &str, more: &str) {
+    pub(crate) fn line(&mut self, way: &str, stroke: &str, more: &str) {
         self.add(&format!(r#"<path d="M{way}" fill="none" stroke="{stroke}"{more}/>"#));
     }
     /// Adds a line across an axis, between two heights, with its number below.
-    pub(super) fn upright(&mut self, x: f64, [top, bottom]: [f64; 2], number: &str) {
+    pub(crate) fn upright(&mut self, x: f64, [top, bottom]: [f64; 2], number: &str) {
         self.line(&format!("{x:.1} {:.1}V{:.1}", top - 4.0, bottom + 4.0), FAINT, "");
         self.text([x, bottom + 18.0], "middle", MUTED, number);
     }
     /// Adds an entry of a legend: a box with a letter or none, and words. Returns the place of the next one.
-    pub(super) fn key(&mut self, [x, y]: [f64; 2], fill: &str, letter: &str, words: &str) -> f64 {
+    pub(crate) fn key(&mut self, [x, y]: [f64; 2], fill: &str, letter: &str, words: &str) -> f64 {
         self.boxed([x, y, 20.0, 16.0], [fill, "", ""], INK, letter);
         self.text([x + 26.0, y + 12.0], "start", MUTED, words);
         x + 46.0 + 6.6 * words.chars().count() as f64
     }
     /// Returns the text of the SVG file.
-    pub(super) fn file(mut self) -> String {
+    pub(crate) fn file(mut self) -> String {
         self.add("</svg>");
         self.0
     }
@@ -85,7 +85,7 @@ fn text([x, y]: [f64; 2], anchor: &str, fill: &str, words: &str) -> String {
 }
 
 /// Words as the text of XML or HTML, which has no control characters.
-pub(crate) fn escaped(words: &str) -> String {
+pub fn escaped(words: &str) -> String {
     escaped_lines(words)
         .replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -94,7 +94,7 @@ pub(crate) fn escaped(words: &str) -> String {
 }
 
 /// The least of 1, 2 and 5 times a power of ten that is at least `nearest`.
-pub(super) fn round_step(nearest: f64) -> f64 {
+pub(crate) fn round_step(nearest: f64) -> f64 {
     let ten = 10f64.powf(nearest.log10().floor());
     [1.0, 2.0, 5.0].map(|n| n * ten).into_iter().find(|step| *step >= nearest).unwrap_or(10.0 * ten)
 }
@@ -104,14 +104,14 @@ const MOST_NUMBERS: f64 = 1000.0;
 
 /// Numbers of an axis: multiples of 1, 2 or 5 times a power of ten, at least `nearest` apart. None if there
 /// is no such step, as between subnormal numbers.
-pub(super) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
+pub(crate) fn round_numbers([from, to]: [f64; 2], nearest: f64) -> impl Iterator<Item = f64> {
     let step = round_step(nearest);
     let numbers = (from / step - 1e-9).ceil() as usize..=(to / step + 1e-9) as usize;
     ((to - from) / step < MOST_NUMBERS).then_some(numbers).into_iter().flatten().map(move |n| n as f64 * step)
 }
 
 /// Returns a colour in XML notation.
-pub(super) fn shade(hue: f64, lightness: f64) -> String {
+pub(crate) fn shade(hue: f64, lightness: f64) -> String {
     let [red, green, blue] = rgb(hue, lightness);
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
@@ -127,7 +127,7 @@ fn rgb(hue: f64, lightness: f64) -> [u8; 3] {
 }
 
 /// Words on a background, in the nearest of a terminal's 6³ colours.
-pub(super) fn ground(hue: f64, lightness: f64, words: &str) -> String {
+pub(crate) fn ground(hue: f64, lightness: f64, words: &str) -> String {
     let [red, green, blue] = rgb(hue, lightness).map(|part| (u16::from(part) + 25) / 51);
     let ink = if lightness > 0.6 { 16 } else { 231 };
     format!("\x1b[48;5;{};38;5;{ink}m{words}\x1b[0m", 16 + 36 * red + 6 * green + blue)

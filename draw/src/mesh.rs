@@ -1,6 +1,6 @@
 //! The ranks of a layout as boxes: a row for each place along the outer axes, a column for each along the
 //! innermost, one colour for each place along the outermost.
-use super::picture::{INK, Picture, shade};
+use crate::picture::{INK, Picture, shade};
 use comm::Axis;
 use parallel::Layout;
 

@@ -1,6 +1,6 @@
 //! A column-parallel and a row-parallel product as matrices: which part a rank has, and partial sums as
 //! sheets behind each other.
-use super::picture::{INK, MUTED, Picture, shade};
+use crate::picture::{INK, MUTED, Picture, shade};
 
 /// Sizes, in user units: of a matrix with `B` rows or `D` columns.
 const LONG: f64 = 120.0;

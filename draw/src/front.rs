@@ -1,6 +1,6 @@
 //! Speed against memory: a point for each partitioning, and the Pareto front of those that no other beats in
 //! both.
-use super::picture::{INK, MUTED, Picture, round_numbers};
+use crate::picture::{INK, MUTED, Picture, round_numbers};
 
 /// One partitioning, as ratios to the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,5 @@
 //! A picture of a planned graph: every matrix in its blocks, each with the ranks that have it.
-use super::picture::{INK, MUTED, Picture, shade};
+use crate::picture::{INK, MUTED, Picture, shade};
 use layers::graph::planned::PlannedGraph;
 use layers::graph::sharding::Sharding;
 
@@ -14,7 +14,7 @@ const WIDE: usize = 5; // matrices side by side
 const NAMED: usize = 8;
 
 /// Returns the picture of these matrices as the text of an SVG file.
-pub(crate) fn draw(plan: &PlannedGraph, shown: &[(usize, Sharding)]) -> String {
+pub fn draw(plan: &PlannedGraph, shown: &[(usize, Sharding)]) -> String {
     let ranks: usize = plan.mesh.iter().map(|(_, size)| size).product();
     let axes: Vec<_> = plan.mesh.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
     let rows = shown.len().div_ceil(WIDE);

@@ -1,5 +1,5 @@
 //! A measured step: a row for each rank from left to right, coloured by what it does, hatched while it waits.
-use super::picture::{HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
+use crate::picture::{HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
 use comm::{Event, TimeUse, TraceRun};
 use std::time::Duration;
 use tensor::KernelKind;
