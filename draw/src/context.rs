@@ -270,7 +270,8 @@ mod tests {
         ];
         let tokens = vec![vec![[0, 1]], vec![[1, 2]]];
         let xml = SharedAttention { title: "two < three".into(), tokens, block: 1, members }.svg();
-        let texts = texts(&xml.replace("&lt;", ""));
+        let xml = xml.replace("&lt;", "");
+        let texts = texts(&xml);
         assert_eq!(texts.iter().filter(|words| words.starts_with("query ")).count(), 4, "{texts:?}");
     }
 }

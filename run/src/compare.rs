@@ -84,59 +84,6 @@ pub fn compare<D: RunDevice>(work: &Comparison, observer: &Observer) -> Result<V
     Ok(rows)
 }
 
-/// The prompts of the inference work: at least one for every data rank.
-fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
-    let room = model.config.positions;
-    let prompt = PROMPT.min(room / 2).max(1);
-    let pairs = corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
-    let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
-    Prompts { prompts, max_new: NEW.min(room - prompt), ..Prompts::default() }
-}
-
-/// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data
-/// rank.
-fn batch(work: &Comparison) -> Result<Batch> {
-    let n = SEQUENCES.max(work.microbatches * work.data_ranks());
-    let sequences = match work.data {
-        Data::Text(model, corpus) => {
-            sequences(corpus.batch(0, 0, n, (TOKENS / n).clamp(SEQ[0], SEQ[1]).min(model.config.positions)))
-        }
-        Data::Digits(digits) => {
-            (0..n.max(SEQ[1]).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
-        }
-    };
-    Batch::new(sequences, work.microbatches)
-}
-
-/// Subject of the proof under a layout: the generated texts and the batch. A large model gets a short
-/// sequence for each data rank instead, to read and to learn, and a note on it.
-fn subject(
-    work: &Comparison,
-    layout: &Layout,
-    texts: Vec<(Vec<u32>, usize)>,
-) -> Result<(Subject, Option<String>)> {
-    let design = &work.model.design;
-    let subject = |texts, batch| Subject {
-        model: design.clone(),
-        texts,
-        steps: vec![(batch, LR)],
-        optimizer: (work.optimizer, Some(CLIP).into()),
-        narrowed: None,
-        stale: None,
-        sparse: None,
-    };
-    let Data::Text(model, corpus) = work.data else { return Ok((subject(texts, batch(work)?), None)) };
-    if price::parameters(design)? <= LARGE {
-        return Ok((subject(texts, batch(work)?), None));
-    }
-    let ranks = layout.tokens().data_ranks();
-    let tokens = LARGE_TOKENS.min(model.config.positions);
-    let pairs = corpus.batch(0, 0, ranks, tokens);
-    let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
-    let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
-    Ok((subject(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
-}
-
 /// Verdict of the field on a row: whether all is equal, a note on the subject, and the parts that never ran.
 type FieldVerdict = (bool, Option<String>, Vec<&'static str>);
 

@@ -9,8 +9,25 @@ use crate::rewrites::rewrites;
 use crate::tree::{File, files, none, root};
 
 /// The crates, from the ground up.
-const CRATES: &[&str] =
-    &["tensor", "shape", "kernels", "comm", "cuda", "reference", "ops", "layers", "moe", "plan", "bench"];
+const CRATES: &[&str] = &[
+    "tensor",
+    "shape",
+    "kernels",
+    "comm",
+    "cuda",
+    "reference",
+    "ops",
+    "layers",
+    "moe",
+    "models",
+    "plan",
+    "prove",
+    "bench",
+    "run",
+    "draw",
+    "equipart",
+    "xtask",
+];
 
 /// Lines of the map between which the floors are listed.
 const MARKS: [&str; 2] = ["<!-- floors -->\n", "<!-- end of floors -->\n"];

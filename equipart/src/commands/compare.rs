@@ -66,8 +66,9 @@ impl Run for CompareArgs {
         let model = learner(a.model.as_ref(), &a.pictures)?;
         let source = ReadData::of(&a, &model)?;
         let (ways, experiment) = ways::asked(&a, &model.design)?;
+        let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
         let mut layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
-        if ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1) > 1 {
+        if most > 1 {
             layouts.retain(|layout| layout.ranks() > 1); // the unsplit work needs one rank of any number
         }
         let network = a.ranks.join(a.network.network(None)?, &layouts, a.number.device, &[])?;
@@ -112,7 +113,8 @@ impl CompareArgs {
     /// Trains a classifier for epochs with the settings of `train`. Returns true if all rows are equal.
     fn epochs(&self, work: &Comparison, views: &Views) -> Result<bool> {
         let Data::Digits(digits) = work.data else { unreachable!("a model of text has no epochs") };
-        let usual = Settings::usual(&TrainData::Digits(digits.clone()), self.optimizer);
+        let source = TrainData::Digits(digits.clone());
+        let usual = source.usual_settings(self.optimizer);
         let epochs = self.epochs.unwrap_or_default();
         at_least_1(&[("epochs", epochs)])?;
         let settings = Settings {

@@ -1,5 +1,5 @@
 //! Values of flags that may be `auto`.
-use parallel::Layout;
+use parallel::{Error, Layout, Result};
 use std::fmt;
 use std::str::FromStr;
 
@@ -40,35 +40,21 @@ pub(crate) enum LayoutFlag {
     Layout(Layout),
 }
 
-impl TrainArgs {
-    /// Takes the number of microbatches from the layout's table, if it has one.
-    ///
-    /// # Errors
-    /// If the flag gives another one.
-    pub(crate) fn take_microbatches(&mut self) -> Result<()> {
-        let number = args::microbatches(&self.layout(), self.microbatches.and_then(Amount::number))?;
-        self.microbatches = number.map(Amount::Number).or(self.microbatches);
-        Ok(())
+impl Default for LayoutFlag {
+    fn default() -> Self {
+        Self::Layout(Layout::UNSPLIT)
     }
-    /// Takes the sizes of a step that memory has decided.
-    pub(crate) fn take(&mut self, found: &LargestBatch) {
-        let [batch_size, microbatches] = [found.batch_size, found.microbatches].map(Amount::Number);
-        (self.batch_size, self.microbatches) = (Some(batch_size), Some(microbatches));
+}
+
+impl fmt::Display for LayoutFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Layout(layout) = self { layout.fmt(f) } else { f.pad("auto") }
     }
-    /// Returns the number of a step that memory decides, if a flag is auto.
-    ///
-    /// # Errors
-    /// If both flags are auto, or a table has the number.
-    pub(crate) fn unknown(&self) -> Result<Option<Unknown>> {
-        let autos = [self.batch_size, self.microbatches].map(|amount| amount == Some(Amount::Auto));
-        match (autos, self.layout().table()) {
-            ([true, true], _) => bail!("--batch-size and --microbatches are both auto; give one a number"),
-            ([_, true], Some(_)) => {
-                bail!("--microbatches is auto, but the table of --schedule has the number; leave it out")
-            }
-            ([true, _], _) => Ok(Some(Unknown::BatchSize)),
-            ([_, true], _) => Ok(Some(Unknown::Microbatches)),
-            _ => Ok(None),
-        }
+}
+
+impl FromStr for LayoutFlag {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Layout) }
     }
 }

@@ -3,12 +3,13 @@
 use super::TrainArgs;
 use super::auto::{Amount, LayoutFlag};
 use crate::cli::args::ModelName;
+use crate::cli::processes;
 use crate::cli::searching::SearchNotes;
-use crate::cli::{out, processes};
+use crate::terminal::out;
 use layers::counted;
 use models::TrainableModel;
 use parallel::dtype::DtypeName;
-use parallel::{Batch, Error, Layout, Result, bail, with_dtype};
+use parallel::{Batch, Layout, Result, bail, with_dtype};
 use plan::Machine;
 use plan::search::LayoutSearch;
 use plan::step::TrainingJob;
