@@ -3,6 +3,8 @@ use super::*;
 use kernels::{Activation, Heads};
 use layers::{Biases, FeedForward, NormKind, Positions, Rates, Window};
 use parallel::Result;
+use serde_json::{Map, Value, json};
+use tensor::dtype::Dtype;
 use tensor::{Rope, Scaling};
 
 mod balances;
