@@ -1,5 +1,5 @@
 //! Strategies of attention's core: how queries reach the keys of tokens that other context ranks have.
-use crate::strategies::lists::builders;
+use crate::lists::builders;
 
 builders! {
     ring::RingAttention,

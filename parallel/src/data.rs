@@ -5,7 +5,7 @@ mod state_split;
 
 pub use state_split::StateSplit;
 
-use crate::strategies::lists::list;
+use crate::lists::list;
 
 list! { StateSplit, |split| &split.about;
     replicated::REPLICATED,

@@ -1,7 +1,7 @@
 //! Strategies that deal the tokens of a sequence over context ranks, `cp`.
 mod dealt;
 
-use crate::strategies::lists::list;
+use crate::lists::list;
 pub use dealt::Dealing;
 
 list! { Dealing, |dealing| &dealing.about;

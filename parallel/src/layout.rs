@@ -9,18 +9,17 @@
 //! one rank. A layout names at most one method for each [choice](layers::Choice) of an axis; the first is the
 //! default. A word, such as `sp`, needs the ranks of its axis. `order` lists the split axes, innermost first.
 pub mod covering;
-mod entry;
+pub mod entry;
 mod fits;
 mod grammar;
 mod misfit;
 
-pub use entry::StrategyEntry;
 pub use misfit::either;
 
 use crate::dealing::{self, Dealing};
+use crate::pipeline::table::Table;
 use crate::pipeline::{self, Pipeline};
 use crate::step::Plan;
-use crate::step::table::Table;
 use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, offload, strategies};
 use ::tensor::quoted::displayed;
 use ::tensor::{Store, files};

@@ -1,57 +1,63 @@
 //! Splits *between* layers: drives a training step over microbatches and data ranks, and saves and loads
 //! parameters under any layout. It knows two things about the layers' computation: the end of a step updates
 //! the routers' biases, and the largest logit is a classifier's answer.
-//!
-//! | files | contents |
-//! |---|---|
-//! | `layout.rs`, `scheme.rs` | how a model is split, by the user's text; and by strategies of no list |
-//! | `strategies.rs` | the lists, a folder each: `tensor/`, `dealing/`, `attention/`, `data/`, `pipeline/` |
-//! | `batch.rs`, `trainer.rs` | microbatches; the training step: gradient sums, clipping, the optimizer |
-//! | `step.rs`, `stages.rs`, `split.rs` | schedules as data; this rank's chunks, their executor and blocks |
-//! | `whole.rs`, `stored.rs`, `checkpoint.rs` | whole parameters; tensors in files; saving and restoring |
-//! | `session.rs`, `network.rs` | the one place where a layout's ranks start; links, timeouts, traces |
-//! | `price.rs`, `budget.rs` | peak memory, from shapes alone; whether the machine, or a limit, can hold it |
-//! | `measure.rs`, `dump.rs`, `copies.rs` | costs of a run; its tensors as files; digests of copies |
-//! | `dtype.rs`, `error.rs` | the dtypes of a run; errors of one sentence |
 #![cfg_attr(test, allow(clippy::too_many_lines))] // a test tells one story
-pub mod attention;
+
+// Errors of one sentence, microbatches, tensors in files, and lists of strategies.
 mod batch;
-pub mod budget;
+mod error;
+mod lists;
+mod stored;
+
+// A pipeline's step as data: cells, actions, messages.
+pub mod step;
+
+// Strategies, a folder for each family, and the lists of all.
+pub mod attention;
+pub mod data;
+pub mod dealing;
+pub mod offload;
+pub mod pipeline;
+pub mod strategies;
+pub mod tensor;
+
+// The chunks of a rank and their executor, and the training step: gradient sums, clipping, the optimizer.
+pub mod stages;
+mod trainer;
+
+// How a model is split: by the user's text, and by strategies of no list.
+pub mod layout;
+mod scheme;
+
+// The ranks of a layout: the one place where they start; links, timeouts, traces; blocks and whole parameters.
+mod network;
+pub mod session;
+pub mod split;
+mod whole;
+
+// Files and costs of a run: checkpoints, tensors, digests of copies, measured times, dtypes.
 pub mod checkpoint;
-#[cfg(test)]
-#[path = "tests/coded_moments.rs"]
-mod coded_moments;
 #[cfg(all(debug_assertions, not(test)))]
 #[doc(hidden)]
 pub mod compiled;
 pub mod copies;
-pub mod data;
-pub mod dealing;
 pub mod dtype;
 pub mod dump;
-mod error;
-pub mod layout;
+pub mod measure;
+
+// Peak memory, from shapes alone, and whether the machine, or a limit, can hold it.
+pub mod budget;
+pub mod price;
+
+#[cfg(test)]
+#[path = "tests/coded_moments.rs"]
+mod coded_moments;
 #[cfg(test)]
 #[path = "tests/loss_scale.rs"]
 mod loss_scale;
-pub mod measure;
-mod network;
-pub mod offload;
-pub mod pipeline;
-pub mod price;
 #[cfg(test)]
 #[path = "tests/rests.rs"]
 mod rests;
-mod scheme;
-pub mod session;
-pub mod split;
-pub mod stages;
-pub mod step;
-mod stored;
-pub mod strategies;
-pub mod tensor;
-mod trainer;
-mod whole;
 #[cfg(test)]
 #[path = "tests/whole_matrices.rs"]
 mod whole_matrices;
@@ -62,13 +68,11 @@ pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;
 pub use ops::deal;
-pub use pipeline::{Pipeline, Schedule};
+pub use pipeline::Pipeline;
 pub use scheme::{AnyDeviceStrategy, Scheme};
 pub use stages::{BuildContext, Stages};
+pub use step::Schedule;
 pub use stored::{Entry, Orientation, Stacked, Stored};
-pub use trainer::running::RunningStep;
+pub use trainer::running::{RunningStep, STEP};
 pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};
-
-/// Prefix of a training step's name in a trace; the step's number follows.
-pub const STEP: &str = "step ";

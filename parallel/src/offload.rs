@@ -8,19 +8,12 @@
 //!
 //! So the state of at most three parameters is on the device. Each rank keeps its own shards, whichever axes
 //! split them. `ops::param` carries it out.
-use crate::strategies::lists::list;
-use layers::StrategyInfo;
+mod store;
+
+use crate::lists::list;
+pub use store::Offload;
 
 list! { Offload, |offload| &offload.about;
     file::FILE,
     host::HOST,
-}
-
-/// A store of state off the device.
-#[derive(Debug)]
-pub struct Offload {
-    /// Its description.
-    pub about: StrategyInfo,
-    /// True if state lies in the host's pinned memory, false if in a file.
-    pub pinned: bool,
 }

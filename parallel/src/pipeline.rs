@@ -1,11 +1,10 @@
 //! Pipeline schedules: which rank runs which part of the model when. A schedule is rows of cells, one row for
 //! each rank of the pipeline; the [executor](crate::Trainer) runs the actions [lowered](crate::step::lowered)
 //! from them.
-use crate::deal;
-use crate::step::{Cell, Plan, check};
-use crate::strategies::lists::list;
+use crate::lists::list;
+use crate::step::{Cell, Plan, Schedule, check};
 use layers::{Choice, Design, StrategyInfo};
-use ops::{AtRest, ShardingStrategy};
+use ops::{AtRest, ShardingStrategy, deal};
 use std::ops::Range;
 
 list! { dyn Schedule, |schedule| schedule.about();
@@ -24,9 +23,7 @@ list! { dyn Schedule, |schedule| schedule.about();
 }
 
 pub mod phases;
-mod schedule;
-
-pub use schedule::{Bubble, Claims, Schedule, Waiting};
+pub mod table;
 
 /// A schedule, with the number that a layout gives it.
 #[derive(Clone, Copy)]

@@ -11,8 +11,6 @@
 //! | sharding of parameters at rest | state to shard ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
 //! | state off the device | the store ([`Offload`](crate::offload::Offload)) | [`offload`] |
 //! | pipeline schedules | which rank runs what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |
-pub(crate) mod lists;
-
 use crate::{attention, data, dealing, offload, pipeline, tensor};
 use kernels::Kernels;
 use layers::{Strategy, StrategyInfo};

@@ -1,5 +1,5 @@
 //! Strategies that build layers: split inside over the tensor ranks, or wrapped around each block.
-use crate::strategies::lists::builders;
+use crate::lists::builders;
 
 builders! {
     tensor_parallel::TensorParallel,

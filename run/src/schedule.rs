@@ -6,9 +6,9 @@ use crate::in_device;
 use layers::Design;
 use ops::ADAMW;
 use parallel::dtype::DtypeName;
+use parallel::pipeline::table::Table;
 use parallel::price::MoveCosts;
 use parallel::step::Plan;
-use parallel::step::table::Table;
 use parallel::{Batch, Layout, Pipeline, Result, Scheme, Sequence};
 
 /// Returns the peak bytes of each rank in training with `AdamW`, one sequence of `seq` tokens a microbatch. A

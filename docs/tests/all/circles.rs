@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arrows;
-use crate::rooms::use_paths;
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
@@ -41,6 +40,47 @@ pub(crate) fn texts(krate: &str, files: &[File]) -> BTreeMap<String, String> {
     };
     all.retain(|path, _| !is_test(path));
     all
+}
+
+/// Returns the paths of the `use` tree at the start of `text`: `a::{b, c::d}` gives `a::b` and `a::c::d`.
+fn use_paths(text: &str) -> Vec<Vec<String>> {
+    let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let rest = &text[word.len()..];
+    let Some(deeper) = rest.strip_prefix("::").filter(|_| !word.is_empty()) else {
+        let Some(mut inside) = rest.strip_prefix('{').filter(|_| word.is_empty()) else {
+            return if word.is_empty() { Vec::new() } else { vec![vec![word]] };
+        };
+        let mut all = Vec::new();
+        while !inside.trim_start().starts_with('}') {
+            inside = inside.trim_start();
+            all.extend(use_paths(inside));
+            let end = end_of(inside);
+            inside = inside[end..].trim_start_matches(',');
+            if inside.is_empty() {
+                break;
+            }
+        }
+        return all;
+    };
+    let within = use_paths(deeper);
+    if within.is_empty() {
+        return vec![vec![word]];
+    }
+    within.into_iter().map(|path| [vec![word.clone()], path].concat()).collect()
+}
+
+/// Returns the end of an entry of a tree: a comma or a closing brace of its own.
+fn end_of(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            ',' | '}' if depth == 0 => return at,
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// Returns the paths that a file's `use` lines name: names that it takes in or re-exports.

@@ -52,8 +52,9 @@ fn floors(lib: &str) -> Vec<Floor> {
             None if line.is_empty() => floors.push(std::mem::take(&mut floor)),
             None => {}
         }
-        is_test = line.starts_with("#[cfg(") && line.contains("test") && !line.contains("feature")
-            || is_test && module.is_none();
+        let is_only = !line.contains("feature") && !line.contains("not(test)");
+        is_test =
+            line.starts_with("#[cfg(") && line.contains("test") && is_only || is_test && module.is_none();
     }
     floors
 }

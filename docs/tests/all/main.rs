@@ -10,7 +10,6 @@ mod names;
 mod order;
 mod reading;
 mod rewrites;
-mod rooms;
 mod tree;
 mod two_commands;
 mod words;

@@ -24,7 +24,7 @@ use models::text::{Corpus, documents};
 use models::tokenizer::TokenizerSource;
 use models::{Config, Model, TrainableModel, ids};
 use parallel::dtype::DtypeName;
-use parallel::step::table::Table;
+use parallel::pipeline::table::Table;
 use parallel::{Error, Result, bail, layout};
 use run::device::DeviceName;
 use run::train::data::{DataFiles, TrainData};

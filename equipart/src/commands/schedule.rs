@@ -11,7 +11,7 @@ use draw::pipeline::{MOST_RANKS, Timeline, svg};
 use layers::NumberArgument;
 use models::{Config, Model};
 use parallel::step::simulate::CellTimes;
-use parallel::step::table::{self, Table};
+use parallel::pipeline::table::{self, Table};
 use parallel::step::{PassKind, Plan, check};
 use parallel::{Error, Pipeline, Result, Schedule, bail, pipeline};
 use run::device::DeviceName;

@@ -13,7 +13,7 @@
 //! ring, and beside backward. Neighbour: [`replicated`](super::replicated).
 //!
 //! Source: Paszke et al., "PyTorch", arXiv:1912.01703. Chapter: data parallelism.
-use super::StateSplit;
+use super::state_split::StateSplit;
 use crate::Result;
 use comm::Axis;
 use kernels::Kernels;

@@ -10,7 +10,7 @@
 //! (`Axes::TOKENS`), unless its placement says otherwise, and is kept whole, so there is nothing to build.
 //!
 //! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: data parallelism.
-use super::StateSplit;
+use super::state_split::StateSplit;
 use crate::{Batch, Result, Sequence, bail};
 use comm::Axis;
 use layers::{Choice, StrategyInfo, counted};

@@ -12,7 +12,7 @@
 //! [`zero3`](super::zero3). In a narrow dtype dX is rounded after each tile.
 //!
 //! Source: Rajbhandari et al., "`ZeRO-Infinity`", §5.1.3, arXiv:2104.07857. Chapter: fitting a model.
-use super::StateSplit;
+use super::state_split::StateSplit;
 use comm::Axis;
 use layers::{Choice, NumberArgument, StrategyInfo, Tries};
 use ops::ShardingStrategy;

@@ -8,7 +8,7 @@
 //!
 //! Source: Rajbhandari et al., "`ZeRO`-Infinity", §5, arXiv:2104.07857. Chapter: fitting a model.
 //! Neighbour: [`zero3`](crate::data::zero3).
-use super::Offload;
+use super::store::Offload;
 use layers::{Choice, StrategyInfo, Tries};
 use ops::TokenShards;
 

@@ -5,7 +5,8 @@
 //! state would stay in the same memory.
 //!
 //! Source: Ren et al., "`ZeRO`-Offload", §4, arXiv:2101.06840. Chapter: fitting a model.
-use super::{Offload, file};
+use super::file;
+use super::store::Offload;
 use layers::{StrategyInfo, Tries};
 
 /// Offload to the host's memory.

@@ -14,8 +14,7 @@
 //! Source: DeepSeek-AI, "DeepSeek-V3", §3.2.1, arXiv:2412.19437 (`DualPipe`); Qi et al., Sea AI Lab,
 //! "DualPipe could be better without the dual" (cut in half). Chapter: zero bubble.
 use super::phases::{B, B2, F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::StrategyInfo;
 
 /// `DualPipeV`.

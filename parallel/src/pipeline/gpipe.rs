@@ -13,8 +13,7 @@
 //!
 //! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: schedules.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::StrategyInfo;
 
 /// `GPipe`.

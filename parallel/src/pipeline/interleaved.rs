@@ -14,8 +14,7 @@
 //! Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 //! Megatron-LM", §2.2, arXiv:2104.04473. Chapter: schedules.
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::{NumberArgument, StrategyInfo, Tries};
 
 /// Interleaved 1F1B.

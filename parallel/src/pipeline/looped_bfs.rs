@@ -14,8 +14,7 @@
 //!
 //! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: schedules.
 use super::phases::{B, F, USUAL, about, chunks, in_rounds, one_after_the_other, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::{NumberArgument, StrategyInfo, Tries};
 
 /// Looped breadth-first.

@@ -12,8 +12,7 @@
 //! Source: the starting point of Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965.
 //! Chapter: schedules.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::{StrategyInfo, Tries};
 
 /// Naive model parallelism.

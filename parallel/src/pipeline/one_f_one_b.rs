@@ -12,8 +12,7 @@
 //! Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", §3.2 (PipeDream-Flush),
 //! arXiv:2006.09503. Chapter: schedules.
 use super::phases::{B, F, about, in_order, one_after_the_other, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::StrategyInfo;
 
 /// 1F1B.

@@ -14,8 +14,7 @@
 //! Source: Harlap et al., "`PipeDream`", §3.3 (weight stashing), arXiv:1806.03377. Neighbour:
 //! [`pipedream_vertical`](super::pipedream_vertical). Chapter: stale weights.
 use super::phases::{B, F, U, about, in_order, one_after_the_other, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::{StrategyInfo, Tries};
 
 /// `PipeDream`.

@@ -13,8 +13,7 @@
 //! [`pipedream`](super::pipedream). Chapter: stale weights.
 use super::phases::about;
 use super::pipedream::PipeDream;
-use super::{Claims, Schedule};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule};
 use layers::{StrategyInfo, Tries};
 
 /// `PipeDream` with vertical sync.

@@ -13,8 +13,7 @@
 //!
 //! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: slices.
 use super::phases::{B, F, USUAL, about, blocks, of_whole_microbatches, one_after_the_other, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, PassKind, Plan, Task};
+use crate::step::{Cell, Claims, PassKind, Plan, Schedule, Task, Waiting};
 use layers::{Design, NumberArgument, Sizes, StrategyInfo, Tries};
 use ops::DividedSize;
 

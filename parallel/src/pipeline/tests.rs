@@ -3,10 +3,9 @@
 #[path = "../../../docs/tests/all/rewrites.rs"]
 mod rewrites;
 
-use super::schedule::{Claims, Schedule, Waiting};
 use super::{ALL, Pipeline};
 use crate::step::simulate::{CellTimes, simulate};
-use crate::step::{Action, Cell, PeakNeeds, Plan, check, lowered, meet};
+use crate::step::{Action, Cell, Claims, PeakNeeds, Plan, Schedule, Waiting, check, lowered, meet};
 use layers::NumberArgument;
 use std::collections::BTreeMap;
 

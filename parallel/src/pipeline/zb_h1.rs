@@ -13,8 +13,7 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: zero bubble.
 use super::phases::{F, I, W, about, in_order, phases};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::StrategyInfo;
 
 /// ZB-H1.

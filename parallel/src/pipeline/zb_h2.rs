@@ -14,8 +14,8 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: zero bubble.
 use super::phases::about;
-use super::{Claims, Schedule, Waiting, zb_h1};
-use crate::step::{Cell, Plan};
+use super::zb_h1;
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::StrategyInfo;
 
 /// ZB-H2.

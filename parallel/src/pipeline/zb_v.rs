@@ -13,8 +13,7 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", §6, arXiv:2401.10241v1. Chapter: zero bubble.
 use super::phases::{F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
-use super::{Claims, Schedule, Waiting};
-use crate::step::{Cell, Plan};
+use crate::step::{Cell, Claims, Plan, Schedule, Waiting};
 use layers::StrategyInfo;
 
 /// ZB-V.

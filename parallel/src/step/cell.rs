@@ -169,7 +169,7 @@ pub enum Action {
 
 impl Action {
     /// Returns true if it receives the data that this cell needs.
-    pub(super) fn is_for(&self, Cell { act, of }: Cell) -> bool {
+    pub(crate) fn is_for(&self, Cell { act, of }: Cell) -> bool {
         matches!(self, Action::Receive(what, task, _) if act.passes() && (*what, *task) == (act.gives(), of))
     }
 }

@@ -10,8 +10,8 @@ pub(super) mod meet;
 mod versions;
 
 use super::cell::{Action, Cell, PassKind, Payload, Plan, Task, needed};
-use super::lowered;
-use crate::Schedule;
+use super::lowered::lowered;
+use super::schedule::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Peak needs of each rank that runs a table.

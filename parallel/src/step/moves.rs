@@ -8,8 +8,8 @@
 //! ```
 use super::cell::{Action, Cell, PassKind, Payload, Plan};
 use super::check::checked;
-use super::lowered;
-use crate::Schedule;
+use super::lowered::lowered;
+use super::schedule::Schedule;
 use std::rc::Rc;
 
 /// Beginning or end of an action.

@@ -14,7 +14,7 @@
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as
 //! `cost − M (F + B + W)` with the cost of the stage that takes longest).
 use super::cell::{Action, Cell, PassKind, Payload, Plan, needed};
-use crate::Schedule;
+use super::schedule::Schedule;
 use std::iter::{Peekable, successors};
 
 /// Times of each cell and of each message of a step.

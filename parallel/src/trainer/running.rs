@@ -3,13 +3,16 @@
 use super::{Report, StepState, Trainer};
 use crate::stages::Microbatches;
 use crate::step::Task;
-use crate::{Batch, Result, STEP};
+use crate::{Batch, Result};
 use comm::Request;
 use kernels::Kernels;
 use layers::{Hooks, Input, Output, StageRequest};
 use ops::{Keeper, LayerCounts, Param, Pass, PassContext, Wide, filled, scaled};
 use std::ops::Range;
 use tensor::{Category, Scalar, Tensor};
+
+/// Prefix of a training step's name in a trace; the step's number follows.
+pub const STEP: &str = "step ";
 
 /// A training step that may still be running.
 pub struct RunningStep<D: Kernels>(StepLoss<D>);

@@ -1,7 +1,8 @@
 use super::*;
 use crate::Sequence;
+use crate::pipeline::Pipeline;
 use crate::pipeline::gpipe::GPipe;
-use crate::pipeline::{Pipeline, Schedule};
+use crate::step::Schedule;
 use comm::{Axis, World};
 use kernels::Heads;
 use layers::{Builder, NumberArgument, Shape};

@@ -7,7 +7,7 @@ use layers::{
     StrategyInfo,
 };
 use ops::{Draw, PassContext, Result, Split, Stream, WholeWeight, add_bias, bias_gradient};
-use parallel::layout::StrategyEntry;
+use parallel::layout::entry::StrategyEntry;
 use parallel::{Layout, Network, Scheme, strategies};
 use prove::cases::{certify_panel, fitted, never_ran};
 use prove::{Subject, certify};

@@ -2,7 +2,7 @@
 use crate::layouts::SHAPE;
 use layers::Shape;
 use parallel::Layout;
-use parallel::step::table::{Table, csv};
+use parallel::pipeline::table::{Table, csv};
 use prove::cases::PANEL;
 use prove::{OracleTraces, Subject, prove};
 use tensor::Key;

@@ -6,8 +6,8 @@
 //!
 //! An update makes the next version. Versions before the one that the microbatch after the updated one reads
 //! are then dropped: microbatches enter in order, so none reads them again.
-use crate::Schedule;
 use crate::step::cell::{Cell, PassKind, Plan, Task};
+use crate::step::schedule::Schedule;
 
 impl Plan {
     /// Returns the oldest version of its weights that a chunk still needs after the update of a microbatch.

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits are read and ignored: a schedule does not decide where
-//! parameters are sharded at rest, and waits are [moves](super::super::moves()).
+//! parameters are sharded at rest, and waits are [moves](crate::step::moves()).
 use super::{Table, TablePlace, named};
-use crate::step::cell::{Action, Cell, PassKind, Payload, Task};
+use crate::step::{Action, Cell, PassKind, Payload, Task};
 
 /// One item that a table names.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,7 @@
 //! Tables that are read, and those that are refused.
 use super::*;
 use crate::pipeline;
-use crate::step::cell::{Action, Payload};
-use crate::step::moves;
-use crate::step::moves::ActionPhase;
+use crate::step::{Action, ActionPhase, Payload, moves};
 
 /// Kills: a cell that is written or read as another one, a column too many or too few, sizes that are not the
 /// table's.

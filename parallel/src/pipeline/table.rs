@@ -14,11 +14,9 @@
 //! so the named ones are compared with the derived ones.
 mod entry;
 
-use super::cell::{Cell, PassKind, Plan, Task};
-use super::simulate::{CellTimes, simulate};
-use super::{check, lowered};
-use crate::Schedule;
-use crate::pipeline::phases::{about, chunks, of_whole_microbatches};
+use super::phases::{about, chunks, of_whole_microbatches};
+use crate::step::simulate::{CellTimes, simulate};
+use crate::step::{Cell, PassKind, Plan, Schedule, Task, check, lowered};
 use entry::{TableEntry, agree, cell, entries};
 use layers::{Design, Sizes, StrategyInfo, counted};
 use ops::DividedSize;

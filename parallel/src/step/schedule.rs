@@ -1,5 +1,5 @@
 //! The trait of schedules, and the claims of their papers.
-use crate::step::{Cell, PassKind, Plan};
+use super::cell::{Cell, PassKind, Plan};
 use layers::StrategyInfo;
 
 /// Order in which ranks run the chunks of a model, as a table.
