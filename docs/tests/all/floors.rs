@@ -19,6 +19,7 @@ const CRATES: &[&str] = &[
     "ops",
     "layers",
     "moe",
+    "parallel",
     "models",
     "plan",
     "prove",

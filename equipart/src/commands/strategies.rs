@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ColumnConstraint};
 use draw::table::table;
 use layers::{OptimizerInfo, OptimizerKind, StateInfo};
 use ops::OPTIMIZERS;
-use parallel::layout::StrategyEntry;
+use parallel::layout::entry::StrategyEntry;
 use serde::Serialize;
 
 /// List the strategies that a layout can name, and the optimizers
