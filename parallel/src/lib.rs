@@ -29,7 +29,7 @@ mod trainer;
 pub mod layout;
 mod scheme;
 
-// The ranks of a layout: the one place where they start; links, timeouts, traces; blocks and whole parameters.
+// The ranks of a layout: where they start, links, timeouts, traces, blocks and whole parameters.
 mod network;
 pub mod session;
 pub mod split;

@@ -242,7 +242,7 @@ fn axes_are_named_by_their_strategies_alone() {
 
 #[test]
 fn no_file_stands_on_a_command() {
-    none(&commands_named(&circles::arrows("equipart", &files(), true)));
+    none(&commands_named(&circles::arrows("equipart", &files(), false)));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_planted_command_is_seen() {
                 "use super::train::Rows;\n#[cfg(test)]\nmod tests { use crate::commands::train::Rows; }",
             ),
         ],
-        true,
+        false,
     ));
     let wanted = [
         "commands/plan.rs names the command in commands/train.rs",

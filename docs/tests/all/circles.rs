@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arrows;
+use crate::floors::CRATES;
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none};
 
@@ -11,10 +11,7 @@ use crate::tree::{File, files, none};
 pub(crate) type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// Most files that a circle may have.
-const LARGEST: usize = 3;
-
-/// Circles that are left: the crate, one of the files, their number, and the reason.
-const LEFT: &[(&str, &str, usize, &str)] = &[];
+const LARGEST: usize = 2;
 
 /// The code of each file below `src`, without tests, by its path.
 pub(crate) fn texts(krate: &str, files: &[File]) -> BTreeMap<String, String> {
@@ -111,46 +108,50 @@ fn absolute(file: &str, path: &[String], all: &BTreeMap<String, String>) -> Opti
     Some([&from[..], rest].concat())
 }
 
-/// Returns the file that declares the target of a path; files that only re-export it are passed through.
-fn declaring(
+/// Returns the files that a path leads through: those that only re-export its target, and last the one that
+/// declares it.
+fn way(
     path: &[String],
     all: &BTreeMap<String, String>,
     uses: &BTreeMap<&str, Vec<Vec<String>>>,
-) -> String {
+) -> Vec<String> {
     let known = |n: &usize| *n == 0 || all.contains_key(&path[..*n].join("/"));
     let n = (0..=path.len()).rev().find(known).unwrap_or_default();
     let file = if n == 0 { "lib".to_owned() } else { path[..n].join("/") };
-    let Some(name) = path.get(n) else { return file };
+    let Some(name) = path.get(n) else { return vec![file] };
     let from = uses[file.as_str()].iter().find(|from| from.last() == Some(name) && from.len() > 1);
     match from.and_then(|from| absolute(&file, from, all)) {
-        Some(from) if from[..] != path[..=n] => declaring(&[&from[..], &path[n + 1..]].concat(), all, uses),
-        _ => file,
+        Some(from) if from[..] != path[..=n] => {
+            [vec![file], way(&[&from[..], &path[n + 1..]].concat(), all, uses)].concat()
+        }
+        _ => vec![file],
     }
 }
 
-/// Returns the files below `src` that each file names: the targets behind `crate::` and `super::`, where they
-/// are declared. With `below`, counts what a file names of the files in its own folder, too: a bare `mod`
-/// names nothing.
-pub(crate) fn arrows(krate: &str, files: &[File], below: bool) -> Arrows {
+/// Returns the files below `src` that each file names, where the names are declared. With `through`, also
+/// those that re-export them on the way. A bare `mod` names nothing.
+pub(crate) fn arrows(krate: &str, files: &[File], through: bool) -> Arrows {
     let mut all = texts(krate, files);
     all.entry("lib".to_owned()).or_default();
     let uses = all.iter().map(|(file, text)| (file.as_str(), taken(text))).collect();
-    let of = |(file, text): (&String, &String)| {
+    let of_file = |(file, text): (&String, &String)| {
         let starts = |word: &str| {
-            let at = text.match_indices(&format!("{word}::")).map(|(at, _)| at).collect::<Vec<_>>();
-            let is_first =
-                |at: &usize| !text[..*at].ends_with(|c: char| c.is_alphanumeric() || "_:".contains(c));
-            at.into_iter().filter(is_first).flat_map(|at| use_paths(&text[at..])).collect::<Vec<_>>()
+            let found = text.match_indices(&format!("{word}::")).map(|(at, _)| at).collect::<Vec<_>>();
+            let is_first = |at: &usize| {
+                let before = &text[..*at];
+                !before.ends_with(|c: char| c.is_alphanumeric() || "_:".contains(c))
+                    && !before.ends_with("(in ")
+            };
+            found.into_iter().filter(is_first).flat_map(|at| use_paths(&text[at..])).collect::<Vec<_>>()
         };
         let folder = format!("{file}/");
         let modules = all.keys().filter_map(|other| other.strip_prefix(&folder)).filter(|m| !m.contains('/'));
-        let words: Vec<&str> = if below { modules.collect() } else { Vec::new() };
-        let named = ["crate", "super"].into_iter().chain(words).flat_map(starts);
-        let lies =
-            named.filter_map(|path| absolute(file, &path, &all)).map(|path| declaring(&path, &all, &uses));
+        let named = ["crate", "super", "self"].into_iter().chain(modules).flat_map(starts);
+        let ways = named.filter_map(|path| absolute(file, &path, &all)).map(|path| way(&path, &all, &uses));
+        let lies = ways.flat_map(|way| if through { way } else { way.last().cloned().into_iter().collect() });
         (file.clone(), lies.filter(|to| to != file && to != "lib").collect())
     };
-    all.iter().filter(|(file, _)| *file != "lib").map(of).collect()
+    all.iter().filter(|(file, _)| *file != "lib").map(of_file).collect()
 }
 
 /// Lists the files that name something behind `crate::` or `super::` that `lib.rs` itself declares, with its
@@ -205,58 +206,42 @@ pub(crate) fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
     circles.filter(|(file, circle)| circle.first() == Some(file)).map(|(_, circle)| circle).collect()
 }
 
-/// Lists large circles that are on no list, those that have grown, and stale entries of the list.
-fn wrong_circles(krate: &str, files: &[File], left: &[(&str, &str, usize, &str)]) -> Vec<String> {
+/// Lists the circles of more than two files, as drawn from declarations and re-exports alike.
+fn large_circles(krate: &str, files: &[File]) -> Vec<String> {
     let arrows = arrows(krate, files, true);
-    let mut circles = circles(&arrows);
-    circles.retain(|circle| circle.len() > LARGEST);
-    let entry = |circle: &[&str]| {
-        left.iter().find(|(of, file, ..)| *of == krate && circle.contains(file)).map_or(0, |(_, _, n, _)| *n)
-    };
-    let new = circles.iter().filter(|circle| circle.len() > entry(circle));
-    let reported =
-        new.map(|circle| format!("{krate}: a circle of {} files: {}", circle.len(), circle.join(" ")));
-    let stale = left.iter().filter(|(of, file, n, _)| {
-        *of == krate && !circles.iter().any(|circle| circle.contains(file) && circle.len() == *n)
-    });
-    let stale = stale
-        .map(|(_, file, n, _)| format!("{krate}: {file} is in no circle of {n} files: correct the list"));
-    reported.chain(stale).collect()
+    let large = circles(&arrows).into_iter().filter(|circle| circle.len() > LARGEST);
+    large.map(|circle| format!("{krate}: a circle of {} files: {}", circle.len(), circle.join(" "))).collect()
 }
 
 #[test]
 fn no_circle_of_files_is_large() {
     let files = files();
-    none(
-        &arrows::ALL
-            .iter()
-            .chain(&["run", "draw", "xtask"])
-            .flat_map(|krate| wrong_circles(krate, &files, LEFT))
-            .collect::<Vec<_>>(),
-    );
+    none(&CRATES.iter().flat_map(|krate| large_circles(krate, &files)).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_planted_circle_is_seen() {
     let mut files = vec![
         File::new("x/src/lib.rs", "pub use a::{A, b::B};\nmod a;"),
-        File::new("x/src/a.rs", "pub use b::B;\nmod b;\nmod c;\nmod far { mod d; }\npub struct A;"),
+        File::new("x/src/a.rs", "pub use b::B;\nmod b;\nmod c;\nmod d;\npub struct A;"),
         File::new("x/src/a/b.rs", "use super::c::{self, C};\npub struct B;"),
-        File::new("x/src/a/c.rs", "use super::far::d::D;\npub struct C;"),
+        File::new("x/src/a/c.rs", "use super::d::D;\npub(in crate::a) struct C;"),
         File::new("x/src/a/d.rs", "#[cfg(test)]\nmod tests { use super::A; }\npub struct D;"),
     ];
-    assert_eq!(wrong_circles("x", &files, &[]), [""; 0]);
-    // `B`, which `a` only re-exports, is attributed to the file that declares it.
-    files[4] = File::new("x/src/a/d.rs", "use super::B;\npub struct D;");
+    assert_eq!(large_circles("x", &files), [""; 0]);
+    // `B`, which `a` only re-exports, leads through `a` to the file that declares it.
+    files[3] = File::new("x/src/a/c.rs", "use super::B;\npub struct C;");
+    assert_eq!(large_circles("x", &files), ["x: a circle of 3 files: a a/b a/c"]);
+    assert_eq!(circles(&arrows("x", &files, false)), [["a/b", "a/c"]], "by declarations");
+    files[3] = File::new("x/src/a/c.rs", "use super::b::B;\npub struct C;");
+    assert_eq!(large_circles("x", &files), [""; 0], "of two files");
     files[3] = File::new("x/src/a/c.rs", "use super::d::D;\npub struct C;");
-    assert_eq!(wrong_circles("x", &files, &[]), [""; 0], "of three files");
-    files[4] = File::new("x/src/a/d.rs", "use crate::A;\npub struct D;");
-    let circle = "x: a circle of 4 files: a a/b a/c a/d";
-    assert_eq!(wrong_circles("x", &files, &[]), [circle]);
-    assert_eq!(wrong_circles("x", &files, &[("x", "a", 4, "")]), [""; 0]);
-    assert_eq!(wrong_circles("x", &files, &[("x", "a", 3, "")]).len(), 2, "it has grown");
-    files[4] = File::new("x/src/a/d.rs", "use super::super::A;\npub struct D;");
-    assert_eq!(wrong_circles("x", &files, &[]), [circle]);
-    files[2] = File::new("x/src/a/b.rs", "pub struct B;");
-    assert_eq!(wrong_circles("x", &files, &[("x", "a", 4, "")]).len(), 1, "it is gone");
+    for named in ["crate::A", "super::A", "super::super::A"] {
+        files[4] = File::new("x/src/a/d.rs", format!("use {named};\npub struct D;"));
+        let circle = "x: a circle of 4 files: a a/b a/c a/d";
+        assert_eq!(large_circles("x", &files), [circle], "{named}");
+    }
+    files[4] = File::new("x/src/a/d.rs", "mod e;\nuse self::e::E;\npub struct D;");
+    files.push(File::new("x/src/a/d/e.rs", "use crate::a::b::B;\npub struct E;"));
+    assert_eq!(large_circles("x", &files), ["x: a circle of 4 files: a/b a/c a/d a/d/e"]);
 }

@@ -9,7 +9,7 @@ use crate::rewrites::rewrites;
 use crate::tree::{File, files, none, root};
 
 /// The crates, from the ground up.
-const CRATES: &[&str] = &[
+pub(crate) const CRATES: &[&str] = &[
     "tensor",
     "shape",
     "kernels",
@@ -76,7 +76,7 @@ fn module(file: &str) -> &str {
 fn wrong_floors(krate: &str, files: &[File]) -> Vec<String> {
     let floors = floors(&lib(krate, files).text);
     let floor_of = |module: &str| floors.iter().position(|floor| floor.modules.iter().any(|m| m == module));
-    let arrows = arrows(krate, files, true);
+    let arrows = arrows(krate, files, false);
     let mut wrong = Vec::new();
     for floor in floors.iter().filter(|floor| floor.says.is_empty()) {
         wrong.push(format!("{krate}: the floor of {} has no comment", floor.modules.join(", ")));

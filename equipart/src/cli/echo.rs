@@ -1,4 +1,5 @@
-//! Errors, and arguments as messages quote them: cut to a length, with control and invisible characters escaped.
+//! Errors, and arguments as messages quote them: cut to a length, with control and invisible characters
+//! escaped.
 use crate::terminal::out;
 use parallel::Error;
 use tensor::quoted::{escaped, escaped_lines};

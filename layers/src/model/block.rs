@@ -4,14 +4,13 @@
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm),
 //! arXiv:2002.04745. Chapter: columns and rows.
-mod shard;
+pub mod shard;
 
 use crate::build::part::{BoxedLayer, Ticket};
 use crate::{InputHalf, Layer, Params};
 use kernels::Kernels;
 use ops::dropout;
 use ops::{Branches, PassContext, Result, Stream, join};
-pub use shard::shard;
 use tensor::Direction;
 
 /// Y = X + dropout(F(norm(X))).
@@ -121,7 +120,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Block<T>> {
             let rotary = self.0.context().is_none().then(|| Rotary::new(2, 100.0));
-            shard(at, Axis::Tp, &self.0.shape, 0, rotary)
+            shard::shard(at, Axis::Tp, &self.0.shape, 0, rotary)
         }
         fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let numbers = (g.first..).take(g.lengths.len()).collect();

@@ -130,7 +130,7 @@ fn transformer<D: Kernels>(
         Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
         Positions::Learned(_) => None,
     };
-    let block = |i| block::shard(at, Axis::Tp, shape, i, rotary.clone());
+    let block = |i| block::shard::shard(at, Axis::Tp, shape, i, rotary.clone());
     runs.iter().map(|run| run.clone().map(block).collect()).collect()
 }
 
