@@ -99,7 +99,8 @@ fn can_be_launched(arguments: &[String]) -> Result<()> {
 // `completions` and `man` print the arguments of all commands.
 impl Run for completions::CompletionsArgs {
     fn run(self, _: bool) -> Result<bool> {
-        self.print(Arguments::command())
+        self.print(Arguments::command());
+        Ok(true)
     }
 }
 

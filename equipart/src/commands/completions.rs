@@ -2,7 +2,6 @@
 use crate::terminal::out;
 use clap::{Args, Command};
 use clap_complete::{Shell, generate};
-use parallel::Result;
 
 /// Print the completion script of a shell
 #[derive(Args, Debug)]
@@ -14,10 +13,9 @@ pub(crate) struct CompletionsArgs {
 
 impl CompletionsArgs {
     /// Prints the script of this program.
-    pub(super) fn print(self, mut program: Command) -> Result<bool> {
+    pub(super) fn print(self, mut program: Command) {
         let mut script = Vec::new();
         generate(self.shell, &mut program, "equipart", &mut script);
         out::plain(String::from_utf8_lossy(&script).trim_end());
-        Ok(true)
     }
 }
