@@ -11,7 +11,8 @@
 use super::model::{seconds, traffic};
 use super::scale::Scale;
 use crate::pass::BenchPass;
-use comm::{Axes, Link};
+use algorithms::Link;
+use comm::{Axes, Traffic};
 use parallel::dtype::RunDevice;
 use parallel::{Layout, Network, Result};
 use serde::Serialize;
@@ -71,9 +72,9 @@ fn linked_and_not(network: &Network) -> [Network; 2] {
 fn priced(layout: &Layout, network: &Network, scale: &Scale) -> Result<Duration> {
     let mut most = Duration::ZERO;
     for rank in 0..layout.ranks() {
-        let time = |(axes, op, traffic)| {
+        let time = |(axes, op, traffic): (Axes, _, Traffic)| {
             let ranks = Axes::iter(axes).map(|axis| layout.size(axis)).product();
-            link(network, axes).map(|link| link.time_of(op, ranks, &traffic))
+            link(network, axes).map(|link| traffic.time(&link, op, ranks))
         };
         most = most.max(traffic(layout, rank, scale)?.iter().filter_map(time).sum());
     }

@@ -2,6 +2,7 @@
 use std::fmt::Display;
 use std::panic::Location;
 use std::time::Duration;
+use tensor::quoted::listing;
 
 /// Error of a call between ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,9 +101,6 @@ pub enum CommError {
         /// Place of the call in the code.
         at: &'static Location<'static>,
     },
-    /// A number of ranks, or a node size, that an algorithm has no schedule for.
-    #[error("{0}")]
-    BadSchedule(String),
     /// Axis sizes or an axis order that make no world, or a rank that a world does not have.
     #[error("{0}")]
     BadWorld(String),
@@ -132,26 +130,6 @@ pub fn named_ranks(ranks: &[usize]) -> String {
     }
 }
 
-/// Formats numbers: `3`, `0, 2 and 5`.
-fn listing(numbers: &[usize], last_word: &str) -> String {
-    let texts: Vec<_> = numbers.iter().map(ToString::to_string).collect();
-    match texts.split_last() {
-        Some((last, first)) if !first.is_empty() => format!("{} {last_word} {last}", first.join(", ")),
-        _ => texts.concat(),
-    }
-}
-
-/// Formats all divisors of `n`: `1, 2 or 4`.
-pub(crate) fn sizes(n: usize) -> String {
-    listing(&divisors(n), "or")
-}
-fn divisors(n: usize) -> Vec<usize> {
-    let mut sizes: Vec<_> = (1..=n.isqrt()).filter(|&size: &usize| n.is_multiple_of(size)).collect();
-    let large: Vec<_> = sizes.iter().rev().map(|size| n / size).filter(|&size| size > n.isqrt()).collect();
-    sizes.extend(large);
-    sizes
-}
-
 /// Formats waits: `rank 0 in all_reduce …, rank 1 in …`.
 fn ring(waits: &[(usize, String)]) -> String {
     let texts: Vec<_> = waits.iter().map(|(rank, call)| format!("rank {rank} in {call}")).collect();
@@ -168,7 +146,6 @@ fn links(chain: &[(usize, usize, String)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
     #[test]
     fn errors_are_sentences() {
         let late = CommError::Late {
@@ -187,7 +164,5 @@ mod tests {
             "ranks wait for each other: rank 0 in a, rank 1 in b"
         );
         assert_eq!((named_ranks(&[]), named_ranks(&[7])), ("no rank".to_string(), "rank 7".to_string()));
-        assert_eq!((divisors(1), listing(&divisors(12), "or")), (vec![1], "1, 2, 3, 4, 6 or 12".to_string()));
-        assert!((1..200).all(|n| divisors(n).into_iter().eq((1..=n).filter(|&size| n.is_multiple_of(size)))));
     }
 }

@@ -1,5 +1,4 @@
 //! A rank's membership of a group, and subgroups.
-use crate::error::sizes;
 use crate::ghost::Ghost;
 use crate::ledger::elements_sent;
 use crate::{
@@ -8,7 +7,7 @@ use crate::{
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use tensor::quoted::counted;
+use tensor::quoted::{counted, sizes};
 use tensor::{Device, Place, Tensor};
 
 /// A rank's membership of a group, which has the ranks along one axis or several

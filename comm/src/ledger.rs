@@ -13,7 +13,8 @@
 //! send            N                         receive and barrier: 0
 //! ```
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
-use crate::{Axes, Call, Counts, Link, Op};
+use crate::{Axes, Call, Counts, Op};
+use algorithms::Link;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Sub;
@@ -36,15 +37,15 @@ pub struct Traffic {
     pub bytes: usize,
 }
 
-impl Link {
+impl Traffic {
     /// Time of calls of one operation among `ranks` ranks that follow each other, if no rank sends more than
     /// this one: the price of traffic that overlaps with no compute. Latencies are those of the algorithm
     /// with the least traffic, as in a world over such [links](crate::World::link). A message counts where it
     /// is sent.
-    pub fn time_of(&self, op: Op, ranks: usize, traffic: &Traffic) -> Duration {
-        let latencies = op.latencies(ranks).saturating_mul(traffic.calls);
-        let waiting = self.latency().saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
-        waiting.saturating_add(self.moving(traffic.bytes))
+    pub fn time(&self, link: &Link, op: Op, ranks: usize) -> Duration {
+        let latencies = op.latencies(ranks).saturating_mul(self.calls);
+        let waiting = link.latency().saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
+        waiting.saturating_add(link.moving(self.bytes))
     }
 }
 
@@ -150,7 +151,48 @@ mod tests {
     use super::*;
     use crate::axis::{Axis, Ranks};
     use crate::call::Elem;
+    use algorithms::Algorithm;
     use std::sync::Arc;
+
+    /// Kills: another rotation of chunks than the ledger's, a step more or less, a step that waits for
+    /// another's rank.
+    #[test]
+    fn steps_traffic_and_time_are_the_ledgers_and_the_textbooks() {
+        let link = "3us,1GB/s".parse().unwrap();
+        for n in 1..=17 {
+            let schedule = Algorithm::Ring.schedule(n).unwrap();
+            assert_eq!((schedule.rounds().len(), schedule.chunks()), (2 * (n - 1), n));
+            for elements in [0, 1, n - 1, n + 1, 23 * n, 1009] {
+                for rank in 0..n {
+                    let call = Call { op: Op::AllReduce, rows: elements, cols: 1, ..Call::barrier() };
+                    let counted = elements_sent(&call, n, rank);
+                    assert_eq!(
+                        schedule.sent(rank, elements),
+                        counted,
+                        "rank {rank} of {n}, {elements} elements"
+                    );
+                }
+            }
+            let nanoseconds = 2 * (n - 1) * (3000 + 4 * 25);
+            assert_eq!(schedule.time(&link, 4, 25 * n).as_nanos(), nanoseconds as u128);
+        }
+    }
+
+    /// Over a link of 1 ms and a byte a microsecond, by hand. Kills: a latency that is paid once for all
+    /// calls, or once for a call of many steps, a message that counts on both ranks, bytes that are
+    /// forgotten.
+    #[test]
+    fn calls_take_their_latencies_and_their_bytes() {
+        let link: Link = "1ms,1MB/s".parse().unwrap();
+        let time = |op, ranks, calls, bytes| {
+            Traffic { calls, bytes, ..Traffic::default() }.time(&link, op, ranks).as_micros()
+        };
+        assert_eq!(time(Op::AllReduce, 4, 3, 500), 3 * 6 * 1000 + 500);
+        assert_eq!(time(Op::AllGather, 4, 3, 500), 3 * 3 * 1000 + 500);
+        assert_eq!(time(Op::Barrier, 5, 2, 0), 2 * 3 * 1000);
+        assert_eq!([time(Op::Send, 4, 3, 500), time(Op::Receive, 4, 3, 0)], [3 * 1000 + 500, 0]);
+        assert_eq!(time(Op::AllReduce, 1, 3, 0), 0);
+    }
 
     /// Elements that a ring really sends, step by step: rank r passes on chunk r−s, then chunk r+1−s.
     fn ring_all_reduce(n: usize, rank: usize, elements: usize) -> usize {

@@ -11,7 +11,6 @@
 //! | `request.rs`, `values.rs`, `shared.rs` | messages and requests; plain values; places shared by threads |
 //! | `call.rs`, `tag.rs`, `error.rs`, `mutants/` | calls in words; tags; errors; worlds with a wrong call |
 //! | `ledger.rs`, `record.rs`, `flight.rs`, `trace.rs` | traffic; a rank's last calls; a timeline |
-//! | `schedule.rs`, `algorithms/`, `link.rs` | collectives as data; all-reduces; the α–β model |
 //! | `engine.rs`, `ghost.rs`, `threads/`, `process/`  | engines: without peers, by threads, by processes |
 #![cfg_attr(test, allow(clippy::too_many_lines))] // a test tells one story
 
@@ -19,17 +18,11 @@
 mod axis;
 mod error;
 mod grid;
-mod link;
 mod members;
 mod panics;
-mod size;
 mod static_name;
 mod sync;
 mod tag;
-
-// Collectives as data: rounds of messages.
-pub mod algorithms;
-mod schedule;
 
 // One call of a rank, with the windows that it shows.
 mod call;
@@ -78,7 +71,6 @@ pub(crate) use grid::Grid;
 pub(crate) use members::Members;
 pub(crate) use record::RankRecord;
 
-pub use algorithms::Algorithm;
 pub use axis::{Axes, Axis, Ranks};
 pub use call::{CallRecord, Op, Reduce};
 pub use error::{CommError, Result, named_ranks};
@@ -86,15 +78,12 @@ pub use flight::FlightRecorder;
 pub use ghost::{CallClock, GhostCall};
 pub use group::Group;
 pub use ledger::{Ledger, Traffic};
-pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, TraceSpan};
 pub use panics::{PanicContext, caught};
 pub use process::{Launch, MeetingError, Processes, RunInputs, Secret};
 pub use record::RankWaits;
 pub use request::Request;
-pub use schedule::{Arrival, CommRound, CommSchedule, Transfer};
 pub use shared::{JointCall, JointOperation, PieceMoved, Reduction, SharedPlace};
-pub use size::{parse_bytes, readable};
 pub use started::{BucketRequest, InPlace};
 pub use tag::Tag;
 pub use trace::{Event, TimeUse, Trace, TraceRun};

@@ -1,6 +1,6 @@
 //! Memory of several layouts as bars: what their fullest ranks hold, by category, one bar below the other.
 use crate::picture::{INK, MUTED, Picture, round_numbers, shade};
-use comm::readable;
+use tensor::readable;
 
 /// Sizes, in user units.
 const LEFT: f64 = 250.0; // names of layouts

@@ -25,7 +25,7 @@ pub fn draw(rows: &[LayoutRow]) -> Result<String> {
     let ours =
         points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
     let points: Vec<_> = ours.chain(standard.map(|_| ELSEWHERE)).collect();
-    let held = comm::readable(by.most_bytes() as u128);
+    let held = tensor::readable(by.most_bytes() as u128);
     let lines = [
         format!("measured by {}: {:.0} token/s in {held}", by.name, by.rate.number()),
         "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),

@@ -1,7 +1,7 @@
 //! A layout in detail, for reports: its ranks, its schedule, and the memory of each rank by category.
 use crate::mesh;
 use crate::pipeline::{Timeline, svg};
-use comm::{Axis, readable};
+use comm::Axis;
 use parallel::dtype::DtypeName;
 use parallel::step::simulate::CellTimes;
 use parallel::{Error, Layout, Result};
@@ -9,6 +9,7 @@ use run::compare::{Comparison, LayoutRow};
 use run::device::DeviceName;
 use run::event::{Observer, RunEvent, say, tell_table};
 use run::price::{PriceRow, PriceRun};
+use tensor::readable;
 
 /// The most ranks that are priced one by one.
 const EACH: usize = 32;

@@ -5,7 +5,7 @@
 //! reduce-scatter
 //!    1  c0 +→1  c1 +→2  c2 +→0
 //! ```
-use comm::{Arrival, CommRound};
+use algorithms::{Arrival, CommRound};
 use run::collectives::{AllReducePlan, chunk_names};
 
 /// Legend for algorithms in which a rank sends one message in a round.

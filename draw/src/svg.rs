@@ -2,7 +2,7 @@
 //! the sending rank to the receiving rank, in the colour of its first chunk. The label of a message is at the
 //! start of its arrow.
 use crate::picture::{FAINT, INK, MUTED, Picture, shade};
-use comm::{Arrival, CommRound, Transfer};
+use algorithms::{Arrival, CommRound, Transfer};
 use run::collectives::{AllReducePlan, chunk_names};
 
 /// Sizes, in user units.

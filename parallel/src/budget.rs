@@ -2,12 +2,12 @@
 //! [`mod@price`](crate::price)): the peak of its devices, all ranks together. The program itself, its texts
 //! and mapped files are not counted.
 use crate::{BuildContext, Error, Result, Scheme, session};
-use comm::{SharedPlace, readable};
+use comm::SharedPlace;
 use kernels::{Kernels, MetaOf};
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
-use tensor::OutOfMemory;
+use tensor::{OutOfMemory, readable};
 
 /// Returns true if `free` bytes hold `bytes`, or if the number of free bytes is unknown.
 pub fn fits_in_free(bytes: u128, free: Option<u64>) -> bool {

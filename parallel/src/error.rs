@@ -60,6 +60,7 @@ macro_rules! sentences {
     ($($source:ty),* $(,)?) => { $(impl Sentence for $source {})* };
 }
 sentences!(
+    algorithms::NoSchedule,
     comm::CommError,
     ops::Error,
     tensor::IdsError,

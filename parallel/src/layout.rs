@@ -23,7 +23,7 @@ use crate::step::Plan;
 use crate::{BuildContext, Error, Result, Schedule, bail, data, deal, offload, strategies};
 use ::tensor::quoted::displayed;
 use ::tensor::{Store, files};
-use comm::{Axis, CommError, Mesh, World, readable};
+use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::Kernels;
 use layers::{Builder, Choice, Design, NumberArgument, Strategy, StrategyInfo, counted};
@@ -33,6 +33,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use tensor::readable;
 
 /// The most ranks a layout may have.
 pub const MAX_RANKS: usize = 1 << 20;

@@ -1,6 +1,7 @@
 //! Connections between the ranks of a run: processes, slow links, timeouts, a trace.
 use crate::{Error, Layout, Result, bail};
-use comm::{Axis, Link, Mesh, Processes, StuckReport, Trace, World};
+use algorithms::Link;
+use comm::{Axis, Mesh, Processes, StuckReport, Trace, World};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;

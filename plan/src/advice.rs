@@ -17,13 +17,14 @@ use crate::search::LayoutSearch;
 use crate::space::{microbatches, powers};
 use crate::step::{KnownPrices, StepTime, TrainingJob};
 use crate::weighed::Weighed;
-use comm::{Axis, readable};
+use comm::Axis;
 use kernels::{Kernels, MetaOf};
 use layers::{Design, Shape, counted};
 use ops::TokenShards;
 use parallel::{Batch, BuildContext, Error, Layout, Result, Trainer, session};
 use serde::Serialize;
 use std::sync::Arc;
+use tensor::readable;
 
 /// Step of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -5,7 +5,8 @@
 //! Chapter: found shardings.
 use crate::clock::StepClock;
 use crate::machine::{Level, Machine, Sourced};
-use comm::{Axis, Link, Mesh};
+use algorithms::Link;
+use comm::{Axis, Mesh};
 use kernels::{Kernels, timed_meta_of};
 use layers::graph::Graph;
 use layers::graph::end::GraphEnd;

@@ -1,9 +1,11 @@
 //! All-reduce algorithms round by round, and their time in the α–β model.
-use comm::{Algorithm, CommSchedule, Link, algorithms, readable};
+use algorithms;
+use algorithms::{Algorithm, CommSchedule, Link};
 use parallel::{Result, bail};
 use serde::Serialize;
 use std::ops::Range;
 use std::time::Duration;
+use tensor::readable;
 
 /// The most ranks that are drawn.
 pub const MOST_RANKS: usize = 64;
@@ -138,7 +140,7 @@ impl AllReducePlan {
     /// All rounds.
     pub fn steps(&self) -> impl Iterator<Item = CommStepLine> {
         let ends = |range: Range<usize>| [range.start, range.end];
-        let transfer = move |t: &comm::Transfer| TransferLine {
+        let transfer = move |t: &algorithms::Transfer| TransferLine {
             from: t.from,
             to: t.to,
             chunks: ends(t.chunks.clone()),

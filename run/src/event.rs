@@ -1,10 +1,10 @@
 //! Events of a run: progress, words, pictures, and records, which describe themselves. Whoever shows a run
 //! observes its events, and knows no run.
-use comm::readable;
 use parallel::Result;
 use serde::Serialize;
 use std::any::Any;
 use std::borrow::Cow;
+use tensor::readable;
 
 /// Something that happens in a run.
 pub enum RunEvent<'a> {

@@ -7,7 +7,6 @@ use crate::price::PriceRun;
 use crate::price::seconds::MachineTime;
 use crate::train::settings::Settings;
 use crate::words::amount;
-use comm::readable;
 use layers::{Design, counted};
 use parallel::dtype::DtypeName;
 use parallel::{Error, Layout, Result, bail, with_dtype};
@@ -21,6 +20,7 @@ use plan::{Machine, Part, morphing};
 use prove::Verdict;
 use serde_json::json;
 use std::sync::Arc;
+use tensor::readable;
 
 /// The most devices.
 pub const MOST_DEVICES: usize = 1 << 17;

@@ -25,6 +25,7 @@ mod pages;
 mod profile;
 pub mod quoted;
 mod rounding;
+pub mod size;
 
 // Files, and the operations that an element has.
 mod clock;
@@ -83,4 +84,5 @@ pub use profile::{Direction, KernelKind, LayerSpan, Profile, ProfileEntry, Work}
 pub use rope::{Rope, Scaling};
 pub use scalar::Scalar;
 pub use scalar::codes::{CodeKind, Coded};
+pub use size::{parse_bytes, readable};
 pub use view::{Strided, View, ViewMut};

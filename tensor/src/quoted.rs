@@ -60,9 +60,37 @@ fn cut(text: &str, most: usize) -> (&str, &'static str) {
     text.char_indices().nth(most).map_or((text, ""), |(end, _)| (&text[..end], "…"))
 }
 
+/// Formats numbers: `3`, `0, 2 and 5`.
+pub fn listing(numbers: &[usize], last_word: &str) -> String {
+    let texts: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    match texts.split_last() {
+        Some((last, first)) if !first.is_empty() => format!("{} {last_word} {last}", first.join(", ")),
+        _ => texts.concat(),
+    }
+}
+
+/// Formats all divisors of `n`: `1, 2 or 4`.
+#[must_use]
+pub fn sizes(n: usize) -> String {
+    listing(&divisors(n), "or")
+}
+fn divisors(n: usize) -> Vec<usize> {
+    let mut sizes: Vec<_> = (1..=n.isqrt()).filter(|&size: &usize| n.is_multiple_of(size)).collect();
+    let large: Vec<_> = sizes.iter().rev().map(|size| n / size).filter(|&size| size > n.isqrt()).collect();
+    sizes.extend(large);
+    sizes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kills: a divisor that is missing or twice, a list without its last word.
+    #[test]
+    fn divisors_are_listed() {
+        assert_eq!((divisors(1), listing(&divisors(12), "or")), (vec![1], "1, 2, 3, 4, 6 or 12".to_string()));
+        assert!((1..200).all(|n| divisors(n).into_iter().eq((1..=n).filter(|&size| n.is_multiple_of(size)))));
+    }
 
     /// Kills: an escape sequence, a second line or a turned order of letters in a message; a name without an
     /// end; a cut within a character.

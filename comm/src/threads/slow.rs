@@ -2,7 +2,7 @@
 //!
 //! Transfers wait in queues (`Queues`). A direct collective takes what an algorithm with the least traffic
 //! would need, from when its last rank arrived: a number of rounds of α, and the bytes of the busiest rank
-//! over β. In [`CommSchedule::time`](crate::CommSchedule::time) a rank gets one message at a time, so the
+//! over β. In [`CommSchedule::time`](algorithms::CommSchedule::time) a rank gets one message at a time, so the
 //! naive all-reduce, in which many send to one, is faster here than there. With little data, a collective of
 //! fewer rounds would be faster.
 //! ```text
@@ -15,7 +15,8 @@
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
 use super::watch::Watch;
 use crate::sync::{Instant, Mutex, lock, yield_now};
-use crate::{Call, Counts, Link, Op};
+use crate::{Call, Counts, Op};
+use algorithms::Link;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,6 +13,7 @@ pub(crate) const CRATES: &[&str] = &[
     "tensor",
     "shape",
     "kernels",
+    "algorithms",
     "comm",
     "cuda",
     "reference",

@@ -66,7 +66,7 @@ fn said(event: &SearchEvent) -> String {
         SearchEvent::Weighing { found, left, goal } => {
             let words = |best: &Weighed| {
                 if *goal == Goal::Least {
-                    let peak = comm::readable(best.step.peak as u128);
+                    let peak = tensor::readable(best.step.peak as u128);
                     return format!("; the least so far, {}, holds {peak}", best.layout);
                 }
                 format!("; the best so far, {}, takes {}", best.layout, time(best.step.seconds))

@@ -4,13 +4,13 @@ use crate::terminal::out;
 use crate::views::Views;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use comm::{Algorithm, Link, readable};
+use algorithms::{Algorithm, Link};
+use tensor::{files, readable};
 use draw::{schedule, svg};
 use layers::counted;
 use parallel::{Result, bail};
 use run::collectives::AllReducePlan;
 use std::path::PathBuf;
-use tensor::files;
 
 /// Help on JSON.
 pub(crate) const JSON: &str = "With --json: a line for each algorithm, with its steps, the bytes that the busiest rank and \

@@ -71,7 +71,7 @@ fn card(ordinal: usize) -> Found {
         Ok(card) => {
             let CardProperties { name, bus, capability: (major, minor), processors, cuda, library, memory } =
                 &card.about;
-            let [free, total] = memory.map(|bytes| comm::readable(bytes as u128));
+            let [free, total] = memory.map(|bytes| tensor::readable(bytes as u128));
             let (version, point) = cuda;
             Found::Here(format!(
                 "GPU {ordinal}: {name}, compute capability {major}.{minor}, {processors} multiprocessors, {free} of {total} free, \

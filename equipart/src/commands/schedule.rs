@@ -260,7 +260,7 @@ fn say(
     }
     if let Some((bytes, most)) = bytes.and_then(|bytes| Some((bytes, bytes.iter().max()?))) {
         let [each, most] = [bytes, &[*most]]
-            .map(|all| all.iter().map(|bytes| comm::readable(*bytes as u128)).collect::<Vec<_>>().join(", "));
+            .map(|all| all.iter().map(|bytes| tensor::readable(*bytes as u128)).collect::<Vec<_>>().join(", "));
         lines.push(format!("a rank holds at most {most}; by rank: {each}"));
     }
     let written = [("diagram", &a.svg), ("table", &a.csv)].into_iter();

@@ -8,7 +8,8 @@ use crate::cli::run::Run;
 use crate::terminal::out;
 use crate::views::Views;
 use clap::{Args, ValueEnum};
-use comm::{Axis, Link};
+use comm::Axis;
+use algorithms::Link;
 use draw::blocks;
 use expression::{Statements, sized, sorted};
 use layers::graph::prices::{Nominal, Prices};
@@ -227,7 +228,7 @@ impl ShardArgs {
                 None => format!("  {}", of.equation),
                 Some(step) if of.elements == 0 => format!("    {}: {step}", of.equation),
                 Some(step) => {
-                    let sent = comm::readable(of.bytes as u128);
+                    let sent = tensor::readable(of.bytes as u128);
                     format!("    {}: {step}, {} elements, {sent} sent", of.equation, of.elements)
                 }
             })?;

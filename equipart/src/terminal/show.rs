@@ -1,13 +1,12 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{self, line, note, plain};
 use comfy_table::{Cell, ColumnConstraint, ContentArrangement, Row, Table};
-use comm::readable;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
 use parallel::measure::PeakBytes;
 use parallel::{Result, measure};
 use serde::Serialize;
-use tensor::Scalar;
+use tensor::{Scalar, readable};
 
 /// Prints one object on one line.
 pub(crate) fn json(value: &impl Serialize) {

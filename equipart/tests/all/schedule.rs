@@ -91,7 +91,7 @@ fn bytes_are_those_of_the_price() {
         let totals: Vec<_> = prices.map(|price| price.unwrap()["peak_bytes"]["total"].clone()).collect();
         assert_eq!(listed["peak_bytes"], json!(totals), "{layout}");
         let reported = said(&[&args[..], &chunks, &of, &["--csv", &csv]].concat());
-        let sizes = [0, 1].map(|rank| comm::readable(totals[rank].as_u64().unwrap().into()));
+        let sizes = [0, 1].map(|rank| tensor::readable(totals[rank].as_u64().unwrap().into()));
         assert!(reported.contains(&format!("; by rank: {}, {}\n", sizes[0], sizes[1])), "{reported}");
         assert_eq!(object(&[&["--file", &csv], &of[..]].concat())["peak_bytes"], json!(totals), "{layout}");
     }

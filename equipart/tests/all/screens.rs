@@ -75,7 +75,7 @@ fn a_comparison_measures_schedules_with_the_microbatches_they_need() {
         rows.into_iter().map(|row| row.split(" % ").nth(1).unwrap().trim().to_string()).collect::<Vec<_>>()
     };
     let (plain, _) = (row("pp=2"), row("pp=2:gpipe"));
-    let size = comm::readable(held(&rows[1]).unwrap().into());
+    let size = tensor::readable(held(&rows[1]).unwrap().into());
     assert!(plain[0].starts_with(&size), "{size} is not in {plain:?}");
 }
 
@@ -98,7 +98,7 @@ fn a_price_has_the_microbatches_that_its_schedule_needs() {
     let title = "A training step in f32 under pp=2, 2 ranks: 8 sequences in 4 microbatches.\n";
     assert!(table.starts_with(title), "{table}");
     assert!(table.contains("\nTraffic of all ranks:\n") && !table.contains("kv-cache"), "{table}");
-    assert!(table.contains(&comm::readable(held(&plain).into())), "{table}");
+    assert!(table.contains(&tensor::readable(held(&plain).into())), "{table}");
 }
 
 /// Kills: a layout that no model runs under, a table that a terminal breaks.

@@ -347,9 +347,9 @@ fn decision_trees_follow_memory_and_nodes() {
     let alone = |layout: &str, microbatches| step(layout, microbatches, &fast);
     let (eight, one) = (alone("none", 2).peak, alone("none", 16).peak);
     let yes = &said(1, eight)[0].answer;
-    assert!(yes.ends_with(&format!("it holds {}, so yes.", comm::readable(eight as u128))), "{yes}");
+    assert!(yes.ends_with(&format!("it holds {}, so yes.", tensor::readable(eight as u128))), "{yes}");
     let saves = &said(1, one)[0].answer;
-    let bytes = comm::readable((eight - one) as u128);
+    let bytes = tensor::readable((eight - one) as u128);
     assert!(
         saves.contains(&format!("One sequence in each of 16 microbatches saves {bytes} for +")),
         "{saves}"

@@ -11,7 +11,8 @@
 //! | `pipeline-sync`, `-async`, `-batch` | its blocks | one request; requests in turns; all at once |
 //!
 //! An unpublished measurement of distributed inference of models with experts compares the first three.
-use comm::{Axis, Link};
+use algorithms::Link;
+use comm::Axis;
 use kernels::Kernels;
 use models::Model;
 use models::generate::{Generated, Prompts, RequestMode, repeated};

@@ -7,12 +7,14 @@
 //! So which one is cheapest depends on `α·β` alone. Compute that hides traffic is left out.
 use super::cost::Cost;
 use crate::event::{self, Observer};
-use comm::{Axes, Axis, Link, Op, Traffic, readable};
+use algorithms::Link;
+use comm::{Axes, Axis, Op, Traffic};
 use layers::Choice;
 use ops::TokenShards;
 use parallel::{Layout, Result, strategies};
 use std::cmp::Ordering;
 use std::time::Duration;
+use tensor::readable;
 
 /// One method of attention under a layout.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +78,7 @@ fn method(
         let time = |(op, traffic): &(Op, Traffic)| {
             let group =
                 if *op == Op::AllToAll { block.unwrap_or(layout.size(axis)) } else { layout.size(axis) };
-            waits.time_of(*op, group, traffic).as_secs()
+            traffic.time(&waits, *op, group).as_secs()
         };
         latencies = latencies.max(calls.iter().map(time).sum::<u64>() as usize);
         bytes = bytes.max(calls.iter().map(|(_, traffic)| traffic.bytes).sum());

@@ -4,10 +4,10 @@ use super::row::PriceRow;
 use crate::event::{self, Observer, say};
 use crate::train::settings::Settings;
 use crate::words::amount;
-use comm::readable;
 use layers::counted;
 use parallel::Result;
 use std::collections::BTreeMap;
+use tensor::readable;
 
 /// Tells the prices of kinds of ranks.
 pub(super) fn tell(rows: &[PriceRow], of: &Settings, observer: &Observer) -> Result<()> {

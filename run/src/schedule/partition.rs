@@ -2,13 +2,13 @@
 //! as `PipeDream` does.
 use crate::event::{self, Observer, RunEvent, say};
 use bench::parts;
-use comm::readable;
 use layers::counted;
 use models::Model;
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail, with_dtype};
 use plan::partition::{ModelProfile, Partition};
 use serde_json::json;
+use tensor::readable;
 
 /// The most ranks, and the most sequences of a microbatch.
 const MOST: [usize; 2] = [4096, 64];

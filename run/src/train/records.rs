@@ -3,9 +3,9 @@ use super::epochs::EpochLine;
 use super::run::StepLine;
 use crate::event::{self, CellValue, Curve, RecordColumn, RunEvent, RunRecord, column};
 use crate::words::speed;
-use comm::readable;
 use parallel::Result;
 use std::any::Any;
+use tensor::readable;
 
 /// Makes an observer of the steps of a training run, and of nothing else.
 pub fn of_steps(see: impl Fn(&StepLine) -> Result<()> + Sync) -> impl Fn(&RunEvent) -> Result<()> + Sync {

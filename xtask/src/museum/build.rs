@@ -11,8 +11,8 @@ const LOSSES: [&str; 2] = ["parallel", "losses"];
 
 /// Crates whose tests labels may name. Each call of cargo names all of them, or third-party crates would be
 /// built again with other features.
-const PACKAGES: [&str; 9] =
-    ["tensor", "kernels", "comm", "reference", "ops", "layers", "moe", "parallel", "prove"];
+const PACKAGES: [&str; 10] =
+    ["tensor", "kernels", "algorithms", "comm", "reference", "ops", "layers", "moe", "parallel", "prove"];
 
 /// Programs by crate and target: `lib`, a file of tests, or an example.
 pub(super) struct ExhibitPrograms(BTreeMap<(String, String), PathBuf>);

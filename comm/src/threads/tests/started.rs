@@ -1,7 +1,8 @@
 //! Calls that are started and waited for later.
 use crate::counting::taken;
 use crate::drawn::tensor;
-use crate::{Axis, CommError, Group, InPlace, Link, Op, Reduce, Request, World};
+use crate::{Axis, CommError, Group, InPlace, Op, Reduce, Request, World};
+use algorithms::Link;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use tensor::{Category, Cpu, F61, Host, Tensor};

@@ -2,7 +2,8 @@
 use super::acts::{ACTS, Bring, Field};
 use crate::tag::TAG;
 use crate::threads::watch::PATIENT;
-use crate::{Axis, CommError, Event, Link, Reduce, Result, TimeUse, Trace, World};
+use crate::{Axis, CommError, Event, Reduce, Result, TimeUse, Trace, World};
+use algorithms::Link;
 use std::time::{Duration, Instant};
 use tensor::{Category, F61, Scalar, Tensor};
 

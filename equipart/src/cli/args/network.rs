@@ -1,8 +1,9 @@
 //! Flags of the network between ranks: train, generate and compare have them.
 use crate::cli::echo::tell;
 use crate::cli::files;
+use algorithms::Link;
 use clap::Args;
-use comm::{Axis, Link, RankError, StuckReport, Trace};
+use comm::{Axis, RankError, StuckReport, Trace};
 use draw::trace;
 use parallel::layout::split_axes;
 use parallel::{Error, Network, bail};
@@ -110,7 +111,7 @@ pub(crate) fn link(text: &str) -> Result<(Axis, Link), String> {
     })?;
     let axis = split_axes().find(|axis| axis.name() == name.trim());
     let axis = axis.ok_or_else(|| format!("{name:?} is not an axis; the axes are {}", axes.join(", ")))?;
-    link.parse().map(|link| (axis, link)).map_err(|why: comm::LinkError| why.to_string())
+    link.parse().map(|link| (axis, link)).map_err(|why: algorithms::LinkError| why.to_string())
 }
 
 /// The longest time to wait.

@@ -72,7 +72,7 @@ pub(crate) fn note_inference(layout: &Layout) {
 
 /// Parses a number of bytes.
 pub(crate) fn size(text: &str) -> std::result::Result<usize, String> {
-    comm::parse_bytes(text).ok_or_else(|| {
+    tensor::parse_bytes(text).ok_or_else(|| {
         format!("{text:?} is not a number of bytes; write one with or without a unit, such as 80GB, 80GiB or 80000000000")
     })
 }

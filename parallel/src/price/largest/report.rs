@@ -2,12 +2,11 @@
 use super::Search;
 use crate::price::Peak;
 use crate::{Layout, Result, strategies};
-use comm::readable;
 use layers::{Design, StrategyInfo, counted};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use tensor::Category;
+use tensor::{Category, readable};
 
 /// Report on the largest batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

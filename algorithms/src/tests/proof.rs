@@ -1,7 +1,7 @@
 //! The proof of every algorithm: its schedule, run on symbols. A chunk of a rank is how often it holds each
 //! rank's contribution; at the end everyone must hold everyone's once.
-use super::{Algorithm, bound};
 use crate::schedule::{Arrival, CommSchedule, Transfer};
+use crate::{Algorithm, bound};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 

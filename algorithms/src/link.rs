@@ -5,10 +5,10 @@
 //! ```
 //! Source: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994; Thakur, Rabenseifner,
 //! Gropp, "Optimization of collective communication operations in MPICH", §3, 2005.
-use crate::size::{UNITS, read};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+use tensor::size::{UNITS, read};
 
 /// Nanoseconds per unit; `s` is last because all units end in it.
 const TIMES: [(&str, f64); 6] = [("ms", 1e6), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ns", 1.0), ("s", 1e9)];
@@ -109,23 +109,6 @@ impl fmt::Display for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Op, Traffic};
-
-    /// Over a link of 1 ms and a byte a microsecond, by hand. Kills: a latency that is paid once for all
-    /// calls, or once for a call of many steps, a message that counts on both ranks, bytes that are
-    /// forgotten.
-    #[test]
-    fn calls_take_their_latencies_and_their_bytes() {
-        let link: Link = "1ms,1MB/s".parse().unwrap();
-        let time = |op, ranks, calls, bytes| {
-            link.time_of(op, ranks, &Traffic { calls, bytes, ..Traffic::default() }).as_micros()
-        };
-        assert_eq!(time(Op::AllReduce, 4, 3, 500), 3 * 6 * 1000 + 500);
-        assert_eq!(time(Op::AllGather, 4, 3, 500), 3 * 3 * 1000 + 500);
-        assert_eq!(time(Op::Barrier, 5, 2, 0), 2 * 3 * 1000);
-        assert_eq!([time(Op::Send, 4, 3, 500), time(Op::Receive, 4, 3, 0)], [3 * 1000 + 500, 0]);
-        assert_eq!(time(Op::AllReduce, 1, 3, 0), 0);
-    }
 
     /// Kills: a unit of 1024, bits for bytes, a latency that is forgotten or paid by the byte.
     #[test]

@@ -3,7 +3,7 @@
 //! To add one, write a file with `schedule(ranks)`, its `mod`, and a line in the list below.
 //!
 //! ```
-//! use comm::{Algorithm, Arrival};
+//! use algorithms::{Algorithm, Arrival};
 //!
 //! let schedule = Algorithm::Ring.schedule(4)?;
 //! let first = &schedule.rounds()[0].transfers[3];
@@ -20,10 +20,15 @@ mod proof;
 mod ring;
 mod tree;
 
-use crate::error::sizes;
-use crate::{CommError, CommSchedule, Link, Result};
+use crate::{CommSchedule, Link};
 use std::fmt;
 use std::time::Duration;
+use tensor::quoted::sizes;
+
+/// Reason, in one sentence, why so many ranks have no schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoSchedule(String);
 
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident $({ $node:ident })? = $text:literal in $file:ident,)*) => {
@@ -89,8 +94,8 @@ impl Algorithm {
     /// Returns the schedule of `ranks` ranks: every message, round by round; up to `2·ranks²` messages.
     ///
     /// # Errors
-    /// [`CommError::BadSchedule`] if `ranks` is 0 or above 1024, or is not a multiple of the node size.
-    pub fn schedule(self, ranks: usize) -> Result<CommSchedule> {
+    /// If `ranks` is 0 or above 1024, or is not a multiple of the node size.
+    pub fn schedule(self, ranks: usize) -> Result<CommSchedule, NoSchedule> {
         let why = match (ranks, self.node()) {
             (0, _) => "an all-reduce needs 1 rank or more, not 0".to_string(),
             _ if ranks > MOST_RANKS => {
@@ -101,7 +106,7 @@ impl Algorithm {
             }
             _ => return Ok(self.planned(ranks)),
         };
-        Err(CommError::BadSchedule(why))
+        Err(NoSchedule(why))
     }
 }
 

@@ -62,32 +62,6 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{Call, Op};
-    use crate::ledger::elements_sent;
-
-    /// Kills: another rotation of chunks than the ledger's, a step more or less, a step that waits for
-    /// another's rank.
-    #[test]
-    fn steps_traffic_and_time_are_the_ledgers_and_the_textbooks() {
-        let link = "3us,1GB/s".parse().unwrap();
-        for n in 1..=17 {
-            let schedule = schedule(n);
-            assert_eq!((schedule.rounds().len(), schedule.chunks()), (2 * (n - 1), n));
-            for elements in [0, 1, n - 1, n + 1, 23 * n, 1009] {
-                for rank in 0..n {
-                    let call = Call { op: Op::AllReduce, rows: elements, cols: 1, ..Call::barrier() };
-                    let counted = elements_sent(&call, n, rank);
-                    assert_eq!(
-                        schedule.sent(rank, elements),
-                        counted,
-                        "rank {rank} of {n}, {elements} elements"
-                    );
-                }
-            }
-            let nanoseconds = 2 * (n - 1) * (3000 + 4 * 25);
-            assert_eq!(schedule.time(&link, 4, 25 * n).as_nanos(), nanoseconds as u128);
-        }
-    }
 
     /// Kills: a message that skips a neighbour, or goes to the left.
     #[test]

@@ -1,7 +1,7 @@
 //! Sizes in bytes as text for people: `466.53 GB`, `80GB`, `80GiB`.
 
 /// Bytes per unit; `B` is last because all units end in it. The first four are printed.
-pub(crate) const UNITS: [(&str, f64); 9] = [
+pub const UNITS: [(&str, f64); 9] = [
     ("TB", 1e12),
     ("GB", 1e9),
     ("MB", 1e6),
@@ -32,7 +32,8 @@ pub fn parse_bytes(text: &str) -> Option<usize> {
 }
 
 /// Parses a number with the first unit that fits, and multiplies it by the unit's value.
-pub(crate) fn read(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+#[must_use]
+pub fn read(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
     Some(number.parse::<f64>().ok()? * unit)
 }
