@@ -10,8 +10,8 @@ use clap::builder::PossibleValuesParser;
 use draw::pipeline::{MOST_RANKS, Timeline, svg};
 use layers::NumberArgument;
 use models::{Config, Model};
-use parallel::step::simulate::CellTimes;
 use parallel::pipeline::table::{self, Table};
+use parallel::step::simulate::CellTimes;
 use parallel::step::{PassKind, Plan, check};
 use parallel::{Error, Pipeline, Result, Schedule, bail, pipeline};
 use run::device::DeviceName;
@@ -121,7 +121,8 @@ impl<const N: usize> FromStr for NumberList<N> {
         let number =
             |part: &str| part.trim().parse().ok().filter(|x| *x == 0.0 || (least..=most).contains(x));
         let numbers = text.split(',').map(number).collect::<Option<Vec<f64>>>();
-        numbers.and_then(|numbers| numbers.try_into().ok())
+        numbers
+            .and_then(|numbers| numbers.try_into().ok())
             .map(Self)
             .ok_or_else(|| format!("wanted {N} numbers, 0 or from 10^-9 to 10^9, separated by commas"))
     }

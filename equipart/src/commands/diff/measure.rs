@@ -4,8 +4,8 @@ use super::source::FileSet;
 use parallel::{Error as Failure, Result};
 use run::roundoff::unit;
 use serde::Serialize;
-use tensor::quoted::quoted;
 use tensor::dtype::Dtype;
+use tensor::quoted::quoted;
 use tensor::safetensors::Matrix;
 
 /// Distance between two runs.
