@@ -20,7 +20,6 @@ use crate::cli::run::Run;
 use crate::terminal::out::line;
 use crate::terminal::show;
 use clap::Args;
-use draw::table::table;
 use parallel::Result;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -67,7 +66,7 @@ impl Run for DiffArgs {
         }
         if args.all {
             let rows = report.tensors.iter().map(|t| cells(t, report.judged));
-            line(&format!("{}\n", table(&head(report.judged), rows)));
+            line(&format!("{}\n", show::table(&head(report.judged), rows)));
         }
         summary(&report);
         match (report.first_bug(), report.judged) {
@@ -156,7 +155,7 @@ fn summary(report: &DiffReport) {
     } else {
         &["File", "tensors", "equal", "different", "not compared"]
     };
-    line(&format!("{}", table(head, files.iter().map(row))));
+    line(&format!("{}", show::table(head, files.iter().map(row))));
 }
 
 fn head(judged: bool) -> Vec<&'static str> {

@@ -5,7 +5,6 @@ use crate::terminal::watch::ProgressWatch;
 use bench::measure::{self, MeasureScale};
 use clap::Args;
 use comfy_table::CellAlignment;
-use draw::table::table;
 use parallel::Result;
 use plan::Machine;
 use serde_json::Value;
@@ -55,7 +54,7 @@ impl Run for MachineArgs {
 fn words(machine: &Machine) -> String {
     let mut numbers = Vec::new();
     rows("", &serde_json::to_value(machine).expect("plain values"), &mut numbers);
-    let mut table = show::fitted(table(&["", "number", "source"], numbers.into_iter()));
+    let mut table = show::fitted(show::table(&["", "number", "source"], numbers.into_iter()));
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Left);
         column.remove_constraint();

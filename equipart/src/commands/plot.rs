@@ -4,7 +4,6 @@ use crate::terminal::{out, show};
 use crate::views::log::LOG;
 use crate::views::plot::{Points, picture};
 use clap::Args;
-use draw::table::table;
 use parallel::measure::median;
 use parallel::{Error, Result, bail};
 use run::train::StepLine;
@@ -98,7 +97,7 @@ impl Run for PlotArgs {
         }
         show::all(json, &rows, || {
             let head = ["run", "steps", "last loss", "best held-out", "token/s"];
-            out::line(&show::fitted(table(&head, rows.iter().map(RunSummary::cells))).to_string());
+            out::line(&show::fitted(show::table(&head, rows.iter().map(RunSummary::cells))).to_string());
             if let Some(file) = &self.svg {
                 out::line(&format!("\nthe curves are in {}", file.display()));
             }

@@ -11,7 +11,6 @@ use crate::terminal::out::line;
 use crate::terminal::show;
 use crate::terminal::watch::ProgressWatch;
 use clap::Args;
-use draw::table::table;
 use forwards::Forward;
 use parallel::measure::median;
 use parallel::{Result, bail};
@@ -272,7 +271,7 @@ fn tell(label: &str, rows: &[ShareRow]) {
         ]
     };
     let head = ["S", "E, ms", "measured", "off by", "A, 1/s", "slope, 1/s²"];
-    line(&format!("{label}:\n{}", table(&head, rows.iter().map(cells))));
+    line(&format!("{label}:\n{}", show::table(&head, rows.iter().map(cells))));
 }
 
 fn tell_together(rows: &[TogetherRow]) {
@@ -282,7 +281,7 @@ fn tell_together(rows: &[TogetherRow]) {
         vec![row.model.clone(), row.cores.to_string(), format!("{together:.1}"), format!("{turns:.1}"), ratio]
     };
     let head = ["forwards/s", "cores", "together", "in turns, on all cores", "gain"];
-    line(&table(&head, rows.iter().map(cells)).to_string());
+    line(&show::table(&head, rows.iter().map(cells)).to_string());
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use clap::Args;
 use comm::Axis;
 use algorithms::Link;
 use draw::curves::{self, Quantity};
-use draw::table::table;
 use models::TrainableModel;
 use parallel::{Error, Layout, Network, Result, bail, budget};
 use plan::sparse::{SparseLayer, zero_weights};
@@ -199,7 +198,7 @@ impl SparseArgs {
                 [format!("{} %", row.left_out_percent)].into_iter().chain(seconds.map(ms)).collect()
             };
             line(&format!("{features}x{features}, {tokens} tokens, {ranks} ranks, {link}; in ms:"));
-            line(&table(&head, rows.iter().map(cells)).to_string());
+            line(&show::table(&head, rows.iter().map(cells)).to_string());
             let balance = 100.0 * layer.balance();
             line(&format!("Messages and products take equally long with {balance:.0} % left out.\n"));
         });
@@ -244,7 +243,7 @@ impl SparseArgs {
                 [format!("{} %", row.left_out_percent), zero].into_iter().chain(losses).collect()
             };
             let head = ["left out", "zero weights", "sparse", "dense, as long"];
-            line(&format!("{title}:\n{}", table(&head, rows.iter().map(cells))));
+            line(&format!("{title}:\n{}", show::table(&head, rows.iter().map(cells))));
         });
         Ok((rows, title))
     }

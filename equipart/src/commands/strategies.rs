@@ -3,7 +3,6 @@ use crate::cli::run::Run;
 use crate::terminal::{out, show};
 use clap::Args;
 use comfy_table::{CellAlignment, ColumnConstraint};
-use draw::table::table;
 use layers::{OptimizerInfo, OptimizerKind, StateInfo};
 use ops::OPTIMIZERS;
 use parallel::layout::entry::StrategyEntry;
@@ -47,7 +46,7 @@ impl Run for StrategiesArgs {
                 vec![e.layout.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone()]
             };
             let head = ["layout", "strategy", "sharded over its ranks", "its ranks divide"];
-            let mut table = show::fitted(table(&head, entries.iter().map(row)));
+            let mut table = show::fitted(show::table(&head, entries.iter().map(row)));
             for column in table.column_iter_mut() {
                 column.set_cell_alignment(CellAlignment::Left);
                 column.remove_constraint();
@@ -63,7 +62,7 @@ impl Run for StrategiesArgs {
         show::all(json, &optimizers, || {
             let row = |of: &OptimizerEntry| vec![of.optimizer.into(), of.rule.into(), of.keeps.clone()];
             let head = ["--optimizer", "rule", "keeps for each parameter, like it, in the wide dtype"];
-            let mut table = table(&head, optimizers.iter().map(row));
+            let mut table = show::table(&head, optimizers.iter().map(row));
             table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Left));
             out::line(&table.to_string());
         });

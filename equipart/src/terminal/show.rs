@@ -1,4 +1,6 @@
 //! Results on standard output: tables for people, JSON for scripts.
+pub(crate) use draw::table::table;
+
 use super::out::{self, line, note, plain};
 use comfy_table::{Cell, ColumnConstraint, ContentArrangement, Row, Table};
 use models::generate::Generated;
@@ -100,7 +102,6 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
 #[cfg(test)]
 mod tests {
     use super::*;
-    use draw::table::table;
 
     /// Kills: a word broken in the middle of a layout's part, a comma that is lost, a line that would have
     /// fitted.

@@ -1,7 +1,6 @@
 //! Lines: words and tables for people on standard output, and notes on standard error.
 use super::view::RunView;
 use crate::terminal::{out, show};
-use draw::table::table;
 use parallel::Result;
 use run::event::RunEvent;
 
@@ -27,7 +26,7 @@ impl RunView for Lines {
             RunEvent::Screen(words) => out::plain(words),
             RunEvent::Table { heads, rows } => {
                 let heads: Vec<_> = heads.iter().map(String::as_str).collect();
-                out::line(&show::fitted_if_wide(table(&heads, rows.iter().cloned())).to_string());
+                out::line(&show::fitted_if_wide(show::table(&heads, rows.iter().cloned())).to_string());
             }
             _ => {}
         }
