@@ -1,5 +1,5 @@
-//! Collectives as data: rounds of messages between ranks, their time over links, and the all-reduce algorithms.
-//! Nothing here sends: `comm` makes real calls, and counts them as the cheapest of these does.
+//! Collectives as data: rounds of messages between ranks, their time over links, and the all-reduce
+//! algorithms. Nothing here sends: `comm` makes real calls, and counts them as the cheapest of these does.
 
 // Links, and rounds of messages over them.
 mod link;

@@ -2,9 +2,9 @@
 //!
 //! Transfers wait in queues (`Queues`). A direct collective takes what an algorithm with the least traffic
 //! would need, from when its last rank arrived: a number of rounds of α, and the bytes of the busiest rank
-//! over β. In [`CommSchedule::time`](algorithms::CommSchedule::time) a rank gets one message at a time, so the
-//! naive all-reduce, in which many send to one, is faster here than there. With little data, a collective of
-//! fewer rounds would be faster.
+//! over β. In [`CommSchedule::time`](algorithms::CommSchedule::time) a rank gets one message at a time, so
+//! the naive all-reduce, in which many send to one, is faster here than there. With little data, a collective
+//! of fewer rounds would be faster.
 //! ```text
 //! all_reduce                    2(n−1)·α + 2(n−1)/n·N/β      a ring
 //! all_gather, reduce_scatter    (n−1)·α + what the busiest rank sends round a ring
