@@ -7,8 +7,7 @@
 //! F32 loss: none, it does not compile
 use comm::Group;
 use kernels::Kernels;
-use ops::{Result, Rows, Split, Stream};
-use ops::norm;
+use ops::{Result, Rows, Split, Stream, norm};
 use tensor::Tensor;
 
 fn normed<D: Kernels>(x: &Split<D>, w: &Rows<D>, gain: &Tensor<D>, group: &Group<D::Place>) -> Result<Stream<D>> {

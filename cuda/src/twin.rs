@@ -15,8 +15,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::thread;
-use std::{env, fs};
+use std::{env, fs, thread};
 
 /// Compiles the host twin if it has changed, and makes it the driver of this process.
 ///

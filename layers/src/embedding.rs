@@ -17,9 +17,8 @@ use crate::build::{positive, strategy};
 use crate::{Builder, InputHalf, Layer, Params};
 use comm::{Axis, Group};
 use kernels::Kernels;
-use ops::dropout;
 use ops::{
-    Draw, Error, KeptValue, PassContext, Region, Result, RowWeight, Stream, WholeWeight, embed,
+    Draw, Error, KeptValue, PassContext, Region, Result, RowWeight, Stream, WholeWeight, dropout, embed,
     embed_backward, position_rows, position_rows_backward,
 };
 use std::ops::Range;

@@ -17,8 +17,7 @@ use crate::build::strategy;
 use crate::{Builder, InputHalf, Layer, NormKind, Params};
 use kernels::Kernels;
 use ops::handles::weight::BIAS;
-use ops::norm;
-use ops::{Branches, Draw, KeptValue, PassContext, Result, Stream, WholeWeight, norm_backward};
+use ops::{Branches, Draw, KeptValue, PassContext, Result, Stream, WholeWeight, norm, norm_backward};
 use tensor::Tensor;
 
 /// A norm with its name.

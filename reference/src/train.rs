@@ -135,12 +135,11 @@ impl<S: Scalar> Trainer<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Degree;
     use crate::proof::{
         assert_close, deepseek, everything, kinds, mixtral, moved, ragged, random_weights, small,
         under_two_keys,
     };
-    use crate::{ADAMW, SGD};
+    use crate::{ADAMW, Degree, SGD};
     use tensor::{F61, IGNORED};
 
     const ADAM: OptimizerKind = ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);

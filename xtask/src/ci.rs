@@ -1,11 +1,10 @@
 //! `cargo xtask ci`: the steps, in order, each timed; the first that fails ends the run with its exit code.
 use std::collections::BTreeSet;
-use std::env;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use crate::task::{TaskResult, cargo, code, root};
 use crate::{mpi, ptx, python, readme, times};

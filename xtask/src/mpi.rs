@@ -2,13 +2,12 @@
 //! the proof of every layout on two, three and four ranks; training, which must have the bits of threads in
 //! every layout and dtype, as over TCP; and ranks that do not fit, do not come or stop.
 use crate::task::{TaskResult, cargo, root};
-use std::env;
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
+use std::{env, fs};
 
 /// An MPI that is installed: its compiler, its launcher and its name.
 struct InstalledMpi {

@@ -4,12 +4,10 @@
 use crate::task::{TaskResult, refuse, root};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::env;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::{env, fs, io};
 
 /// Command that installs the compiler.
 const INSTALL: &str = "pip install --target DIR nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \

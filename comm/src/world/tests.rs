@@ -2,8 +2,7 @@ use super::*;
 use crate::threads::tests::until;
 use crate::{CommError, Op, Reduce};
 use std::sync::Mutex;
-use tensor::Key;
-use tensor::{Category, Cpu, F61, Scalar, Tensor};
+use tensor::{Category, Cpu, F61, Key, Scalar, Tensor};
 
 #[test]
 fn results_come_by_rank_and_worlds_run_again() {

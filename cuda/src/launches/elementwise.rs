@@ -1,8 +1,7 @@
 //! Launches of `elementwise.cu`.
 use super::row::RowRules;
 use super::{DropoutArgs, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
-use crate::card::Argument;
-use crate::card::LaunchConfig;
+use crate::card::{Argument, LaunchConfig};
 use crate::gpu::Gpu;
 use kernels::Activation;
 use tensor::{Dropout, Index, Scalar};

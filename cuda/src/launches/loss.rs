@@ -1,7 +1,6 @@
 //! Launches of `loss.cu`.
 use super::{Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
-use crate::card::Argument;
-use crate::card::LaunchConfig;
+use crate::card::{Argument, LaunchConfig};
 use crate::gpu::Gpu;
 use kernels::{LossTerms, MeanOver, RowShard};
 use tensor::{Index, Scalar};

@@ -1,8 +1,7 @@
 //! Launches of `norm.cu`.
 use super::row::RowRules;
 use super::{Launches, MatrixIn, MatrixOut, across, scratch};
-use crate::card::LaunchConfig;
-use crate::card::{Argument, KernelName};
+use crate::card::{Argument, KernelName, LaunchConfig};
 use tensor::Scalar;
 
 /// Returns 1/n for n columns.

@@ -35,10 +35,9 @@ pub use panels::Packed;
 pub use scalar::CpuScalar;
 pub use simd::widest;
 
-use crate::every_kernel;
 use crate::{
     Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
-    RouterTerms, RowShard, RunningSoftmax, Write,
+    RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
 };
 use attention::TileRows;
 use tensor::{

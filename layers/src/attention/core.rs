@@ -11,8 +11,7 @@ use crate::build::strategy;
 use crate::{InputHalf, Layer, Params};
 use comm::Group;
 use kernels::{Attend, Heads, Kernels, Mask};
-use ops::attention;
-use ops::{KeptValue, PassContext, Result, Split, attention_backward, gather_keys};
+use ops::{KeptValue, PassContext, Result, Split, attention, attention_backward, gather_keys};
 use std::marker::PhantomData;
 
 /// Settings of one block's attention, which its core keeps.

@@ -9,8 +9,7 @@ pub mod shard;
 use crate::build::part::{BoxedLayer, Ticket};
 use crate::{InputHalf, Layer, Params};
 use kernels::Kernels;
-use ops::dropout;
-use ops::{Branches, PassContext, Result, Stream, join};
+use ops::{Branches, PassContext, Result, Stream, dropout, join};
 use tensor::Direction;
 
 /// Y = X + dropout(F(norm(X))).

@@ -7,10 +7,9 @@
 //!                     back to the root: a reduce-scatter with one block, the root's, n elements
 //! versions            clones that share memory until the value changes (copy on write)
 //! ```
-use crate::Param;
-use crate::Result;
 use crate::param::residence::Residence;
 use crate::param::tiles::WeightTiles;
+use crate::{Param, Result};
 use kernels::Kernels;
 use std::sync::Arc;
 use tensor::{Category, Tensor, ViewMut};

@@ -7,11 +7,10 @@ use bench::profile;
 use models::TrainableModel;
 use parallel::price::largest::Unknown;
 use parallel::{Network, Result};
-use run::train::TrainRun;
 use run::train::data::TrainData;
-use run::train::epochs;
 use run::train::settings::Settings;
 use run::train::state::State;
+use run::train::{TrainRun, epochs};
 
 impl TrainArgs {
     /// Settings of a new run, or of one that is resumed, which keeps the number that memory would decide.

@@ -1,7 +1,6 @@
 //! Padding of a vocabulary that the ranks do not divide.
 use crate::build::strategy;
-use crate::{Builder, Objective, Shape};
-use crate::{Embedding, Head, Layer, Params, StageRequest, Targets};
+use crate::{Builder, Embedding, Head, Layer, Objective, Params, Shape, StageRequest, Targets};
 use comm::{Axis, Mesh, World};
 use ops::{ADAMW, Error, Keeper, Optimizer, Param, PassContext, RandomValues, SavedRectangle, VALUE};
 use tensor::{Cpu, Device, TokenIds};
