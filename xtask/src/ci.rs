@@ -88,15 +88,13 @@ fn steps(with_book: bool) -> Result<Vec<CiStep>, String> {
             ..CiStep::new("cargo doc --quiet --workspace --no-deps --features comm/mutants,layers/proof")
         },
     ];
-    steps
-        .extend(ptx::has_compiler().then(|| CiStep::new("cargo run --quiet --package xtask -- ptx --check")));
-    steps.extend(
-        mpi::missing().is_none().then(|| CiStep::new("cargo run --quiet --package xtask -- mpi --part")),
-    );
-    steps.extend(
-        python::missing().is_none().then(|| CiStep::new("cargo run --quiet --package xtask -- python")),
-    );
-    steps.extend(with_book.then(|| CiStep::new("mdbook build docs")));
+    let optional = [
+        (ptx::has_compiler(), "cargo run --quiet --package xtask -- ptx --check"),
+        (mpi::missing().is_none(), "cargo run --quiet --package xtask -- mpi --part"),
+        (python::missing().is_none(), "cargo run --quiet --package xtask -- python"),
+        (with_book, "mdbook build docs"),
+    ];
+    steps.extend(optional.iter().filter(|(has, _)| *has).map(|(_, command)| CiStep::new(command)));
     Ok(steps)
 }
 

@@ -91,16 +91,11 @@ pub(crate) fn sanitize_kernels() -> TaskResult {
     let options = "detect_leaks=0:detect_stack_use_after_return=0:use_sigaltstack=0";
     let runner = format!("target.'cfg(all())'.runner = \"env LD_PRELOAD={library} ASAN_OPTIONS={options}\"");
     let mut command = cargo();
-    command.args([
-        "test",
-        "--workspace",
-        "--lib",
-        "--config",
-        &runner,
-        "checks::tests::",
-        "--",
-        "--nocapture",
-    ]);
-    command.args(others).env("EQUIPART_TWIN_FLAGS", "-O1 -fsanitize=address").env("EQUIPART_TWIN_QUICK", "1");
+    command.args(["test", "--workspace", "--lib", "--config", &runner]);
+    command
+        .args(["checks::tests::", "--", "--nocapture"])
+        .args(others)
+        .env("EQUIPART_TWIN_FLAGS", "-O1 -fsanitize=address")
+        .env("EQUIPART_TWIN_QUICK", "1");
     command.status().map(code).map_err(|why| format!("sanitize cannot start cargo: {why}."))
 }

@@ -92,15 +92,14 @@ fn run_museum(selection: Selection) -> TaskResult {
     let built = build::build(&scratch, killers())?;
     eprintln!("{patches} patches apply, alone and together; built after {}", seconds(start));
     let jobs: BTreeSet<&Killer> = killers().filter(|k| matches!(k, Killer::Test { .. })).collect();
-    passes_alone(&scratch, &built, &jobs.into_iter().collect::<Vec<_>>())?;
-    let rounding =
-        compare(&scratch, &built, "")?.ok_or("without any exhibit, the example prints no losses")?;
+    passes_alone(&built, &jobs.into_iter().collect::<Vec<_>>())?;
+    let rounding = compare(&built, "")?.ok_or("without any exhibit, the example prints no losses")?;
     let code = || displayed.iter().copied().filter(|label| by_compiler(label));
     let refusals = build::refusals(&scratch, code())?;
-    let seen = each(&displayed, |label| see(&scratch, &built, label, &rounding, &refusals));
+    let seen = each(&displayed, |label| see(&built, label, &rounding, &refusals));
     let seen: Vec<ExhibitResult> = seen.into_iter().collect::<Result<_, _>>()?;
     let toured = Instant::now();
-    let wrong = exercises::wrong(&scratch, &built, &done, &edits)?;
+    let wrong = exercises::wrong(&built, &done, &edits)?;
     let all_killed = displayed.is_empty() || report(&seen, start);
     tell_exercises(done.len(), &wrong, toured);
     if !all_killed || !wrong.is_empty() {
@@ -161,8 +160,8 @@ fn tell_exercises(done: usize, wrong: &[String], toured: Instant) {
 }
 
 /// Checks that every test passes without any exhibit.
-fn passes_alone(scratch: &ScratchCopy, built: &ExhibitPrograms, jobs: &[&Killer]) -> Result<(), String> {
-    for (killer, verdict) in jobs.iter().zip(each(jobs, |killer| judge(scratch, built, killer, ""))) {
+fn passes_alone(built: &ExhibitPrograms, jobs: &[&Killer]) -> Result<(), String> {
+    for (killer, verdict) in jobs.iter().zip(each(jobs, |killer| judge(built, killer, ""))) {
         let why = match verdict? {
             ProofVerdict::Passed => continue,
             ProofVerdict::Killed => "fails".into(),
@@ -205,24 +204,18 @@ fn read<L: DeserializeOwned>(files: &Files, folder: &str) -> Result<Vec<L>, Stri
 }
 
 /// Runs one check with these exhibits on.
-fn judge(
-    scratch: &ScratchCopy,
-    built: &ExhibitPrograms,
-    killer: &Killer,
-    on: &str,
-) -> Result<ProofVerdict, String> {
+fn judge(built: &ExhibitPrograms, killer: &Killer, on: &str) -> Result<ProofVerdict, String> {
     let Killer::Test { test, .. } = killer else { return Ok(ProofVerdict::Passed) };
-    Ok(run::verdict(&scratch.tree, test, &ran(scratch, built, killer, on)?))
+    Ok(run::verdict(&built.scratch.tree, test, &ran(built, killer, on)?))
 }
 
 /// Compares losses; `None` if the run does not get to its end.
-fn compare(scratch: &ScratchCopy, built: &ExhibitPrograms, on: &str) -> Result<Option<Loss>, String> {
-    let ended = run::run(build::program(built.losses(), &scratch.tree, on), LIMIT)?;
+fn compare(built: &ExhibitPrograms, on: &str) -> Result<Option<Loss>, String> {
+    let ended = run::run(build::program(built.losses(), &built.scratch.tree, on), LIMIT)?;
     Ok(Loss::read(&ended.output))
 }
 
 fn see<'a>(
-    scratch: &ScratchCopy,
     built: &ExhibitPrograms,
     label: &'a Label,
     rounding: &Loss,
@@ -237,8 +230,8 @@ fn see<'a>(
         return Ok(ExhibitResult { label, verdict, loss: label.f32_loss.clone() });
     }
     let on = &label.exhibit;
-    let verdict = judge(scratch, built, &label.killed_by, on)?;
-    let loss = compare(scratch, built, on)?;
+    let verdict = judge(built, &label.killed_by, on)?;
+    let loss = compare(built, on)?;
     let loss = loss.map_or_else(|| "no loss: the run fails".into(), |loss| loss.beside(rounding));
     Ok(ExhibitResult { label, verdict, loss })
 }

@@ -14,20 +14,23 @@ const LOSSES: [&str; 2] = ["parallel", "losses"];
 const PACKAGES: [&str; 10] =
     ["tensor", "kernels", "algorithms", "comm", "reference", "ops", "layers", "moe", "parallel", "prove"];
 
-/// Programs by crate and target: `lib`, a file of tests, or an example.
-pub(super) struct ExhibitPrograms(BTreeMap<(String, String), PathBuf>);
+/// Programs of a scratch copy.
+pub(super) struct ExhibitPrograms<'a> {
+    pub(super) scratch: &'a ScratchCopy,
+    programs: BTreeMap<(String, String), PathBuf>, // by crate and target: `lib`, a file of tests, an example
+}
 
-impl ExhibitPrograms {
+impl ExhibitPrograms<'_> {
     /// Returns the test program of a check.
     pub(super) fn of(&self, krate: &str, target: &str) -> Result<&Path, String> {
-        let program = self.0.get(&(krate.to_owned(), target.to_owned()));
+        let program = self.programs.get(&(krate.to_owned(), target.to_owned()));
         program
             .map(PathBuf::as_path)
             .ok_or_else(|| format!("no tests `{target}` of crate `{krate}` were built"))
     }
     /// Returns the example that compares losses.
     pub(super) fn losses(&self) -> &Path {
-        &self.0[&LOSSES.map(str::to_owned).into()]
+        &self.programs[&LOSSES.map(str::to_owned).into()]
     }
 }
 
@@ -35,11 +38,11 @@ impl ExhibitPrograms {
 ///
 /// # Errors
 /// If cargo cannot be started, or does not build them.
-pub(super) fn build<'a>(
-    scratch: &ScratchCopy,
-    killers: impl Iterator<Item = &'a Killer>,
-) -> Result<ExhibitPrograms, String> {
-    let (mut targets, mut built) = (BTreeSet::new(), BTreeMap::new());
+pub(super) fn build<'a, 'k>(
+    scratch: &'a ScratchCopy,
+    killers: impl Iterator<Item = &'k Killer>,
+) -> Result<ExhibitPrograms<'a>, String> {
+    let (mut targets, mut programs) = (BTreeSet::new(), BTreeMap::new());
     for killer in killers {
         if let Killer::Test { target, .. } = killer {
             targets.insert(&**target);
@@ -62,11 +65,11 @@ pub(super) fn build<'a>(
                 let target = &message["target"];
                 let (name, kind) = (text(&target["name"]), text(&target["kind"][0]));
                 let krate = krate(&text(&target["src_path"]), &scratch.tree);
-                built.insert((krate, if kind == "lib" { kind } else { name }), program.into());
+                programs.insert((krate, if kind == "lib" { kind } else { name }), program.into());
             }
         }
     }
-    Ok(ExhibitPrograms(built))
+    Ok(ExhibitPrograms { scratch, programs })
 }
 
 /// Name of the example that an exhibit's code becomes in the copy.

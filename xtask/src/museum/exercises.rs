@@ -22,7 +22,6 @@ pub(super) fn switched(exercise: &Exercise) -> Option<&String> {
 /// # Errors
 /// If a program cannot be started, or a file not written.
 pub(super) fn wrong(
-    scratch: &ScratchCopy,
     built: &ExhibitPrograms,
     all: &[&Exercise],
     edits: &Edits,
@@ -32,11 +31,11 @@ pub(super) fn wrong(
     let judged = each(&tests, |exercise| {
         let own = exercise.same_as.as_ref().unwrap_or(&exercise.name).clone();
         let on = exercise.beside.iter().fold(own, |on, before| format!("{on} {before}"));
-        Ok::<_, String>(missing(exercise, &ran(scratch, built, &exercise.killed_by, &on)?))
+        Ok::<_, String>(missing(exercise, &ran(built, &exercise.killed_by, &on)?))
     });
     let mut wrong = judged.into_iter().filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
     for exercise in refused {
-        wrong.extend(accepted(scratch, exercise, &edits[&*exercise.path])?);
+        wrong.extend(accepted(built.scratch, exercise, &edits[&*exercise.path])?);
     }
     Ok(wrong)
 }

@@ -1,7 +1,6 @@
 //! Runs one program once, to its end or to a limit, and interprets the end of a proof.
 use super::build::{ExhibitPrograms, program};
 use super::header::Killer;
-use super::scratch::ScratchCopy;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
@@ -57,16 +56,11 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
 }
 
 /// Runs one test, and returns how it ended.
-pub(super) fn ran(
-    scratch: &ScratchCopy,
-    built: &ExhibitPrograms,
-    killer: &Killer,
-    on: &str,
-) -> Result<Ended, String> {
+pub(super) fn ran(built: &ExhibitPrograms, killer: &Killer, on: &str) -> Result<Ended, String> {
     let Killer::Test { krate, target, test } = killer else {
         return Err("the compiler is not a test".into());
     };
-    let mut command = program(built.of(krate, target)?, &scratch.tree.join(krate), on);
+    let mut command = program(built.of(krate, target)?, &built.scratch.tree.join(krate), on);
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     run(command, LIMIT)
 }
