@@ -83,9 +83,10 @@ impl Subject {
         let (kind, GradientScaling { clip, .. }) = self.optimizer;
         let design = oracle::design(&self.model);
         let sparse = &self.sparse.clone().unwrap_or_default();
+        let trainer = reference::Trainer::new(design, kind, clip, weights).sparse(sparse);
         match self.stale.clone() {
-            None => Oracle::Latest(reference::Trainer::new(design, kind, clip, weights).sparse(sparse)),
-            Some(stale) => Oracle::Stale(StaleTrainer::new(design, kind, stale, weights).sparse(sparse)),
+            None => Oracle::Latest(trainer),
+            Some(stale) => Oracle::Stale(StaleTrainer::new(trainer, stale)),
         }
     }
     /// Returns the oracle's batch and learning rate of each step.

@@ -7,15 +7,11 @@
 //! vertical    v_r = max(0, n − (K − 1))
 //! ```
 //! Source: Harlap et al., "`PipeDream`", §3.3, arXiv:1806.03377.
-use crate::design::Design;
 use crate::dropout::Pass;
 use crate::parameters::Weights;
 use crate::pass::Sequence;
 use crate::see::Walk;
-use crate::sparse::Sparsity;
-use crate::train::Step;
-use crate::update::Updates;
-use shape::OptimizerKind;
+use crate::train::{Step, Trainer};
 use std::fmt::Arguments;
 use tensor::Scalar;
 
@@ -52,47 +48,22 @@ impl Staleness {
 /// A model in training on stale weights.
 #[derive(Clone, Debug)]
 pub struct StaleTrainer<S> {
-    model: Design,
-    updates: Updates<S>,
+    trainer: Trainer<S>,
     staleness: Staleness,
     versions: Vec<Weights<S>>, // before each update since the pipeline was empty
-    seed: u64,
     steps: usize,
 }
 
 impl<S: Scalar> StaleTrainer<S> {
-    /// Starts training from these weights, with an empty pipeline.
-    ///
-    /// # Panics
-    /// If the weights are not those of [`Design::shapes`].
+    /// Goes on with this trainer, with an empty pipeline; a clip limits the gradient of each microbatch.
     #[must_use]
-    pub fn new(
-        model: impl Into<Design>,
-        optimizer: OptimizerKind,
-        staleness: Staleness,
-        weights: Weights<S>,
-    ) -> Self {
-        let model = model.into();
-        let updates = Updates::new(model.shapes(), optimizer, None, weights).of_blocks(model.blocks());
-        Self { model, updates, staleness, versions: Vec::new(), seed: 0, steps: 0 }
-    }
-
-    /// Sets the seed, 0 by default, of dropout and of the routers' noise.
-    #[must_use]
-    pub fn seeded(self, seed: u64) -> Self {
-        Self { seed, ..self }
-    }
-
-    /// Makes layers sparse, by the current weights.
-    #[must_use]
-    pub fn sparse(mut self, sparsity: &Sparsity) -> Self {
-        self.updates.sparsify(sparsity);
-        self
+    pub fn new(trainer: Trainer<S>, staleness: Staleness) -> Self {
+        Self { trainer, staleness, versions: Vec::new(), steps: 0 }
     }
 
     /// Returns the current weights.
     pub fn weights(&self) -> &Weights<S> {
-        self.updates.weights()
+        self.trainer.weights()
     }
 
     /// Replaces the weights, with an empty pipeline.
@@ -101,7 +72,7 @@ impl<S: Scalar> StaleTrainer<S> {
     /// If the weights are not those of the model.
     pub fn replace(&mut self, weights: Weights<S>) {
         self.drain();
-        self.updates.replace(weights);
+        self.trainer.replace(weights);
     }
 
     /// Empties the pipeline: the next microbatch reads the current weights.
@@ -123,28 +94,20 @@ impl<S: Scalar> StaleTrainer<S> {
     ) -> Step<S> {
         let (mut losses, mut last, mut first_sequence) = (Vec::new(), None, 0);
         for (m, microbatch) in microbatches.iter().enumerate() {
-            self.versions.push(self.updates.weights().clone());
+            self.versions.push(self.weights().clone());
             let newest = self.versions.len() - 1;
             let version = |name: &String| newest.saturating_sub(self.staleness.age(name));
             let read = |(name, _): (&String, _)| (name.clone(), self.versions[version(name)][name].clone());
-            let weights: Weights<S> = self.updates.weights().iter().map(read).collect();
-            let mean_over = microbatch.iter().map(|sequence| self.model.counted(sequence)).sum();
-            let tokens = microbatch.iter().map(|sequence| self.model.tokens(sequence)).sum();
-            let pass = Pass { seed: self.seed, step: self.steps, first_sequence, mean_over, tokens };
+            let weights: Weights<S> = self.weights().iter().map(read).collect();
+            let mean_over = microbatch.iter().map(|sequence| self.trainer.model.counted(sequence)).sum();
+            let tokens = microbatch.iter().map(|sequence| self.trainer.model.tokens(sequence)).sum();
+            let pass = Pass { seed: self.trainer.seed, step: self.steps, first_sequence, mean_over, tokens };
             let mut see = |name: Arguments, x: &[S]| see(m, name, x);
             let mut walk = Walk::new(&weights, Some(pass), &mut see);
-            let (loss, gradients) = self.model.gradients_recorded(microbatch, mean_over, &mut walk);
+            let (loss, gradients) = self.trainer.model.gradients_recorded(microbatch, mean_over, &mut walk);
             let chosen = walk.chosen;
             losses.push(loss * S::from_usize(microbatches.len()).inv());
-            let gradients = self.updates.masked(gradients);
-            let norm2 = self.updates.apply(&gradients, lr);
-            let rate = S::from_f64(self.model.bias_rate());
-            for (name, counts) in chosen {
-                let total: usize = counts.iter().sum();
-                let up = |n: &usize| rate * S::from_f64(f64::from(total.cmp(&(n * counts.len())) as i8));
-                self.updates.shift(&name, counts.iter().map(up));
-            }
-            last = Some((norm2, gradients));
+            last = Some(self.trainer.update(gradients, chosen, lr));
             first_sequence += microbatch.len();
         }
         self.steps += 1;
@@ -174,7 +137,7 @@ mod tests {
         let blocks = model.shape.blocks;
         for (vertical, late) in [(false, 0), (true, 1)] {
             let staleness = Staleness { stages: vec![1, blocks - 1], vertical };
-            let mut stale = StaleTrainer::new(model, SGD, staleness, before.clone());
+            let mut stale = StaleTrainer::new(Trainer::new(model, SGD, None, before.clone()), staleness);
             let mut versions = vec![before.clone()];
             let mut from = 0; // the version that the pipeline began with
             for half in batches.chunks(2) {

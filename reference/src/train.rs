@@ -22,9 +22,9 @@ use tensor::Scalar;
 /// A model in training: its weights and the state of its optimizer.
 #[derive(Clone, Debug)]
 pub struct Trainer<S> {
-    model: Design,
+    pub(crate) model: Design,
     updates: Updates<S>,
-    seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// Results of a training step.
@@ -120,6 +120,12 @@ impl<S: Scalar> Trainer<S> {
             }
             pass.first_sequence += microbatch.len();
         }
+        let (norm2, gradients) = self.update(gradients, chosen, lr);
+        Step { losses, norm2, gradients }
+    }
+
+    /// Updates the weights and the routers' biases. Returns Σ g² and the gradients, both before clipping.
+    pub(crate) fn update(&mut self, gradients: Weights<S>, chosen: Chosen, lr: f64) -> (S, Weights<S>) {
         let gradients = self.updates.masked(gradients);
         let norm2 = self.updates.apply(&gradients, lr);
         let rate = S::from_f64(self.model.bias_rate());
@@ -128,7 +134,7 @@ impl<S: Scalar> Trainer<S> {
             let up = |n: &usize| rate * S::from_f64(f64::from(total.cmp(&(n * counts.len())) as i8));
             self.updates.shift(&name, counts.iter().map(up));
         }
-        Step { losses, norm2, gradients }
+        (norm2, gradients)
     }
 }
 

@@ -46,7 +46,8 @@ fn stale_steps(
         let stages = (0..pp).map(|stage| pipeline.blocks(shape.blocks, stage, pp).len()).collect();
         let staleness = Staleness { stages, vertical: schedule.about().word == "pipedream-vertical" };
         let oracle = reference::Model::from(shape);
-        let mut truth = StaleTrainer::new(oracle, kind, staleness, start).seeded(3);
+        let mut truth =
+            StaleTrainer::new(reference::Trainer::new(oracle, kind, None, start).seeded(3), staleness);
         let at = format!("{}, {pp} {dp} {tp} {sp}, {microbatches} microbatches", schedule.about().word);
         let mut step = 0;
         for steps in runs {
