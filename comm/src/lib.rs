@@ -14,7 +14,7 @@
 //! | `engine.rs`, `ghost.rs`, `threads/`, `process/`  | engines: without peers, by threads, by processes |
 #![cfg_attr(test, allow(clippy::too_many_lines))] // a test tells one story
 
-// Ground: axes and the members of their groups, links, tags, errors, and waiting.
+// Ground: axes and the members of their groups, tags, errors, and waiting.
 mod axis;
 mod error;
 mod grid;

@@ -18,7 +18,7 @@ pub mod param;
 // Handles: matrices and weights of which a rank holds a part.
 pub mod handles;
 
-// The context of a layer's call: pass, tokens, past.
+// The context of a layer's call: pass, tokens, past; and the tables of rotations.
 pub mod cx;
 pub mod rotary;
 
