@@ -124,8 +124,8 @@ pub const FEATURES: &[Feature] = features! {
             format!("{} of {} hidden, {} chosen", counted(e.count, "expert"), e.hidden, e.chosen)
         }),
         |s, n| {
-            let (count, chosen, hidden) = (1 + n % 7, 1 + n / 7 % 3, 1 + n / 21 % 5);
-            s.experts = Some(Experts { count, chosen, hidden, ..Experts::MIXTRAL });
+            let hidden = 1 + n / 21 % 5;
+            s.experts = Some(Experts { count: 1 + n % 7, chosen: 1 + n / 7 % 3, hidden, ..Experts::MIXTRAL });
             s.bias.mlp = false;
         }
     );
