@@ -139,7 +139,7 @@ impl<D: Device> Tensor<D> {
     /// If the memory is shared.
     #[track_caller]
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
-        let (rows, cols) = (self.rows, self.cols);
+        let &mut Self { rows, cols, .. } = self;
         ViewMut::whole(D::Place::ptr(self.buffer_mut()), rows, cols)
     }
     /// Its memory.

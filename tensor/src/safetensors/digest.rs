@@ -86,8 +86,8 @@ fn field(digest: u64) -> String {
 fn of_text(header: &str) -> Option<u64> {
     let begin = header.find(&format!("\"{OF_HEADER}\":\""))?;
     let digits = begin + OF_HEADER.len() + 4;
-    let (before, rest) = (header.get(..digits)?, header.get(digits + DIGITS..)?);
-    Some(xxh3_64([before, &"0".repeat(DIGITS), rest].concat().as_bytes()))
+    let before = header.get(..digits)?;
+    Some(xxh3_64([before, &"0".repeat(DIGITS), header.get(digits + DIGITS..)?].concat().as_bytes()))
 }
 
 /// Takes the digests out of the metadata of a file's header, and checks the header's own. Returns those of

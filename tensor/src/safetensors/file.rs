@@ -75,7 +75,7 @@ impl SafetensorsFile {
         self.intact(name)
     }
     fn wrong_dtype(&self, name: &str, info: &Info, wanted: &str) -> Error {
-        let (name, wanted) = (name.to_owned(), wanted.to_owned());
+        let [name, wanted] = [name, wanted].map(str::to_owned);
         FormatError::of(&self.path)(FormatError::WrongDtype { name, seen: info.dtype, wanted })
     }
 }

@@ -227,8 +227,8 @@ pub(super) fn framed(text: &str) -> Vec<u8> {
 fn described(notes: &BTreeMap<String, String>, places: &Places) -> Result<String, SafeTensorError> {
     let mut header = serde_json::to_string(&Metadata::new(None, places.clone())?)?;
     if !notes.is_empty() {
-        let (notes, comma) = (serde_json::to_string(notes)?, if places.is_empty() { "" } else { "," });
-        header.insert_str(1, &format!("\"{METADATA}\":{notes}{comma}"));
+        let comma = if places.is_empty() { "" } else { "," };
+        header.insert_str(1, &format!("\"{METADATA}\":{}{comma}", serde_json::to_string(notes)?));
     }
     Ok(header)
 }
