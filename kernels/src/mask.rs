@@ -98,7 +98,7 @@ impl Mask {
         queries: Range<usize>,
         [most, align]: [usize; 2],
     ) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (first, last) = (self.seen(span, queries.start), self.seen(span, queries.end - 1));
+        let [first, last] = [queries.start, queries.end - 1].map(|query| self.seen(span, query));
         let VisibleKeys { sinks, from, to } =
             VisibleKeys { from: first.from / align * align, ..last }.joined();
         let cut = move |r: Range<usize>| r.clone().step_by(most).map(move |at| at..r.end.min(at + most));

@@ -48,14 +48,14 @@ impl Touch {
 /// that it takes from a table or puts there, not the whole table; attention, no more keys and values than its
 /// queries see.
 pub(crate) fn moved(name: &str, of: Touch, flops: u64) -> usize {
-    let (again, written) = (usize::from(UPDATES.contains(&name)), of.written);
+    let written = of.written;
     // two products of a query and a key: 4 operations a feature
     let [all, element] = of.keys;
     let seen = flops as usize / (4 * of.heads[0].max(1)) * 2 * element;
     let read = of.read + all.min(seen);
     let looks_up = name.starts_with("embed") || ["rotate", "put rows"].contains(&name);
     let rows = if looks_up { read.min(written) } else { usize::MAX };
-    read.min(rows) + written.min(rows) * (1 + again)
+    read.min(rows) + written.min(rows) * (1 + usize::from(UPDATES.contains(&name)))
 }
 
 /// Memory behind an argument.

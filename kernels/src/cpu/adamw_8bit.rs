@@ -32,7 +32,7 @@ pub(super) fn adamw_8bit<S: Scalar>(
         let blocks = g.row(i).chunks(block).zip(w.row(i).chunks_mut(block)).zip(m_codes.zip(v_codes));
         for ((g, w), ((m_codes, m_unit), (v_codes, v_unit))) in blocks {
             let master = masters.as_mut().and_then(Iterator::next);
-            let (m, v) = (&mut m.0[..g.len()], &mut v.0[..g.len()]);
+            let [m, v] = [&mut m, &mut v].map(|averages| &mut averages.0[..g.len()]);
             let [m_bytes, v_bytes] = [bytes_of(m_codes), bytes_of(v_codes)];
             let [mut most_m, mut most_v] = [S::Wide::ZERO; 2];
             for ((m, &code), &g) in m.iter_mut().zip(&m_bytes.0).zip(g) {

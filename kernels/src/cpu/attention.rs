@@ -202,9 +202,9 @@ pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: Out<S>, mut run: Running
     for i in 0..o.rows() {
         for h in 0..heads.queries {
             let cols = h * heads.dim..(h + 1) * heads.dim;
-            let (m, l) = (run.max.row(i)[h], run.sum.row(i)[h]);
+            let l = run.sum.row(i)[h];
             divide(&mut o.row(i)[cols.clone()], &run.out.row(i)[cols], l);
-            run.max.row(i)[h] = S::Wide::lse(m, l);
+            run.max.row(i)[h] = S::Wide::lse(run.max.row(i)[h], l);
         }
     }
 }

@@ -17,7 +17,7 @@ use tensor::{Cpu, Scalar};
 #[inline(always)]
 pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: Out<S::Wide>, o: In<S>, d_o: In<S>) {
     for i in 0..o.rows() {
-        let (o, d_o) = (o.row(i), d_o.row(i));
+        let [o, d_o] = [o, d_o].map(|x| x.row(i));
         for (h, out) in delta.row(i).iter_mut().enumerate() {
             let cols = h * heads.dim..(h + 1) * heads.dim;
             *out = dot(&o[cols.clone()], &d_o[cols]);
@@ -104,14 +104,14 @@ impl<'a, S: CpuScalar> TileScratch<'a, S> {
         (lse, delta): (In<S>, In<S>),
     ) {
         let (key, keys, n) = (block.start, block.len(), tile.n);
-        let (qs, dos) = (self.qs.read().take_rows(0, n), self.dos.read().take_rows(0, n));
+        let [qs, dos] = [&self.qs, &self.dos].map(|tile| tile.read().take_rows(0, n));
         for (t, a, b) in [(&mut self.p, qs, kt), (&mut self.dp, dos, vt)] {
             b.take_cols(key, keys).times(t.again().take_rows(0, n).take_cols(0, keys), a, Write::Set);
         }
         for i in 0..n {
-            let (p, dp) = (&mut self.p.row(i)[..keys], &mut self.dp.row(i)[..keys]);
+            let [p, dp] = [&mut self.p, &mut self.dp].map(|weights| &mut weights.row(i)[..keys]);
             tile.seen(i, block).hide(p, S::NEG_INF);
-            let (lse, delta) = (lse.row(tile.row + i)[tile.head], delta.row(tile.row + i)[tile.head]);
+            let [lse, delta] = [lse, delta].map(|of_rows| of_rows.row(tile.row + i)[tile.head]);
             match tile.factors(i, block) {
                 None => scores(p, dp, lse, delta),
                 Some(factor) => thinned(p, dp, lse, delta, factor),

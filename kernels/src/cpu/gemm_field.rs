@@ -18,11 +18,12 @@ pub(super) fn product<const BITS: u32>(
     write: Write,
 ) {
     super::factor::check(&c, &a, &b);
-    let (m, n, k) = (c.rows(), c.cols(), a.cols());
-    let (row_of_a, column_of_b) = (|i, p| a.at(i, p).canonical(), |j, p| b.at(p, j).canonical());
+    let m = c.rows();
+    let n = c.cols();
+    let k = a.cols();
     PACKED.with_borrow_mut(|(rows, columns)| {
-        pack(rows, [m, k], row_of_a);
-        pack(columns, [n, k], column_of_b);
+        pack(rows, [m, k], |i, p| a.at(i, p).canonical());
+        pack(columns, [n, k], |j, p| b.at(p, j).canonical());
         for i in 0..m {
             for j in 0..n {
                 let sum = Field::from_canonical(sum_of::<BITS>(

@@ -14,7 +14,7 @@ pub(super) fn forward<S: Scalar>(
     eps: f64,
 ) {
     let (count, eps) = (S::Wide::from_usize(x.cols()).inv(), S::Wide::from_f64(eps));
-    let (gain, bias) = (gain.row(0), bias.row(0));
+    let [gain, bias] = [gain, bias].map(|row| row.row(0));
     for i in 0..x.rows() {
         let (x, y) = (x.row(i), y.row(i));
         let mean = sum([x], |[x]| x) * count;
@@ -39,10 +39,10 @@ pub(super) fn backward<S: Scalar>(
     skip: Option<In<S>>,
 ) {
     let (count, gain) = (S::Wide::from_usize(x.cols()).inv(), gain.row(0));
-    let (dgain, dbias) = (dgain.row(0), dbias.row(0));
+    let [dgain, dbias] = [&mut dgain, &mut dbias].map(|sums| sums.row(0));
     for i in 0..x.rows() {
         let (x, dy, dx) = (x.row(i), dy.row(i), dx.row(i));
-        let (mean, r) = (stats.row(i)[0], stats.row(i)[1]);
+        let [mean, r] = [0, 1].map(|column| stats.row(i)[column]);
         let flat = sum([dy, gain], |[dy, g]| dy * g) * count;
         let along = sum([dy, gain, x], |[dy, g, x]| dy * g * (x - mean)) * r * r * r * count;
         let d = |dy: S, g: S, x: S| (dy.widen() * g.widen() - flat) * r - (x.widen() - mean) * along;

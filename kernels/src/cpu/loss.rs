@@ -90,7 +90,8 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
     terms: &LossTerms,
 ) {
     let Constants { share, own, every, z } = Constants::<S::Wide>::of(terms);
-    let (own, every, z) = (own * share, every * share, S::Wide::from_usize(2) * z);
+    let [own, every] = [own, every].map(|weight| weight * share);
+    let z = S::Wide::from_usize(2) * z;
     for i in 0..logits.rows() {
         let (x, lse) = (logits.row(i), lse.row(i)[0]);
         if targets[i] == IGNORED {

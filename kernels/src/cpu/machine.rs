@@ -67,7 +67,7 @@ pub fn read(x: &[f32]) -> f32 {
         || {
             let (streams, rest) = x.split_at(4 * quarter(x.len()));
             let (ab, cd) = streams.split_at(streams.len() / 2);
-            let ((a, b), (c, d)) = (ab.split_at(ab.len() / 2), cd.split_at(cd.len() / 2));
+            let [(a, b), (c, d)] = [ab, cd].map(|half| half.split_at(half.len() / 2));
             let mut sums = [[0.0; LINE]; 4];
             let [a, b, c, d] = [a, b, c, d].map(|x| x.chunks_exact(LINE));
             for (((a, b), c), d) in a.zip(b).zip(c).zip(d) {

@@ -14,7 +14,8 @@ pub(super) fn choose<S: Scalar>(
     noise: Option<RouterNoise<Host>>,
     router: &RouterTerms,
 ) {
-    let (mut scores, mut order) = (Vec::new(), Vec::new());
+    let mut scores = Vec::new();
+    let mut order = Vec::new();
     let mut noise = noise.map(|at| (at.noise, places(at.tokens.words()).skip(at.first)));
     for (i, chosen) in chosen.chunks_exact_mut(router.chosen).enumerate() {
         scores.clear();
@@ -136,7 +137,7 @@ pub(super) fn backward<S: Scalar>(
 ) {
     let zero = S::Wide::ZERO;
     let scale = S::Wide::from_f64(router.scale);
-    let (mut p, mut dp) = (vec![zero; logits.cols()], vec![zero; logits.cols()]);
+    let [mut p, mut dp] = [(); 2].map(|()| vec![zero; logits.cols()]);
     let mut balance = balance.map(|balance| (balance, sequences(balance, logits.rows())));
     for (i, chosen) in chosen.chunks_exact(router.chosen).enumerate() {
         let (logits, lse) = (logits.row(i), lse.row(i)[0]);
@@ -157,7 +158,7 @@ pub(super) fn backward<S: Scalar>(
         }
         let around = if router.sigmoid { zero } else { sum(dp.iter().zip(&p).map(|(&dp, &p)| dp * p)) };
         for (e, d) in dlogits.row(i).iter_mut().enumerate() {
-            let (p, dp) = (p[e], dp[e]);
+            let [p, dp] = [&p, &dp].map(|values| values[e]);
             let through = if router.sigmoid { dp * p * (S::Wide::ONE - p) } else { p * (dp - around) };
             let softmax = || if router.sigmoid { score(logits[e], lse, false) } else { p };
             *d = S::narrow(z.map_or(through, |z| through + z * softmax()));

@@ -74,7 +74,8 @@ impl<S: Real> First<'_, S> {
     /// True if element `i` comes before element `j`.
     #[inline(always)]
     fn before(&self, i: usize, j: usize) -> bool {
-        let (a, b, earlier) = (self.values[i], self.values[j], self.columns[i] < self.columns[j]);
+        let [a, b] = [i, j].map(|element| self.values[element]);
+        let earlier = self.columns[i] < self.columns[j];
         match (finite(a), finite(b)) {
             (true, true) => a > b || a == b && earlier,
             (false, false) => earlier,
