@@ -170,7 +170,7 @@ impl fmt::Display for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.axes)?;
         let Some(some) = &self.some else { return Ok(()) };
-        let (first, last) = (some[0], some[some.len() - 1]);
+        let [first, last] = [0, some.len() - 1].map(|index| some[index]);
         if some.iter().copied().eq(first..=last) {
             return write!(f, "[{first}..{}]", last + 1);
         }

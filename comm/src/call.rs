@@ -177,9 +177,10 @@ impl Elem {
 
 /// A hash of a name. Source: Fowler, Noll, Vo, FNV-1a.
 const fn fnv(name: &str) -> usize {
-    let (bytes, mut hash, mut i) = (name.as_bytes(), 0xcbf2_9ce4_8422_2325u64, 0);
-    while i < bytes.len() {
-        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x100_0000_01b3);
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut i = 0;
+    while i < name.len() {
+        hash = (hash ^ name.as_bytes()[i] as u64).wrapping_mul(0x100_0000_01b3);
         i += 1;
     }
     hash as usize
@@ -314,9 +315,8 @@ impl Call {
     #[track_caller]
     pub(crate) fn barrier() -> Self {
         let elem = Elem::of::<f32>();
-        let (op, over, at) = (Op::Barrier, Ranks::all(crate::axis::Axis::Tp), Location::caller());
         Self {
-            op,
+            op: Op::Barrier,
             reduce: None,
             peer: None,
             root: 0,
@@ -324,9 +324,9 @@ impl Call {
             cols: 0,
             counts: None,
             elem,
-            over,
+            over: Ranks::all(crate::axis::Axis::Tp),
             label: None,
-            at,
+            at: Location::caller(),
             tag: None,
             reported: None,
             number: 0,

@@ -122,7 +122,7 @@ impl Counters {
 /// Number of elements that rank `rank` of `n` sends, for `n` of two or more; see the table at the top of this
 /// file.
 pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize) -> usize {
-    let (elements, root) = (call.elements(), call.root);
+    let elements = call.elements();
     let (size, larger) = (elements / n, elements % n);
     let chunk = |i: usize| {
         let i = if i < n { i } else { i - n };
@@ -138,9 +138,9 @@ pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize) -> usize {
         }
         Op::AllGather => (n - 1) * elements,
         Op::ReduceScatter | Op::AllToAll => elements - chunk(rank),
-        Op::Broadcast if (rank + 1) % n == root => 0,
-        Op::Gather if rank == root => 0,
-        Op::Scatter if rank == root => (n - 1) * elements,
+        Op::Broadcast if (rank + 1) % n == call.root => 0,
+        Op::Gather if rank == call.root => 0,
+        Op::Scatter if rank == call.root => (n - 1) * elements,
         Op::Broadcast | Op::Gather | Op::Send => elements,
         Op::Scatter | Op::Barrier | Op::Receive => 0,
     }

@@ -74,7 +74,7 @@ impl<P: Place> Group<P> {
         if self.size() == 1 || tensors.is_empty() {
             return Ok(Request::done(tensors));
         }
-        let (ranks, rank) = (self.size(), self.rank);
+        let ranks = self.size();
         let call = match how {
             InPlace::AllReduce(reduce) => self.reducing::<D>([1, elements], reduce),
             InPlace::ReduceScatter => {
@@ -90,7 +90,7 @@ impl<P: Place> Group<P> {
             let [rows, cols] = data.shape();
             let whole = data.view_mut().ptr();
             let block = rows / ranks;
-            let local = data.view_mut().take_rows((rank * block).min(rows), block).ptr();
+            let local = data.view_mut().take_rows((self.rank * block).min(rows), block).ptr();
             let (rows, give, take) = match how {
                 InPlace::AllReduce(_) => (rows, whole, whole),
                 InPlace::ReduceScatter => (rows, whole, local),

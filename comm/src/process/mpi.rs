@@ -209,7 +209,7 @@ impl Mpi {
     }
     /// Returns a message that has arrived: its rank, kind, handle and length.
     fn found(&self) -> io::Result<Option<(usize, usize, ffi::MPI_Message, usize)>> {
-        let (mut flag, mut len) = (0, 0);
+        let [mut flag, mut len] = [0; 2];
         let (mut message, mut status) = (MaybeUninit::uninit(), MaybeUninit::<ffi::MPI_Status>::uninit());
         // SAFETY: the pointers are of variables above, which MPI sets if it sets the flag.
         unsafe {
@@ -265,10 +265,8 @@ struct MpiConnection {
 impl MpiConnection {
     /// Waits for the next message; `None` if this end is closed.
     fn next(&self) -> io::Result<Option<(ffi::MPI_Message, usize)>> {
-        let (until, queue) = (
-            lock(&self.limits)[1].map(|limit| Instant::now() + limit),
-            &self.mpi.queues[self.rank][self.kind],
-        );
+        let until = lock(&self.limits)[1].map(|limit| Instant::now() + limit);
+        let queue = &self.mpi.queues[self.rank][self.kind];
         let mut found = lock(&queue.found);
         loop {
             if let Some(message) = found.pop_front() {
@@ -289,19 +287,20 @@ impl MpiConnection {
         }
     }
     fn send_message(&self, bytes: &[u8]) -> io::Result<()> {
-        let (mut request, mut flag, begun) = (MaybeUninit::uninit(), 0, Instant::now());
-        let (rank, kind, limit) = (self.rank as c_int, self.kind as c_int, lock(&self.limits)[0]);
+        let mut request = MaybeUninit::uninit();
+        let mut flag = 0;
+        let begun = Instant::now();
+        let limit = lock(&self.limits)[0];
         // SAFETY: the bytes stay where they are until MPI is done with them; if the send is given up, this
         // process makes no call of MPI any more that could read them.
         unsafe {
-            let (from, world) = (bytes.as_ptr().cast(), self.mpi.world.as_raw());
             well(ffi::MPI_Isend(
-                from,
+                bytes.as_ptr().cast(),
                 bytes.len() as c_int,
                 ffi::RSMPI_UINT8_T,
-                rank,
-                kind,
-                world,
+                self.rank as c_int,
+                self.kind as c_int,
+                self.mpi.world.as_raw(),
                 request.as_mut_ptr(),
             ))?;
             loop {

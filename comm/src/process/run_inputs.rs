@@ -58,7 +58,7 @@ impl RunInputs {
         };
         let differs = |name: &&String| self.files.get(*name) != theirs.files.get(*name);
         let name = self.files.keys().chain(theirs.files.keys()).find(differs)?;
-        let (other, own) = (read(theirs, name), read(self, name));
+        let [other, own] = [theirs, self].map(|inputs| read(inputs, name));
         Some(format!("ranks read different files as {}: rank {rank} {other}, rank 0 {own}", quoted(name)))
     }
 }

@@ -99,7 +99,7 @@ impl Secret {
     /// Errors of the connection; [`io::ErrorKind::PermissionDenied`] if the other end does not know the
     /// secret; [`STRANGER`] if it is another program.
     pub(super) fn displayed(&self, on: &mut (impl Read + Write), by: ConnectionEnd) -> io::Result<()> {
-        let (mut own, mut theirs, mut proof) = ([0; LEN], [0; LEN], [0; LEN]);
+        let [mut own, mut theirs, mut proof] = [[0; LEN]; 3];
         getrandom::fill(&mut own).map_err(|why| io::Error::other(format!("cannot draw a nonce: {why}")))?;
         let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the secret");
         match by {

@@ -69,10 +69,10 @@ impl<P: SharedPlace> Threads<P> {
         }
         let size = call.elem.size;
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
-            let to = to.cast::<u8>();
             // The elements that are named below are inside the windows, as the caller promises; a window of
             // another process may hold no others.
-            let (from, to) = (windows.of::<u8>(peer).wrapping_add(from * size), to.wrapping_add(at * size));
+            let from = windows.of::<u8>(peer).wrapping_add(from * size);
+            let to = to.cast::<u8>().wrapping_add(at * size);
             if from != to && len > 0 {
                 // SAFETY: as above; everything but this rank's own block in place is disjoint.
                 unsafe { self.place.copy(from, to, len * size) }

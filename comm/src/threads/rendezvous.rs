@@ -80,7 +80,7 @@ impl Rendezvous {
             let theirs = AllWindows::Seats(&self.seats).call(peer);
             if !same || !call.fits(seat, theirs, peer) {
                 let rank = self.ranks[seat];
-                let (mine, theirs) = (call.to_string(), theirs.to_string());
+                let [mine, theirs] = [call, theirs].map(Call::to_string);
                 return Err(CommError::Mismatch { rank, mine, peer: self.ranks[peer], theirs });
             }
         }

@@ -56,7 +56,7 @@ fn busiest(call: &Call, n: usize) -> usize {
 /// a broadcast; all → root in a gather, root → all in a scatter; all pairs in an all-to-all; none in a
 /// barrier.
 fn pairs(call: &Call, n: usize) -> impl Iterator<Item = [usize; 2]> + Clone + use<> {
-    let (op, root) = (call.op, call.root);
+    let &Call { op, root, .. } = call;
     let peers = match op {
         Op::AllReduce | Op::AllGather | Op::ReduceScatter | Op::Broadcast => 1..2, // to the right
         Op::Gather | Op::Scatter | Op::AllToAll => 1..n,
@@ -118,7 +118,7 @@ impl Slow {
     /// Returns when collectives end that all ranks have entered now, and that go together.
     pub(super) fn collectives<'a>(&self, calls: impl Iterator<Item = &'a Call> + Clone) -> Instant {
         let n = self.ranks.len();
-        let (mut latency, mut moving) = (Duration::ZERO, Duration::ZERO);
+        let [mut latency, mut moving] = [Duration::ZERO; 2];
         for (its_latency, its_moving) in calls.clone().map(|call| collective_parts(&self.link, call, n)) {
             (latency, moving) = (latency.max(its_latency), moving.saturating_add(its_moving));
         }

@@ -131,7 +131,8 @@ impl Started {
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call, work: RankWork) -> Result<()> {
         let me = self.ranks[post.from];
-        let (number, vain) = (post.number, &|| self.watch.unbroken(&self.broken));
+        let number = post.number;
+        let vain = &|| self.watch.unbroken(&self.broken);
         let arrival = Arrival { ranks: &self.ranks, comings: &self.counts, number, vain, call };
         loop {
             if let Err(error) = self.watch.wait(me, &arrival) {

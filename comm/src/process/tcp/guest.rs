@@ -32,7 +32,7 @@ impl Guest<'_> {
         asked: &RunInputs,
         until: Instant,
     ) -> Result<(RankStreams, u64), MeetingError> {
-        let Launch { rank, ranks, secret, .. } = self.launch;
+        let &Launch { rank, ranks, ref secret, .. } = self.launch;
         let limit = self.limit;
         let zero = self.reaches_zero(until)?;
         let (to, events) = channel();
@@ -40,9 +40,9 @@ impl Guest<'_> {
             let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
             let address = listener.local_addr()?;
             let door = Door::open(listener, secret, &to)?;
-            let (version, rank, ranks, asked) = (VERSION.into(), *rank, *ranks, asked.clone());
+            let asked = asked.clone();
             let timed = TimedConnection::new(&zero, Instant::now() + PROMPT);
-            send(timed, &Greeting::Hello { version, rank, ranks, asked, at: address })?;
+            send(timed, &Greeting::Hello { version: VERSION.into(), rank, ranks, asked, at: address })?;
             let answer = receive(&mut TimedConnection::new(&zero, Instant::now() + limit + PROMPT), LONGEST)?;
             Ok((door, zero.peer_addr()?, answer))
         };
@@ -52,7 +52,7 @@ impl Guest<'_> {
         let until = Instant::now() + settling(limit);
         for shares in [false, true] {
             self.reach(&to, (0, at_zero), (meeting, shares), until);
-            for (other, at) in (1..*rank).zip(&at) {
+            for (other, at) in (1..rank).zip(&at) {
                 self.reach(&to, (other, *at), (meeting, shares), until);
             }
         }
