@@ -264,7 +264,7 @@ impl Cards {
             JointOperation::Moved(moves) => {
                 moves.iter().filter(|m| m.from != m.to && m.bytes > 0).try_for_each(|m| {
                     let communicator = |rank| sides.iter().find(|side| side.rank == rank).map(|side| side.of);
-                    let (from, to) = (m.from as c_int, m.to as c_int);
+                    let [from, to] = [m.from, m.to].map(|rank| rank as c_int);
                     communicator(m.from).map_or(Ok(()), |[comm, stream]| {
                         nccl!(nccl, ncclSend(m.source.cast(), m.bytes, nccl::BYTES, to, comm, stream))
                     })?;
@@ -311,12 +311,12 @@ fn copied(joint: &JointCall, cards: &[&Arc<Card>], sides: &[CallSide]) -> Result
         }
         &JointOperation::Columns { rows, cols, n } => {
             for (side, card) in sides.iter().zip(cards) {
-                let (gathered, take) = (side.take as usize, joint.windows[side.rank][1] as usize);
+                let take = joint.windows[side.rank][1] as usize;
                 let peers = 0..joint.members.len();
                 for (peer, row) in peers.flat_map(|peer| (0..rows).map(move |row| (peer, row))) {
                     let first = (peer * cols).min(n);
                     let len = ((peer + 1) * cols).min(n) - first;
-                    let from = gathered + (peer * rows + row) * cols * joint.size;
+                    let from = side.take as usize + (peer * rows + row) * cols * joint.size;
                     let target = take + (row * n + first) * joint.size;
                     if len > 0 {
                         card.copy(from as u64, target as u64, len * joint.size)?;

@@ -183,8 +183,8 @@ pub(crate) fn compare<D: SideKernels>(
     of: Body<D>,
     host: Body<Cpu<f64>>,
 ) -> CheckOutcome {
-    let (case, given) = (String::new(), VecDeque::new());
-    let mut by_host = Side { on: Cpu::default(), number, host: true, case, given };
+    let given = VecDeque::new();
+    let mut by_host = Side { on: Cpu::default(), number, host: true, case: String::new(), given };
     host(&mut by_host);
     let Side { case, given, .. } = by_host;
     let mut card = Side { on: D::on(place).clone(), number, host: false, case, given };

@@ -141,9 +141,9 @@ pub fn copies(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<f64> {
 
 /// Measures memory-bound kernels, in GB per second that each must read and write.
 fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<Vec<(String, f64)>> {
-    let (rows, cols, on) = (16384 / scale.sides, 8192 / scale.sides, D::on(gpu));
-    let (x, z, mut y) =
-        (draw::<D>(gpu, 1, rows, cols), draw::<D>(gpu, 2, rows, cols), draw::<D>(gpu, 3, rows, cols));
+    let [rows, cols] = [16384, 8192].map(|side| side / scale.sides);
+    let on = D::on(gpu);
+    let [x, z, mut y] = [1, 2, 3].map(|seed| draw::<D>(gpu, seed, rows, cols));
     let (gain, mut r) = (draw::<D>(gpu, 4, 1, cols), draw::<D::Wide>(gpu, 5, rows, 1));
     let bytes = (rows * cols * size_of::<D::Elem>()) as f64;
     let mut figures = Vec::new();

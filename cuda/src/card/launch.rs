@@ -84,21 +84,18 @@ impl Card {
         const RANK: u32 = 2;
         const PERMUTED_128: u32 = 3;
         const CACHED_256: u32 = 3;
-        let (mut boxes, dims, strides) = (TensorMap([0; 16]), [cols, rows], [bytes]);
-        let (sizes, steps, map) = ([64; 2], [1; 2], &raw mut boxes.0);
-        let [dims, strides] = [dims.as_ptr(), strides.as_ptr()];
-        let [sizes, steps]: [*const u32; 2] = [sizes.as_ptr(), steps.as_ptr()];
+        let mut boxes = TensorMap([0; 16]);
         call!(
             self.driver,
             cuTensorMapEncodeTiled(
-                map.cast(),
+                (&raw mut boxes.0).cast(),
                 BF16,
                 RANK,
                 at,
-                dims,
-                strides,
-                sizes,
-                steps,
+                [cols, rows].as_ptr(),
+                [bytes].as_ptr(),
+                [64; 2].as_ptr(),
+                [1; 2].as_ptr(),
                 0,
                 PERMUTED_128,
                 CACHED_256,

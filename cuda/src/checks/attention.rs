@@ -222,9 +222,9 @@ pub(crate) fn merged<D: SideKernels>(c: &mut Side<D>) {
     let max = |seed: u64, none: usize| {
         move |i: usize| if i.is_multiple_of(none) { f64::NEG_INFINITY } else { draw(seed)(i) }
     };
-    let (mut o, mut m, mut l) =
-        (c.of(out, draw(1)), c.of(one, max(2, 3)), c.of(one, |i| 1.0 + draw(3)(i).abs()));
-    let (o2, m2, l2) = (c.of(out, draw(4)), c.of(one, max(5, 4)), c.of(one, |i| 1.0 + draw(6)(i).abs()));
+    let [mut o, o2] = [1, 4].map(|seed| c.of(out, draw(seed)));
+    let [mut m, m2] = [(2, 3), (5, 4)].map(|(seed, none)| c.of(one, max(seed, none)));
+    let [mut l, l2] = [3, 6].map(|seed| c.of(one, |i| 1.0 + draw(seed)(i).abs()));
     let run = RunningSoftmax { out: o.to(), max: m.to(), sum: l.to() };
     check!(c.attention_merge(heads, run, (o2.of(), m2.of(), l2.of())) => o SLACK, m SLACK, l SLACK);
 }

@@ -60,8 +60,9 @@ pub(crate) fn activations<D: SideKernels>(c: &mut Side<D>) {
     for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
         c.case = format!("{f:?}");
         for shape @ [rows, cols, wide, at] in SHAPES {
-            let (x, dh) = (c.of(shape, |i| (i % 401) as f64 * 0.05 - 10.0), c.of(shape, draw(2)));
-            let (mut h, mut dx) = (c.of([rows + 1, cols, wide, at], draw(3)), c.of(shape, draw(4)));
+            let x = c.of(shape, |i| (i % 401) as f64 * 0.05 - 10.0);
+            let [dh, mut dx] = [2, 4].map(|seed| c.of(shape, draw(seed)));
+            let mut h = c.of([rows + 1, cols, wide, at], draw(3));
             check!(c.activate(h.to(), x.of(), f) => h 1.0);
             check!(c.activate_backward(dx.to(), x.of(), dh.of(), f) => dx 2.0);
         }
@@ -76,7 +77,7 @@ pub(crate) fn activations<D: SideKernels>(c: &mut Side<D>) {
 pub(crate) fn swiglu<D: SideKernels>(c: &mut Side<D>) {
     for shape in SHAPES {
         let of = |seed: u64| c.of(shape, |i| 3.0 * f64::sample(seed << 32 | i as u64, 1.0));
-        let ([gate, up, dh], [mut h, mut dgate, mut dup]) = ([1, 2, 3].map(of), [4, 5, 6].map(of));
+        let [gate, up, dh, mut h, mut dgate, mut dup] = [1, 2, 3, 4, 5, 6].map(of);
         check!(c.swiglu(h.to(), gate.of(), up.of()) => h 1.0);
         check!(c.swiglu_backward(dgate.to(), dup.to(), gate.of(), up.of(), dh.of()) => dgate 2.0, dup 2.0);
     }

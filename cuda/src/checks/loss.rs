@@ -21,9 +21,9 @@ fn sliced(elsewhere: usize) -> impl Iterator<Item = ([usize; 3], usize)> {
 /// more.
 pub(crate) fn embed<D: SideKernels>(c: &mut Side<D>) {
     for ([cols, wide, at], first) in sliced(7) {
-        let (all, slice) = (c.words(&drawn(50, 30)), RowShard { first, len: 13 });
+        let all = c.words(&drawn(50, 30));
         let [table, mut y] = [(1, 13), (2, 51)].map(|(seed, rows)| c.of([rows, cols, wide, at], whole(seed)));
-        check!(c.embed(y.to(), table.of(), &all, slice) => y 0.0);
+        check!(c.embed(y.to(), table.of(), &all, RowShard { first, len: 13 }) => y 0.0);
     }
 }
 

@@ -68,8 +68,9 @@ fn skips() -> impl Iterator<Item = ([usize; 4], Option<[usize; 4]>)> {
 
 pub(crate) fn rms_backward<D: SideKernels>(c: &mut Side<D>) {
     for (shape @ [rows, cols, whole, at], skip) in skips() {
-        let (x, gain) = (c.of(shape, draw(1)), c.of([1, cols, whole, at], draw(2)));
-        let (dy, mut dx, skip) = (c.of(shape, draw(3)), c.of(shape, draw(5)), skip.map(|s| c.of(s, draw(4))));
+        let [x, dy, mut dx] = [1, 3, 5].map(|seed| c.of(shape, draw(seed)));
+        let gain = c.of([1, cols, whole, at], draw(2));
+        let skip = skip.map(|s| c.of(s, draw(4)));
         let stats = c.wide([rows, 1, 3, 1], |i| 0.5 + (i % 7) as f64 / 8.0);
         let (mut dgain, skip) = (c.wide([1, cols, cols + 1, 1], draw(6)), skip.as_ref().map(SideMatrix::of));
         check!(c.rms_norm_backward(dx.to(), dgain.to(), x.of(), stats.of(), gain.of(), dy.of(), skip)

@@ -101,7 +101,7 @@ pub(crate) fn steps_of_adamw_8bit<D: SideKernels>(c: &mut Side<D>) {
         for (name, codes, units, kind) in
             [("m", &m, &m_units, CodeKind::Signed), ("v", &v, &v_units, CodeKind::Unsigned)]
         {
-            let (codes, units) = (codes.read(), units.read());
+            let [codes, units] = [codes, units].map(super::SideMatrix::read);
             let value = |i: usize| {
                 let column = i % cols;
                 let index = |n: usize| (i / cols) * cols.div_ceil(n) + column / n;

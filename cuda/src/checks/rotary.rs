@@ -67,7 +67,7 @@ fn same_bits<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(gpu:
     const DIM: usize = 64;
     let (rows, of_queries, of_keys) = (5, 4 * DIM, 2 * DIM);
     let list = |position| Indexed::from(vec![part([0, rows, position, 0])]).on(gpu).clone();
-    let (tokens, to) = (list(3), list(2));
+    let [tokens, to] = [3, 2].map(list);
     let table = Tensor::from_fn(D::Wide::on(gpu), Category::Buffers, 9, DIM, |i| draw(1)(i) as f32);
     let run = |alone: bool| {
         let of = |seed, rows, cols| {
@@ -88,7 +88,7 @@ fn same_bits<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(gpu:
             [x, y].map(|x| x.read().expect("a card has values").into_iter().map(|x| x.to_f64().to_bits()));
         (launches, bits.map(Iterator::collect::<Vec<_>>))
     };
-    let ((alone, wanted), (together, seen)) = (run(true), run(false));
+    let [(alone, wanted), (together, seen)] = [true, false].map(run);
     let launches = if gpu.card().kernels.has(("rotate_put", "f32")) { 1 } else { 2 };
     if (alone, together) != (2, launches) {
         return Err(format!("{together} launches, alone {alone}; wanted {launches} and 2"));
