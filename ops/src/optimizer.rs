@@ -140,11 +140,11 @@ impl<D: Kernels> Optimizer<D> {
         keeper: &mut Keeper<D>,
     ) -> Result<()> {
         self.steps += 1;
-        let (rule, number, all) = (&*self.rule, self.steps, &mut self.sums);
-        let step = |param: &Param<D>| UpdateStep { factor, lr, decays: param.decays(), number };
+        let rule = &*self.rule;
+        let step = |param: &Param<D>| UpdateStep { factor, lr, decays: param.decays(), number: self.steps };
         let (of_matrices, mut directions) = (rule.matrices(), Vec::new());
         keeper.update(params, rule.states(), |param| {
-            let sum = sums.then(|| all.of(param));
+            let sum = sums.then(|| self.sums.of(param));
             let step = step(param);
             match &of_matrices {
                 Some(rule) if param.is_matrix() => {

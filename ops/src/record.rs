@@ -133,7 +133,7 @@ impl<D: Kernels> Recordable<D> for Tensor<D> {
 impl<E: Scalar> Activations<E> {
     fn at(&mut self, name: String, share: &RecordedPart<E>) -> &mut RecordedActivation<E> {
         let index = self.0.iter().position(|local_part| local_part.name == name).unwrap_or_else(|| {
-            let (width, is_partial) = (share.width, share.is_partial);
+            let &RecordedPart { width, is_partial, .. } = share;
             let columns = share.columns.iter().flatten().copied().collect();
             let rows = TokenRows::new();
             self.0.push(RecordedActivation { name, width, columns, is_partial, rows, touched: Vec::new() });

@@ -2,7 +2,7 @@
 //! are summed in the wide dtype.
 use crate::filled;
 use kernels::Kernels;
-use tensor::{Category, Device, Scalar, Tensor, count};
+use tensor::{Category, Scalar, Tensor, count};
 
 /// The cache of all blocks. Sequence `b` has the rows from `b · room` on: room for all its tokens, or for
 /// those of the context ranks that keep their keys here.
@@ -25,8 +25,8 @@ impl<D: Kernels> BlockPast<D> {
     /// Returns keys and values, and the sums of their gradients from later tokens.
     pub(crate) fn with_gradients(&mut self) -> (&Tensor<D>, &mut Tensor<D::Wide>) {
         let Self { stored, gradients } = self;
-        let (wide, zero) = (stored.device().wide(), <D::Wide as Device>::Elem::ZERO);
-        let zeros = || filled(wide, Category::Activations, stored.shape(), zero);
+        let wide = stored.device().wide();
+        let zeros = || filled(wide, Category::Activations, stored.shape(), Scalar::ZERO);
         (stored, gradients.get_or_insert_with(zeros))
     }
 }

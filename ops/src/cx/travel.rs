@@ -63,11 +63,11 @@ impl<D: Kernels> PassContext<D> {
     }
     fn hops_of(&self, block: usize, mask: Mask) -> Hops<D::Place> {
         let shards = self.tokens.shards;
-        let (members, me) = (shards.context_ranks() / block, shards.context_rank() / block);
+        let [members, me] = [shards.context_ranks(), shards.context_rank()].map(|ranks| ranks / block);
         let queries: Vec<_> = (0..members).map(|member| self.queries_of(block, member)).collect();
         let (own, stored) = (self.keys_of(block, me), self.stored_by(block, me));
         let hop = |h: usize| {
-            let (to, from) = ((me + h) % members, (me + members - h) % members);
+            let [to, from] = [me + h, me + members - h].map(|member| member % members);
             if h == 0 {
                 let spans = self.numbered(pairs(mask, &queries[me], &own));
                 return Hop { to, from, give: Vec::new(), take: 0, spans };

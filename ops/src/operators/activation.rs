@@ -53,7 +53,7 @@ pub fn swiglu<D: Kernels>(gate_up: &Split<D>) -> Split<D> {
 /// The gradient of [`swiglu`].
 #[must_use]
 pub fn swiglu_backward<D: Kernels>(gate_up: &Split<D>, dh: &Split<D>) -> Split<D> {
-    let (x, dh) = (gate_up.share(), dh.share());
+    let [x, dh] = [gate_up, dh].map(Split::share);
     let n = dh.cols();
     let mut d = x.along(x.cols());
     let (dgate, dup) = d.view_mut().split_cols(n);

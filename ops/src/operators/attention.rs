@@ -8,7 +8,7 @@ use tensor::{Category, Device, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts Q and `[K | V]` of a fused `[Q | K | V]`.
 pub(super) fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> [View<D>; 2] {
-    let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
+    let [q, kv] = [heads.queries, heads.keys].map(|n| n * heads.dim);
     assert_eq!(qkv.cols(), q + 2 * kv, "columns of [Q | K | V] for {heads:?}");
     [qkv.take_cols(0, q), qkv.take_cols(q, 2 * kv)]
 }
@@ -261,7 +261,7 @@ pub fn cross_attention_backward<D: Kernels>(
     let axis = q.axis();
     let device = q.device();
     let zero = |of: &Split<D>| filled(device, Category::Activations, of.shape(), D::Elem::ZERO);
-    let (mut dq, mut dkv) = (zero(q), zero(kv));
+    let [mut dq, mut dkv] = [q, kv].map(zero);
     let qkv = with_keys(q.share().view(), memory(kv, attend.heads));
     let (dk, dv) = dkv.view_mut().split_cols(qkv.k.cols());
     let given = (o.share(), lse.share(), d_o.share());

@@ -32,8 +32,8 @@ impl<D: Kernels> Matrices<D> {
         let cols = if self.turned { self.width } else { self.share.cols() };
         let mut y = x.along(cols);
         for (expert, rows) in stretches(counts).filter(|(_, rows)| !rows.is_empty()) {
-            let (y, x) =
-                (y.view_mut().take_rows(rows.start, rows.len()), x.view().take_rows(rows.start, rows.len()));
+            let y = y.view_mut().take_rows(rows.start, rows.len());
+            let x = x.view().take_rows(rows.start, rows.len());
             product(self.share.device(), y, x, self.of(expert), Write::Set);
         }
         y

@@ -37,13 +37,14 @@ pub fn gathered_gradient<D: Kernels>(
 ) -> Result<()> {
     same(w.axis(), dy.axis())?;
     same(w.axis(), group.axis())?;
-    let (axis, device, wide) = (w.axis(), x.device(), x.device().wide());
+    let axis = w.axis();
+    let device = x.device();
     let param = w.param();
     let [rows, _] = param.local();
     let [inputs, outputs] = param.shape();
     let cuts = Cuts::columns((axis, group), param.name(), sections)?;
     let zero = <D::Wide as Device>::Elem::ZERO;
-    let mut sums = filled(wide, Category::Buffers, [group.size() * rows, outputs], zero);
+    let mut sums = filled(device.wide(), Category::Buffers, [group.size() * rows, outputs], zero);
     for (columns, from) in cuts.stretches() {
         let dw = sums.view_mut().take_rows(0, inputs).take_cols(from, columns.len);
         product_gradient(device, dw, x.view().t(), columns.of(dy.share().view()), Write::Set);

@@ -37,7 +37,7 @@ pub fn gates<W: Kernels>(
     chosen: &Index<W::Place>,
     terms: &RouterTerms,
 ) -> (Tensor<W>, Tensor<W>) {
-    let (mut gates, mut lse) = (logits.along(terms.chosen), logits.along(1));
+    let [mut gates, mut lse] = [terms.chosen, 1].map(|cols| logits.along(cols));
     logits.device().gates(gates.view_mut(), lse.view_mut(), logits.view(), chosen, terms);
     (gates, lse)
 }

@@ -98,7 +98,8 @@ impl Exchange {
         let (here, ranks, device) = (group.rank(), group.size(), directions[0].0.device().wide().clone());
         let to = |back| (0..ranks).map(|home| self.count(here, home, back)).collect::<Vec<_>>();
         let from = |back| (0..ranks).map(|rank| self.count(rank, here, back)).collect::<Vec<_>>();
-        let ([give, give_back], [take, take_back]) = ([to(false), from(true)], [from(false), to(true)]);
+        let [give, take_back] = [false, true].map(to);
+        let [take, give_back] = [false, true].map(from);
         let list = |counts: &[usize]| Tensor::empty(&device, Category::Buffers, counts.iter().sum(), 1);
         let mut sent = list(&give);
         let mut at = 0;

@@ -58,7 +58,7 @@ impl UpdateRange {
     fn like(self, like: Like) -> Self {
         let Self { band: Band { dim, start, len }, cols, rows } = self;
         let before = |element: usize| if dim == 0 { element } else { like.before(element, cols) };
-        let (start, end) = (before(start), before(start + len));
+        let [start, end] = [start, start + len].map(before);
         Self { band: Band { dim, start, len: end - start }, cols: like.shape([1, cols])[1], rows }
     }
     /// Returns this part of a tensor.

@@ -34,8 +34,8 @@ impl Cut {
     /// of them from there on that are adjacent before the cut too, or are padding too.
     fn along(&self, local: usize, rank: usize) -> (Option<usize>, usize) {
         let piece = self.piece(local);
-        let (at, left) =
-            (rank / piece.holders * piece.share + local - piece.at, piece.at + piece.share - local);
+        let at = rank / piece.holders * piece.share + local - piece.at;
+        let left = piece.at + piece.share - local;
         let beside = if at < piece.size { left.min(piece.size - at) } else { left };
         ((at < piece.size).then_some(piece.from + at), beside)
     }
@@ -319,9 +319,9 @@ impl Cuts {
     /// Returns the parts that other ranks hold too, where sections are cut into fewer pieces than there are
     /// ranks.
     pub(crate) fn replicas(&self) -> Vec<Replica> {
-        let of = |cut: &Cut, piece: &Piece| {
-            let part = Band { dim: cut.dim, start: piece.at, len: piece.share };
-            let (holders, first) = (piece.holders, cut.rank.is_multiple_of(piece.holders));
+        let of = |cut: &Cut, &Piece { share, holders, at, .. }: &Piece| {
+            let part = Band { dim: cut.dim, start: at, len: share };
+            let first = cut.rank.is_multiple_of(holders);
             (holders > 1).then_some(Replica { axis: cut.axis, part, holders, first })
         };
         self.cuts.iter().flat_map(|cut| cut.pieces.iter().filter_map(move |piece| of(cut, piece))).collect()

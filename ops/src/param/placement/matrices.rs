@@ -31,8 +31,9 @@ pub struct ParamMatrix {
 impl MatrixSections {
     /// Returns the matrices of a parameter of this shape.
     pub fn matrices(&self, [height, width]: [usize; 2]) -> Vec<ParamMatrix> {
-        let (rows, one, transposed) = (self.rows.unwrap_or(height), [width], self.transposed);
-        let columns = if self.columns.is_empty() { &one[..] } else { &self.columns };
+        let rows = self.rows.unwrap_or(height);
+        let transposed = self.transposed;
+        let columns = if self.columns.is_empty() { std::slice::from_ref(&width) } else { &self.columns };
         let mut matrices = Vec::new();
         for row in (0..height).step_by(rows) {
             let mut column = 0;
