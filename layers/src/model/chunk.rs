@@ -188,8 +188,8 @@ impl<D: Kernels> Chunk<D> {
         let mut blocks = &mut self.runs[run][..];
         while let Some((block, before)) = blocks.split_last_mut() {
             let saved = saved.blocks.pop().expect("a block saved nothing");
-            let (dy, first) =
-                (dx.take().expect(WANTED), run == 0 && before.is_empty() && ends.rows.is_some());
+            let dy = dx.take().expect(WANTED);
+            let first = run == 0 && before.is_empty() && ends.rows.is_some();
             let later = later.as_mut().map(|later| &mut later.blocks);
             dx = using(keeper, (block, Block::params), before.last_mut(), last, |block| {
                 back(block, cx, saved, dy, !first, later)

@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// # Errors
 /// If the ranks do not divide a size that they must divide.
 pub fn hidden<D: Kernels>(at: &Builder<D>, axis: Axis, first: usize, sizes: &[usize]) -> Result<Block<D>> {
-    let (name, next) = (format!("layers.{first}"), format!("layers.{}", first + 1));
+    let [name, next] = [first, first + 1].map(|layer| format!("layers.{layer}"));
     let sections = &[sizes[1].into()];
     let up = at.build(&Column { axis, name: &name, inputs: sizes[0], sections, bias: true })?;
     let Some(&outputs) = sizes.get(2) else {
