@@ -25,8 +25,8 @@ impl Error {
 
 impl From<RankError> for Error {
     fn from(failure: RankError) -> Self {
-        let (why, told) = (failure.to_string(), failure.told_by.is_some());
-        Self { why, calls: Some(failure.calls), told, works: None }
+        let why = failure.to_string();
+        Self { why, calls: Some(failure.calls), told: failure.told_by.is_some(), works: None }
     }
 }
 

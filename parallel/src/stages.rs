@@ -84,7 +84,7 @@ impl<D: Kernels> Stages<D> {
     /// If the ranks do not fit the design, or its initial values are missing.
     pub fn new(at: &BuildContext<D>, design: impl Into<Design>) -> Result<Self> {
         let design = Rc::new(design.into());
-        let (stages, layers) = (at.mesh.group(Axis::Pp), at.mesh.group(Axis::Tp));
+        let [stages, layers] = [Axis::Pp, Axis::Tp].map(|axis| at.mesh.group(axis));
         let plan = at.pipeline.plan(stages.size(), 1);
         let schedule = at.pipeline.schedule;
         let ends = [0, plan.all_chunks() - 1].map(|chunk| schedule.rank_of(chunk, &plan));
@@ -316,8 +316,8 @@ impl<D: Kernels> Stages<D> {
         keeper: &mut Keeper<D>,
     ) -> Result<()> {
         let number = of.chunk as usize;
-        let (first, end) = (number == 0, number + 1 == plan.all_chunks());
-        let comes = if act == PassKind::F { !first } else { !end && act.passes() };
+        let end = number + 1 == plan.all_chunks();
+        let comes = if act == PassKind::F { number > 0 } else { !end && act.passes() };
         let (came, row) =
             comes.then(|| named(&mut self.held, (act.gives(), of))).map(|p| (p.x, p.row)).unzip();
         let (input, dy) = match act {

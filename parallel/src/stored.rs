@@ -68,7 +68,7 @@ impl Entry {
     pub fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
         let cols = whole.len() / self.height;
         let by_columns = self.orientation == Orientation::Transposed;
-        let (rows, columns) = (self.rows.clone(), self.columns.clone());
+        let [rows, columns] = [&self.rows, &self.columns].map(Range::clone);
         let [outer, inner] = if by_columns { [columns, rows] } else { [rows, columns] };
         let mut values = Vec::with_capacity(outer.len() * inner.len());
         for o in outer {
@@ -100,8 +100,8 @@ impl Stored {
         }
         let known: BTreeSet<_> = entries.iter().map(|entry| &*entry.name).collect();
         if let Some(name) = shards.names().find(|name| !known.contains(name) && !is_passed_over(name)) {
-            let (path, name) = (shards.path(), quoted(name));
-            bail!("{path}: the tensor {name} is not part of this model");
+            let name = quoted(name);
+            bail!("{}: the tensor {name} is not part of this model", shards.path());
         }
         Ok(Self { shards, entries, parts })
     }

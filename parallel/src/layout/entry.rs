@@ -69,9 +69,9 @@ fn shards(layout: &Layout) -> Vec<&'static str> {
     let heads = Heads { queries: 4, keys: 4, dim: 2 };
     let experts = layout.shares_experts().then_some(Experts { hidden: 8, ..Experts::MIXTRAL });
     let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, experts, ..Shape::LLAMA };
-    let (device, values, mesh) =
-        (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, layout.ghost(0).expect("a first rank"));
-    let at = layout.place(&device, &mesh, &values);
+    let device = kernels::meta_of::<Cpu<f32>>();
+    let mesh = layout.ghost(0).expect("a first rank");
+    let at = layout.place(&device, &mesh, &RandomValues { seed: 0 });
     let mut model = Chunk::whole(&at, &shape).expect("a shape that two ranks can share");
     let cut = model.params().iter().any(|p| p.local() != p.shape());
     let apart = cut || layout.size(Axis::Pp) > 1;

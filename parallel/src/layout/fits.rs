@@ -75,9 +75,9 @@ impl Layout {
         if self.strategies().iter().filter(|about| about.choice == Choice::Layers).count() < 2 {
             return None; // no strategy but the axis itself
         }
-        let (device, values, mesh) =
-            (kernels::meta_of::<Cpu<f32>>(), RandomValues { seed: 0 }, self.ghost(0).ok()?);
-        let at = self.place(&device, &mesh, &values);
+        let device = kernels::meta_of::<Cpu<f32>>();
+        let mesh = self.ghost(0).ok()?;
+        let at = self.place(&device, &mesh, &RandomValues { seed: 0 });
         let mut design = design.into();
         if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
             shape.blocks = 1; // all are alike

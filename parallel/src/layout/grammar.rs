@@ -131,8 +131,8 @@ impl Grammar<'_> {
         let about = self.0[i];
         if about.axis != axis {
             let whose = about.axis.map_or(Choice::RECOMPUTE, Axis::name);
-            let (name, written) = (about.name, about.written(2));
-            bail!("{word} ({name}) goes with {whose}, not with {of}: write {written}");
+            let written = about.written(2);
+            bail!("{word} ({}) goes with {whose}, not with {of}: write {written}", about.name);
         }
         Ok((i, self.number(i, number)?))
     }
@@ -180,8 +180,8 @@ impl Grammar<'_> {
                 bail!("{word} ({name}) needs {axis} ranks, 2 or more: write {written}");
             }
             if let Some(needs) = self.needs(i).filter(|&j| named.iter().all(|(named, _)| *named != j)) {
-                let (needs, written) = (self.0[needs].word, self.0[i].written(2));
-                bail!("{word} ({name}) needs {needs}: write {written}");
+                let written = self.0[i].written(2);
+                bail!("{word} ({name}) needs {}: write {written}", self.0[needs].word);
             }
             if number > 0 || !self.is_default(i) {
                 layout.named |= 1 << i;

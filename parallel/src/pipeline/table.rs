@@ -55,11 +55,11 @@ impl Schedule for Table {
         Plan { microbatches, ..self.plan }
     }
     fn fits(&self, plan: &Plan) -> Result<(), String> {
-        let (has, wants) = (self.plan.microbatches, plan.microbatches);
-        if has == wants {
+        let has = self.plan.microbatches;
+        if has == plan.microbatches {
             return Ok(());
         }
-        Err(format!("the table has {}, but the step has {wants}", counted(has, "microbatch")))
+        Err(format!("the table has {}, but the step has {}", counted(has, "microbatch"), plan.microbatches))
     }
     fn rank_of(&self, chunk: usize, _: &Plan) -> usize {
         self.rank_of[chunk]
@@ -208,7 +208,7 @@ fn placed(rows: &[Vec<String>]) -> Result<PlacedEntries, String> {
                 if let TableEntry::Cell(cell, _) = entry
                     && let Some(first) = places.insert(cell, place)
                 {
-                    let (place, first) = (named(place), named(first));
+                    let [place, first] = [place, first].map(named);
                     return Err(format!("{place} is {cell}, as is {first}; wanted each cell once"));
                 }
                 table[row].push((place, entry));
@@ -270,8 +270,8 @@ fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, TablePlace>) 
             [PassKind::F, PassKind::B, PassKind::I, PassKind::W].map(|act| Cell { act, of });
         let at = |cell: &Cell| named(places[cell]);
         let lacks = |missing: String, other: &Cell| {
-            let (row, place) = (rank_of[chunk] + 1, at(other));
-            Err(format!("row {row} has no {missing}; wanted it as {place} is {other}"))
+            let place = at(other);
+            Err(format!("row {} has no {missing}; wanted it as {place} is {other}", rank_of[chunk] + 1))
         };
         match all.map(|cell| places.contains_key(&cell)) {
             [true, true, false, false] | [true, false, true, true] => {}
@@ -284,7 +284,7 @@ fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, TablePlace>) 
             [_, false, ..] => return lacks(i.to_string(), &w),
             [_, true, has, _] => {
                 let half = if has { i } else { w };
-                let (whole, place) = (at(&b), at(&half));
+                let [whole, place] = [&b, &half].map(at);
                 return Err(format!(
                     "{place} is {half}, but {whole} is {b}; wanted one backward or its halves"
                 ));

@@ -181,7 +181,7 @@ pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item 
         let of = Task { chunk: chunk?, slice: slice?, ..of };
         plan.has(of).then_some(Cell { act, of })
     };
-    let (chunk, slice) = (Some(of.chunk), Some(of.slice));
+    let [chunk, slice] = [of.chunk, of.slice].map(Some);
     let needs = match act {
         PassKind::F => [
             (at(PassKind::F, of.chunk.checked_sub(1), slice), Some(Payload::Activation)),

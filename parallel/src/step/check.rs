@@ -65,8 +65,8 @@ impl Plan {
         (of.chunk as usize * self.slices + of.slice as usize) * self.microbatches + of.microbatch as usize
     }
     pub(super) fn has(&self, Task { chunk, slice, microbatch }: Task) -> bool {
-        let (chunk, slice, microbatch) = (chunk as usize, slice as usize, microbatch as usize);
-        chunk < self.all_chunks() && slice < self.slices && microbatch < self.microbatches
+        let [chunk, slice] = [chunk, slice].map(usize::from);
+        chunk < self.all_chunks() && slice < self.slices && (microbatch as usize) < self.microbatches
     }
 }
 

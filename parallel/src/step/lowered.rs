@@ -50,7 +50,7 @@ pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec
 /// Marks the cells of a row after which nothing is added to the gradients of their chunk before the next
 /// update, or a microbatch is finished.
 fn mark(row: &mut [Action], plan: &Plan, updates_each: bool) {
-    let (mut ended, mut there) = (vec![false; plan.all_chunks()], vec![false; plan.microbatches]);
+    let [mut ended, mut there] = [plan.all_chunks(), plan.microbatches].map(|count| vec![false; count]);
     for step in row.iter_mut().rev() {
         if let Action::Run { cell: Cell { act, of }, last, done } = step {
             *last = act.adds() && (updates_each || !replace(&mut ended[of.chunk as usize], true));
