@@ -123,7 +123,8 @@ impl Digits {
                  {others} and {judged} for testing, each uncompressed or as .gz"
             );
         }
-        let ((train, learnt), (test, judged)) = (Set::read(dir, TRAIN)?, Set::read(dir, TEST)?);
+        let (train, learnt) = Set::read(dir, TRAIN)?;
+        let (test, judged) = Set::read(dir, TEST)?;
         let size = |set: &Set| format!("{}×{}", set.rows, set.cols);
         let sizes = [size(&train), size(&test)];
         if sizes[0] != sizes[1] {

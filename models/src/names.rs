@@ -68,10 +68,10 @@ fn fuse(entry: &mut Entry, Experts { count, hidden, .. }: Experts) {
     entry.name = entry.name.replace(".block_sparse_moe.", ".mlp.");
     let Some((_, param)) = entry.param.rsplit_once(".experts.") else { return };
     let (block, _) = entry.name.split_once(".experts.").expect("it is an expert's");
-    let (expert, shape) = (entry.rows.start / entry.rows.len(), entry.shape());
+    let expert = entry.rows.start / entry.rows.len();
     let (rows, above) = match entry.orientation {
         Orientation::Transposed => (2 * hidden, entry.columns.start),
-        _ => (shape[0], 0),
+        _ => (entry.shape()[0], 0),
     };
     entry.within = Some(Stacked { stack: [count, rows], first: expert * rows + above });
     entry.name = format!("{block}.experts.{param}_proj");
@@ -110,7 +110,7 @@ struct Entries<'a> {
 impl Entries<'_> {
     fn llama(&mut self) {
         let Shape { width: d, blocks, heads, hidden: f, vocabulary, bias, .. } = *self.shape;
-        let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
+        let [q, kv] = [heads.queries, heads.keys].map(|n| n * heads.dim);
         self.table("model.embed_tokens", "embedding", vocabulary);
         for i in 0..blocks {
             self.within = [format!("model.layers.{i}."), format!("blocks.{i}.")];
@@ -182,7 +182,7 @@ impl Entries<'_> {
     }
     fn gpt2(&mut self, positions: usize) {
         let Shape { width: d, blocks, heads, hidden: f, vocabulary, bias, .. } = *self.shape;
-        let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
+        let [q, kv] = [heads.queries, heads.keys].map(|n| n * heads.dim);
         self.table(&format!("{PREFIX}wte"), "embedding", vocabulary);
         self.table(&format!("{PREFIX}wpe"), "positions", positions);
         for i in 0..blocks {

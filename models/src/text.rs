@@ -107,7 +107,7 @@ impl Corpus {
         if seq == 0 {
             bail!("the sequence length is 0; it must be at least 1 token");
         }
-        let (mut train, mut held_out) = (Joined::default(), Joined::default());
+        let [mut train, mut held_out] = [(); 2].map(|()| Joined::default());
         for file in files {
             let (bytes, mut before) = (size(file), 0);
             for document in &file.documents {

@@ -141,8 +141,8 @@ impl Encoded {
 impl FileTokenizer {
     fn failed(&self, what: &'static str) -> impl Fn(String) -> Error + '_ {
         move |why| {
-            let (path, why) = (self.path.display(), sentence(&why));
-            Error::new(format!("{path}: the tokenizer cannot {what}: {why}"))
+            let why = sentence(&why);
+            Error::new(format!("{}: the tokenizer cannot {what}: {why}", self.path.display()))
         }
     }
 }

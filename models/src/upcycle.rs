@@ -121,8 +121,8 @@ impl<'a> Upcycled<'a> {
         if let Some(mlp) = to.param.strip_suffix(".experts.gate_up") {
             let up = same(&format!("{mlp}.gate_up"), [width, 2 * hidden])?;
             return Ok(ParamValues::each(move |[row, column]| {
-                let (slice, half) = (row / width % slices, column / f);
-                up.at([row % width, half * hidden + slice * f + column % f])
+                let slice = row / width % slices;
+                up.at([row % width, column / f * hidden + slice * f + column % f])
             }));
         }
         if let Some(mlp) = to.param.strip_suffix(".experts.down") {

@@ -47,7 +47,8 @@ impl Architecture {
     /// Returns the keys of the number of experts, of each expert's hidden features, and of a shared expert's
     /// hidden features.
     pub(super) fn expert_keys(self) -> Option<[&'static str; 3]> {
-        let (qwen, hidden) = ("shared_expert_intermediate_size", "moe_intermediate_size");
+        let hidden = "moe_intermediate_size";
+        let qwen = "shared_expert_intermediate_size";
         match self {
             Self::Mixtral => Some(["num_local_experts", "intermediate_size", ""]),
             Self::Qwen2Moe | Self::Qwen3Moe => Some(["num_experts", hidden, qwen]),

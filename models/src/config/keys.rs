@@ -24,8 +24,9 @@ impl ConfigKeys<'_> {
             let mut words =
                 fixed.iter().flat_map(|list| list.split(' ')).filter_map(|word| word.split_once('='));
             let Some((_, wanted)) = words.find(|(name, _)| name == key) else {
-                let (Self { origin, within, .. }, key, seen) =
-                    (self, displayed(key), displayed(&value.to_string()));
+                let Self { origin, within, .. } = self;
+                let key = displayed(key);
+                let seen = displayed(&value.to_string());
                 let advice = "remove it if the model computes the same without it";
                 bail!("{origin}: {within}{key} is {seen}, but this key is not supported; {advice}");
             };

@@ -170,7 +170,7 @@ impl ConfigKeys<'_> {
 
 /// Returns the keys from which both versions of `transformers` read this model.
 pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
-    let (architecture, shape) = (config.architecture, &config.shape);
+    let &Config { architecture, ref shape, .. } = config;
     let mut keys = vec![
         ("attention_dropout", json!(shape.dropout.attention)),
         ("head_dim", json!(shape.heads.dim)),

@@ -33,8 +33,8 @@ impl ConfigKeys<'_> {
     /// given.
     pub(super) fn rope(&self, positions: usize, default: f64) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
-        let [new, old] = ["rope_parameters", "rope_scaling"].map(|key| self.rope_of(key, top, positions));
-        let (new, old) = (new?, old?);
+        let new = self.rope_of("rope_parameters", top, positions)?;
+        let old = self.rope_of("rope_scaling", top, positions)?;
         let base = |said: &RopeObject| said.base.or(top).unwrap_or(default);
         if let (Some(new), Some(old)) = (&new, &old) {
             if new.scaling != old.scaling {
@@ -68,7 +68,7 @@ impl ConfigKeys<'_> {
     }
     /// Returns the scaling that an object describes. Keys of another scaling are refused.
     fn scaling(&self, positions: usize) -> Result<Scaling> {
-        let (new, old) = (self.given("rope_type"), self.given("type"));
+        let [new, old] = ["rope_type", "type"].map(|key| self.given(key));
         if let (Some(new), Some(old)) = (new, old)
             && new != old
         {
@@ -113,11 +113,11 @@ impl ConfigKeys<'_> {
     fn yarn(&self, positions: usize) -> Result<Scaling> {
         let factor = self.needed("factor")?;
         let original = self.size("original_max_position_embeddings", Some(positions))? as f64;
-        let (fast, slow) = (self.positive("beta_fast")?, self.positive("beta_slow")?);
+        let fast = self.positive("beta_fast")?.unwrap_or(32.0);
+        let slow = self.positive("beta_slow")?.unwrap_or(1.0);
         let scale = |of: f64| if factor <= 1.0 { 1.0 } else { 0.1 * of * factor.ln() + 1.0 };
         let [over, under] = [self.positive("mscale")?, self.positive("mscale_all_dim")?];
         let usual = over.zip(under).map_or_else(|| scale(1.0), |(over, under)| scale(over) / scale(under));
-        let (fast, slow) = (fast.unwrap_or(32.0), slow.unwrap_or(1.0));
         let magnitude = self.positive("attention_factor")?.unwrap_or(usual);
         Ok(Scaling::Yarn { factor, original, fast, slow, magnitude, truncate: self.flag("truncate", true)? })
     }

@@ -79,8 +79,8 @@ impl Hand {
 fn smooth(points: &[DrawnPoint]) -> Vec<DrawnPoint> {
     let on = |a: DrawnPoint, b: DrawnPoint, part: f64| (a.0 + (b.0 - a.0) * part, a.1 + (b.1 - a.1) * part);
     let cut = |line: &[DrawnPoint]| [on(line[0], line[1], 0.25), on(line[0], line[1], 0.75)];
-    let (first, last) = (points[..1].iter(), points[points.len() - 1..].iter());
-    first.copied().chain(points.windows(2).flat_map(cut)).chain(last.copied()).collect()
+    let last = &points[points.len() - 1..];
+    points[..1].iter().copied().chain(points.windows(2).flat_map(cut)).chain(last.iter().copied()).collect()
 }
 
 /// Inks the pixels within `nib` of the line from `a` to `b`, fading over the last pixel.

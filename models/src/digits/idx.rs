@@ -73,8 +73,8 @@ impl<const D: usize> Idx<D> {
                 bail!("the number of dimensions of {path} is {seen}; it must be {D}")
             }
             _ if head.len() < Self::HEADER => {
-                let (has, wanted) = (source.has(head.len()), Self::HEADER);
-                bail!("{path} {has}; the sizes of {D} dimensions need at least {wanted} bytes")
+                let has = source.has(head.len());
+                bail!("{path} {has}; the sizes of {D} dimensions need at least {} bytes", Self::HEADER)
             }
             _ => {}
         }
