@@ -56,16 +56,16 @@ impl<S: Scalar> Look<'_, S> {
         assert_eq!(d_o.len(), self.q.len(), "each row of Q needs one row of dO");
         let heads = self.heads;
         let scale = S::inv_sqrt(self.heads.dim);
-        let (mut dq, mut dkv) = (vec![S::ZERO; self.q.len()], vec![S::ZERO; self.kv.len()]);
+        let [mut dq, mut dkv] = [&self.q, &self.kv].map(|x| vec![S::ZERO; x.len()]);
         for query in self.queries() {
             for h in 0..heads.queries {
-                let (range, key, value) = (
-                    own(heads, query.row, h),
-                    |j: usize| key(heads, query.first + j, h),
-                    |j: usize| value(heads, query.first + j, h),
-                );
-                let (q, d_o) = (&self.q[range.clone()], &d_o[range.clone()]);
-                let (p, m) = (self.probabilities(h, &query), self.mask(h, &query));
+                let range = own(heads, query.row, h);
+                let key = |j: usize| key(heads, query.first + j, h);
+                let value = |j: usize| value(heads, query.first + j, h);
+                let q = &self.q[range.clone()];
+                let d_o = &d_o[range.clone()];
+                let p = self.probabilities(h, &query);
+                let m = self.mask(h, &query);
                 let seen = query.keys.iter().zip(&m);
                 let dp: Vec<S> = seen.map(|(&j, &m)| m * dot(d_o, &self.kv[value(j)])).collect();
                 let mean = dot(&p, &dp);

@@ -25,7 +25,7 @@ pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], rope:
             for i in 0..half {
                 let (cos, sin) = S::rotary(position, i, heads.dim, rope);
                 let sin = if back { -sin } else { sin };
-                let (a, b) = (head[i], head[half + i]);
+                let [a, b] = [i, half + i].map(|feature| head[feature]);
                 head[i] = a * cos - b * sin;
                 head[half + i] = b * cos + a * sin;
             }
