@@ -333,7 +333,7 @@ fn closest(all: &[Weighed], links: &str) -> String {
     let seconds = |of: &Weighed| of.step.seconds;
     let mut sorted: Vec<_> = all.iter().collect();
     sorted.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-    let (first, last) = (sorted[0], sorted[sorted.len() - 1]);
+    let [first, last] = [0, sorted.len() - 1].map(|place| sorted[place]);
     let (layout, apart) = (first.layout, 100.0 * (seconds(last) / seconds(first) - 1.0));
     match sorted.len() {
         1 => format!("only {layout} is left."),

@@ -104,7 +104,7 @@ impl StateBytes {
             return Ok(of);
         }
         let least = |a: [f64; 2], b: [f64; 2]| [a[0].min(b[0]), a[1].min(b[1])];
-        let (a, b) = (of.times, other.times);
+        let [a, b] = [&of, &other].map(|cost| cost.times);
         let times = StateTimes {
             waits: least(a.waits, b.waits),
             update: a.update.min(b.update),

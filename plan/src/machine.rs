@@ -225,7 +225,8 @@ impl Machine {
             let level = &self.levels[top];
             return (top, level.latency.value + bytes / level.bandwidth(call.op));
         }
-        let (mut ring, mut tree, mut moving, mut inner) = (0.0, 0.0, 0.0, 1.0);
+        let [mut ring, mut tree, mut moving] = [0.0; 3];
+        let mut inner = 1.0;
         for (level, &n) in self.levels.iter().zip(&within).take(top + 1) {
             let (n, latency, all) = (n as f64, level.latency.value, parties as f64);
             ring += (all / inner - all / n) * latency;

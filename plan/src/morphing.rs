@@ -58,8 +58,8 @@ fn alone<D: Kernels>(search: &LayoutSearch) -> f64 {
     let mut ideal = search.machine.ideal();
     ideal.launch.value = 0.0;
     let microbatches = search.job.batch_size.div_ceil(AT_ONCE);
-    let (known, ideal) = (&mut KnownPrices::default(), Arc::new(ideal));
-    let step = known.step::<D>(&Layout::UNSPLIT, search.job, (microbatches, usize::MAX), &ideal);
+    let known = &mut KnownPrices::default();
+    let step = known.step::<D>(&Layout::UNSPLIT, search.job, (microbatches, usize::MAX), &Arc::new(ideal));
     step.map_or(0.0, |step| step.seconds)
 }
 

@@ -279,7 +279,7 @@ impl LayoutSearch<'_> {
     ) {
         let blocks = self.job.design.parts(1);
         let work = &division.work[0];
-        let (dp, pp) = (work.size(TokenShards::SEQUENCES), work.size(Axis::Pp));
+        let [dp, pp] = [TokenShards::SEQUENCES, Axis::Pp].map(|axis| work.size(axis));
         let order = |order: &Layout| {
             let pipeline = order.pipeline();
             (pipeline, has_halves(order), StageWork::of_ranks(&pipeline, blocks, &pipeline.plan(pp, 1)))
