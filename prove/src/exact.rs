@@ -82,8 +82,8 @@ impl Exact {
 
 /// Returns the integer that an element of the field represents.
 fn number(x: F61) -> f64 {
-    let (x, p) = (x.canonical(), F61::P);
-    if x > p / 2 { -((p - x) as f64) } else { x as f64 }
+    let x = x.canonical();
+    if x > F61::P / 2 { -((F61::P - x) as f64) } else { x as f64 }
 }
 
 /// Returns −1, 0 or 1, by hash.
@@ -177,7 +177,8 @@ fn collectives<D: RunDevice>(device: &D, group: &Group<D::Place>, to: &mut Exact
     let mut compare = |what: &str, seen: &Tensor<D>, wanted: Vec<F61>| {
         to.compare(&format!("{what} over {} on rank {}", group.axis(), ranks[me]), seen.read(), &wanted);
     };
-    let (mut sum, mut most, mut sent, last) = (mine(5), mine(5), mine(5), n - 1);
+    let [mut sum, mut most, mut sent] = [5; 3].map(mine);
+    let last = n - 1;
     group.all_reduce(&mut sum, Reduce::Sum)?;
     compare("all_reduce(sum)", &sum, each(0, 5, |a, b| a + b));
     group.all_reduce(&mut most, Reduce::Stab)?;

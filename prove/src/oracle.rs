@@ -33,7 +33,7 @@ pub(crate) fn documents(s: &Sequence) -> Vec<reference::Sequence> {
     let document = |n: &usize| {
         let range = from..from + n;
         from = range.end;
-        let (ids, targets) = (part(&s.ids, tokens, &range), part(&s.targets, tokens, &range));
+        let [ids, targets] = [&s.ids, &s.targets].map(|of_tokens| part(of_tokens, tokens, &range));
         reference::Sequence { ids, targets, x: part(&s.x, tokens, &range), y: part(&s.y, tokens, &range) }
     };
     s.documents.iter().map(document).collect()
