@@ -20,8 +20,8 @@ const BURST: usize = 64 << 20;
 
 /// Returns the same scale for a model with experts in place of its feed-forwards.
 pub(super) fn scale(scale: &Scale) -> Scale {
-    let (count, chosen, hidden) = (8, 2, scale.shape.hidden / 2);
-    let experts = Experts { count, chosen, hidden, forced: true, ..Experts::MIXTRAL };
+    let hidden = scale.shape.hidden / 2;
+    let experts = Experts { count: 8, chosen: 2, hidden, forced: true, ..Experts::MIXTRAL };
     let shape = Shape { experts: Some(experts), blocks: scale.shape.blocks.div_ceil(2), ..scale.shape };
     Scale { shape, ..*scale }
 }

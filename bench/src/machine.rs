@@ -221,14 +221,14 @@ fn field(cores: usize, n: usize) -> f64 {
 /// The best of several ways: through one window, two, or four of the same memory. The fastest number depends
 /// on the machine and on the size.
 fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
-    let (each, times) = (bytes.div_ceil(4 * WINDOWS), (scale.of(64 << 20) / bytes).max(1));
+    let times = (scale.of(64 << 20) / bytes).max(1);
     let way = |windows: usize| {
         let pass = |x: &mut Tensor<Cpu<f32>>| {
             for _ in 0..times {
                 machine::rewrite(std::hint::black_box(x.view_mut()).flat(), windows);
             }
         };
-        at_once(cores, |_| memory(4 * each * WINDOWS), pass) / times as f64
+        at_once(cores, |_| memory(4 * bytes.div_ceil(4 * WINDOWS) * WINDOWS), pass) / times as f64
     };
     [1, 2, WINDOWS].map(way).into_iter().fold(f64::INFINITY, f64::min)
 }

@@ -68,7 +68,7 @@ impl BestTimes {
         Self { unsplit: self.unsplit.min(other.unsplit), ..best }
     }
     pub(super) fn reported(&self) -> Pipelined {
-        let (m, k) = (self.plan.microbatches as f64, self.plan.ranks as f64);
+        let [m, k] = [self.plan.microbatches, self.plan.ranks].map(|count| count as f64);
         let [ideal, slowest] = [self.unsplit / k, self.busiest].map(|stage| stage * (m + k - 1.0) / m);
         Pipelined {
             unsplit_ms: self.unsplit * 1e3,

@@ -19,16 +19,16 @@ pub(super) fn matrix<D: RunDevice>(device: &D, salt: u64, rows: usize, cols: usi
 /// Seconds of C = A·B, all row-major.
 pub(super) fn product<H: Hardware, D: RunDevice>(size: [usize; 3], scale: &Scale) -> f64 {
     let (device, [m, n, k]) = (D::default(), size.map(|n| scale.of(n)));
-    let (a, b, mut c) =
-        (matrix(&device, 1 << 40, m, k), matrix(&device, 2 << 40, k, n), matrix(&device, 3 << 40, m, n));
+    let [a, b, mut c] =
+        [(1, m, k), (2, k, n), (3, m, n)].map(|(salt, rows, cols)| matrix(&device, salt << 40, rows, cols));
     fastest::<H>(scale, device.place(), || device.gemm(c.view_mut(), a.view(), b.view(), Write::Set))
 }
 
 /// Seconds of Y = X·Wᵀ with the weight W[N,K] as models store it; it is packed before the timing.
 pub(super) fn linear<H: Hardware>(size: [usize; 3], scale: &Scale) -> f64 {
     let (device, [m, n, k]) = (H::F32::default(), size.map(|n| scale.of(n)));
-    let (x, w, mut y) =
-        (matrix(&device, 1 << 40, m, k), matrix(&device, 2 << 40, n, k), matrix(&device, 3 << 40, m, n));
+    let [x, w, mut y] =
+        [(1, m, k), (2, n, k), (3, m, n)].map(|(salt, rows, cols)| matrix(&device, salt << 40, rows, cols));
     let packed = device.pack(w.view().t());
     fastest::<H>(scale, device.place(), || device.gemm_packed(y.view_mut(), x.view(), &packed, Write::Set))
 }
