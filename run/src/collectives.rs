@@ -156,7 +156,7 @@ impl AllReducePlan {
     /// Rounds, traffic and time, in two lines.
     pub fn figures(&self) -> [String; 2] {
         let Summary { steps, busiest_bytes, total_bytes, .. } = self.summary();
-        let (busiest, total) = (readable(busiest_bytes as u128), readable(total_bytes as u128));
+        let [busiest, total] = [busiest_bytes, total_bytes].map(|bytes| readable(bytes as u128));
         let (time, link, bound) = (self.time(), self.link, self.bound());
         let times = self.of_bound().map_or(String::new(), |times| format!(" (x{times:.2})"));
         [

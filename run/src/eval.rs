@@ -79,7 +79,7 @@ pub fn evaluate<D: RunDevice>(
             Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
         },
     )?;
-    let (loss, right) = (ranks[0].0, ranks[0].1);
+    let (loss, right, _) = ranks[0];
     let tokens = batch.counted();
     let experts = ranks.into_iter().map(|(.., experts)| experts).collect();
     if !loss.is_finite() {

@@ -84,9 +84,9 @@ impl PlanRun {
         PriceRun { design: self.job.design.clone(), experts: None, settings, layout: of.layout }
     }
     fn search<'a>(&'a self, watch: SearchWatch<'a>) -> LayoutSearch<'a> {
-        let Devices { number: ranks, machine, memory, .. } = &self.on;
-        let (job, goal, memory, ranks) = (&self.job, self.goal, *memory, *ranks);
-        LayoutSearch { job, machine, memory, ranks, microbatches: None, goal, all: false, watch }
+        let &Devices { number: ranks, ref machine, memory, .. } = &self.on;
+        let job = &self.job;
+        LayoutSearch { job, machine, memory, ranks, microbatches: None, goal: self.goal, all: false, watch }
     }
     /// Finds the best layouts.
     ///
@@ -153,8 +153,8 @@ impl PlanRun {
 
 impl Devices {
     fn words(&self) -> String {
-        let (machine, memory) = (&self.machine.about, readable(self.memory as u128));
-        format!("{} of {machine}, with {memory} each", counted(self.number, "device"))
+        let memory = readable(self.memory as u128);
+        format!("{} of {}, with {memory} each", counted(self.number, "device"), self.machine.about)
     }
     /// Says that nothing fits, and which memory would do; or what a search that was cut knows of that.
     fn nothing_fits(&self, found: &SearchResult) -> Error {

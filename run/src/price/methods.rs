@@ -69,7 +69,7 @@ fn method(
     let waits = Link::new(Duration::from_secs(1), f64::MAX).expect("a link");
     let core = layout.strategies().into_iter().find(|about| about.choice == Choice::Core);
     let block = core.and_then(|core| layout.number(core)); // ranks that exchange heads
-    let (mut latencies, mut bytes, mut peak_bytes) = (0, 0, 0);
+    let [mut latencies, mut bytes, mut peak_bytes] = [0; 3];
     for rank in ranks {
         let Cost { peaks, traffic, .. } = cost(layout, *rank)?;
         // sums of gradients and of the loss are the same under all methods

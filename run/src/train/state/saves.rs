@@ -179,7 +179,7 @@ fn step_in(dir: &Path) -> Result<Option<usize>> {
 /// Links the files of a folder's checkpoint into a folder of their own, which appears whole.
 fn keep_current(dir: &Path) -> Result<()> {
     let Some(step) = step_in(dir)? else { return Ok(()) };
-    let (older, new) = (dir.join(format!("{OLDER}{step}")), dir.join(format!(".{OLDER}{step}.tmp")));
+    let [older, new] = [format!("{OLDER}{step}"), format!(".{OLDER}{step}.tmp")].map(|name| dir.join(name));
     if older.exists() {
         return Ok(());
     }
@@ -197,7 +197,7 @@ fn keep_current(dir: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(&new);
     fs::create_dir(&new).map_err(fail)?;
     for name in files_of(dir).iter().filter(belongs) {
-        let (from, to) = (dir.join(name), new.join(name));
+        let [from, to] = [dir, &new].map(|folder| folder.join(name));
         fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).map_err(fail)?;
     }
     fs::rename(&new, &older).map_err(fail)
