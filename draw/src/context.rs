@@ -94,8 +94,9 @@ impl SharedAttention {
     }
     /// Returns a member's ranks: `rank 3`, `ranks 2-3`.
     pub fn ranks(&self, member: usize) -> String {
-        let (first, end) = (member * self.block, (member + 1) * self.block);
-        if self.block == 1 { format!("rank {first}") } else { format!("ranks {first}-{}", end - 1) }
+        let first = member * self.block;
+        let last = first + self.block - 1;
+        if self.block == 1 { format!("rank {first}") } else { format!("ranks {first}-{last}") }
     }
     fn arrives(&self, hop: &MemberHop) -> String {
         let from = hop.from.map_or("all".into(), |from| self.ranks(from).replace(char::is_alphabetic, ""));
@@ -200,7 +201,8 @@ impl SharedAttention {
         picture.text([LEFT, TOP - 26.0], "start", MUTED, &squares.caption());
         let (mut begin, mut owners) = (0.0, Vec::new());
         for run in ranks.chunk_by(|a, b| a == b) {
-            let (width, name) = (size * run.len() as f64, run[0].map_or("*".into(), |rank| rank.to_string()));
+            let name = run[0].map_or("*".into(), |rank| rank.to_string());
+            let width = size * run.len() as f64;
             if width >= NARROWEST {
                 let middle = begin + width / 2.0;
                 picture.text([LEFT - 8.0, TOP + middle + 4.0], "end", INK, &format!("rank {name}"));

@@ -32,7 +32,8 @@ impl Picture {
     }
     /// Adds a title below this height.
     pub(crate) fn heading(&mut self, y: f64, words: &str) {
-        let (y, words) = (y + 30.0, escaped(words));
+        let y = y + 30.0;
+        let words = escaped(words);
         self.add(&format!(r#"<text x="16" y="{y}" font-size="18" font-weight="bold">{words}</text>"#));
     }
     /// Adds an element.

@@ -114,9 +114,9 @@ impl Timeline {
     /// Time of the step and memory of the ranks, in two lines.
     pub fn figures(&self) -> [String; 2] {
         let Simulated { makespan, bubble_time, bubble_fraction, peak_saved, .. } = &self.of;
-        let (time, share) = (short(*bubble_time), 100.0 * bubble_fraction);
+        let time = short(*bubble_time);
         let waits = if *bubble_time > 1e-9 * makespan {
-            format!("a rank waits at most {time} ({share:.1} %)")
+            format!("a rank waits at most {time} ({:.1} %)", 100.0 * bubble_fraction)
         } else {
             "no rank waits".into()
         };

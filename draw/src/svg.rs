@@ -29,8 +29,10 @@ fn y_of(rank: usize) -> f64 {
 
 /// Returns the diagram as the text of an SVG file; with a chunk, messages without it are grey.
 pub fn draw(plan: &AllReducePlan, chunk: Option<usize>) -> String {
-    let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.rounds());
-    let (bottom, end) = (TOP + ranks as f64 * ROW, x_of(steps.len()));
+    let ranks = plan.schedule.ranks();
+    let steps = plan.schedule.rounds();
+    let bottom = TOP + ranks as f64 * ROW;
+    let end = x_of(steps.len());
     let [steps_line, time] = plan.figures();
     let size = [(end + 24.0).max(NARROWEST), bottom + LEGEND];
     let mut picture = Picture::new(size, &plan.name(), &[plan.data(), steps_line, time]);
@@ -48,8 +50,8 @@ pub fn draw(plan: &AllReducePlan, chunk: Option<usize>) -> String {
         is_shown.then(|| t.chunks.start as f64 / plan.schedule.chunks() as f64) // once around the circle
     };
     for (column, step) in steps.iter().enumerate() {
-        let (x, number) = (x_of(column), (column + 1).to_string());
-        picture.text([x + PILL.0 / 2.0, TOP - 8.0], "middle", MUTED, &number);
+        let x = x_of(column);
+        picture.text([x + PILL.0 / 2.0, TOP - 8.0], "middle", MUTED, &(column + 1).to_string());
         for t in &step.transfers {
             let end = [x_of(column + 1) - 3.0, y_of(t.to)];
             arrow(&mut picture, [x + PILL.0, y_of(t.from)], end, t.how, hue(t));
@@ -108,9 +110,10 @@ fn colour(hue: Option<f64>, lightness: f64) -> String {
 /// Draws an arrow: solid with a filled head for an addition, dashed with an empty head for a replacement.
 fn arrow(picture: &mut Picture, [x0, y0]: [f64; 2], [x, y]: [f64; 2], how: Arrival, hue: Option<f64>) {
     let length = (x - x0).hypot(y - y0);
-    let (ux, uy) = ((x - x0) / length, (y - y0) / length);
+    let [ux, uy] = [x - x0, y - y0].map(|along| along / length);
     let back = |aside: f64| format!("{:.1} {:.1}", x - 9.0 * ux - aside * uy, y - 9.0 * uy + aside * ux);
-    let (end, left, right, ink) = (back(0.0), back(4.0), back(-4.0), colour(hue, EDGE));
+    let [end, left, right] = [0.0, 4.0, -4.0].map(back);
+    let ink = colour(hue, EDGE);
     let (dashes, fill) = match how {
         Arrival::Add => ("", &*ink),
         Arrival::Replace => (r#" stroke-dasharray="5 3""#, "#ffffff"),

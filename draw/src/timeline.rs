@@ -48,12 +48,11 @@ fn step(run: &TraceRun) -> Option<(&str, [Duration; 2])> {
         steps.iter().rev().find(|(of, ..)| *of == name).map(|(_, from, to)| (*from, *to))
     };
     let ends: Vec<_> = all.iter().map(last).collect::<Option<_>>()?;
-    let (from, to) = (ends.iter().map(|(from, _)| *from).min()?, ends.iter().map(|(_, to)| *to).max()?);
     let known = run.ranks[0].iter().find_map(|event| match &event.what {
         TimeUse::Span(of) if *of == name => Some(&**of),
         _ => None,
     });
-    Some((known?, [from, to]))
+    Some((known?, [ends.iter().map(|(from, _)| *from).min()?, ends.iter().map(|(_, to)| *to).max()?]))
 }
 
 /// Returns the picture of a run's last step as the text of an SVG file; nothing if it has no step, or more

@@ -62,7 +62,8 @@ fn entries(
         called(["thread", &format!("rank {rank}")], place, row(rank)).into_iter().try_for_each(&mut *say)?;
         events.iter().try_for_each(|event| say(ran(event, place)))?;
         let Some(plan) = plans.get(rank).filter(|plan| !plan.is_empty()) else { continue };
-        let (name, row) = (format!("plan of rank {rank}"), row(rank) + 1);
+        let name = format!("plan of rank {rank}");
+        let row = row(rank) + 1;
         let place = [pid, thread(pid, row)];
         called(["thread", &name], place, row).into_iter().try_for_each(&mut *say)?;
         plan.iter().try_for_each(|(name, from, to)| say(stretch([name, "plan"], [*from, *to], place)))?;
@@ -70,9 +71,9 @@ fn entries(
     for ends in arrows(run) {
         *arrow += 1;
         for (ph, (rank, at)) in ["s", "f"].into_iter().zip(ends) {
-            let (tid, ts) = (thread(pid, row(rank)), microseconds(at));
             say(json!({
-                "ph": ph, "name": "message", "cat": "message", "id": *arrow, "pid": pid, "tid": tid, "ts": ts,
+                "ph": ph, "name": "message", "cat": "message", "id": *arrow,
+                "pid": pid, "tid": thread(pid, row(rank)), "ts": microseconds(at),
             }))?;
         }
     }

@@ -51,7 +51,8 @@ impl Fold {
     fn pieces(&self, rank: usize, start: f64, end: f64) -> Vec<[f64; 3]> {
         let piece = |band: usize| {
             let [from, to] = self.times(band);
-            let (start, width) = (start.max(from), (end.min(to) - start.max(from)) * self.scale);
+            let start = start.max(from);
+            let width = (end.min(to) - start) * self.scale;
             (width > 1e-6).then_some([LEFT + (start - from) * self.scale, self.y(rank, band), width])
         };
         (0..self.bands).filter_map(piece).collect()
