@@ -8,7 +8,7 @@ use parallel::Result;
 pub(crate) fn loads(loads: &LayerCounts, views: &Views) -> Result<()> {
     let ends = |(layer, counts): (_, &[usize])| {
         let share = |count: &usize| 100.0 * *count as f64 / counts.iter().sum::<usize>().max(1) as f64;
-        let (least, most) = (counts.iter().min().map_or(0.0, share), counts.iter().max().map_or(0.0, share));
+        let [least, most] = [counts.iter().min(), counts.iter().max()].map(|count| count.map_or(0.0, share));
         (layer, [least, most, 100.0 / counts.len() as f64])
     };
     let spread = |[least, most, even]: [f64; 3]| (most - least) / even;

@@ -163,10 +163,11 @@ impl ProcessesArgs {
             return Ok(network);
         };
         if let Some(layout) = layouts.iter().find(|layout| launch.ranks != layout.ranks()) {
-            let ([_, name], there, ranks) = (launch.variables, launch.ranks, layout.ranks());
+            let [_, name] = launch.variables;
             bail!(
-                "{name} is {there}, but the layout {layout} has {}; start one process a rank",
-                counted(ranks, "rank")
+                "{name} is {}, but the layout {layout} has {}; start one process a rank",
+                launch.ranks,
+                counted(layout.ranks(), "rank")
             );
         }
         let timed = ("split time", split.is_some_and(|split| matches!(split, BlockSplit::Time)));

@@ -110,10 +110,10 @@ fn compare(plans: &[AllReducePlan], views: &Views) -> Result<()> {
         ]
     };
     let Some(any) = plans.first() else { return Ok(()) };
-    let (ranks, elements) = (any.schedule.ranks(), any.elements);
+    let AllReducePlan { elements, link, .. } = any;
     views.say(&format!(
-        "An all-reduce of {elements} f32 elements on each of {ranks} ranks, links of {}.\n",
-        any.link
+        "An all-reduce of {elements} f32 elements on each of {} ranks, links of {link}.\n",
+        any.schedule.ranks()
     ))?;
     let head = ["algorithm", "rounds", "busiest rank sends", "all send", "time", "of the bound"];
     views.table(&head, plans.iter().map(cells))?;

@@ -98,7 +98,7 @@ fn counts(report: &DiffReport, file: Option<&str>) -> TensorCounts {
     let asked = |of: &str| file.is_none_or(|file| of == file);
     let findings: Vec<_> = report.tensors.iter().filter(|t| asked(&t.file)).map(|t| t.verdict).collect();
     let of = |finding| findings.iter().filter(|seen| **seen == finding).count();
-    let (equal, rounding, unjudged) = (of(Some(Finding::Equal)), of(Some(Finding::Rounding)), of(None));
+    let [equal, rounding, unjudged] = [Some(Finding::Equal), Some(Finding::Rounding), None].map(of);
     let unmatched = report.unmatched.iter().filter(|u| asked(&u.file)).count();
     let bugs = findings.len() - equal - rounding - unjudged;
     TensorCounts { tensors: findings.len(), equal, rounding, bugs, unjudged, unmatched }
@@ -240,7 +240,7 @@ fn sizes(report: &DiffReport) {
         let size = t.apart.largest.map_or(String::new(), |largest| {
             format!(", the largest difference is {largest:.1e}, relative {:.1e}", relative(t))
         });
-        let (differ, of) = (t.apart.differ, t.apart.of);
+        let RunDistance { differ, of, .. } = t.apart;
         line(&format!(
             "\n{what} {}.\n  {differ} of {of} elements differ{size}\n{}",
             named(t),

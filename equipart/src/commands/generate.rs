@@ -81,7 +81,8 @@ impl Run for GenerateArgs {
 
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
-        let (mode, lines) = (a.order.mode()?, a.order.texts()?);
+        let mode = a.order.mode()?;
+        let lines = a.order.texts()?;
         let mut model = model(a.model.as_ref())?;
         let network = a.network.network(None)?;
         let layout = a.ranks.each.of(a.layout, &Design::from(model.config.shape).inferring())?;
@@ -104,12 +105,12 @@ impl Run for GenerateArgs {
         }
         let preset = generation.sampling;
         let seed = a.seed.unwrap_or(0);
-        let (temperature, top_k, top_p) =
-            (a.temperature.or(preset.temperature), a.top_k.or(preset.top_k), a.top_p.or(preset.top_p));
+        let temperature = a.temperature.or(preset.temperature);
         if temperature.is_none() && a.seed.is_some() {
             return Err(no_temperature("the seed", seed));
         }
-        let sampling = Sampling { temperature, top_k, top_p, seed };
+        let top_k = a.top_k.or(preset.top_k);
+        let sampling = Sampling { temperature, top_k, top_p: a.top_p.or(preset.top_p), seed };
         let room = model.config.positions.saturating_sub(prompts.iter().map(Vec::len).max().unwrap_or(0));
         let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
         model.config.eos = generation.eos;

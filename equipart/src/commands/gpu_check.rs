@@ -50,7 +50,8 @@ pub(crate) enum CheckPart {
 impl Run for GpuCheckArgs {
     fn run(self, json: bool) -> Result<bool> {
         let a = self;
-        let (begin, card) = (Instant::now(), Card::open(0).map_err(|error| Error::new(error.to_string()))?);
+        let begin = Instant::now();
+        let card = Card::open(0).map_err(|error| Error::new(error.to_string()))?;
         let asked = |part| a.only.is_empty() || a.only.contains(&part);
         Views::printed(json).watched(ProgressWatch::spinner()).during(|views| {
             let observer = &|event: &RunEvent| views.see(event);
@@ -67,8 +68,8 @@ impl Run for GpuCheckArgs {
                 lines.extend(figures(&card, a.small, observer)?);
             }
             let CardProperties { name, cuda: (major, minor), .. } = &card.about;
-            let (card, cuda) = (name.clone(), format!("{major}.{minor}"));
-            let report = CheckReport { card, cuda, seconds: begin.elapsed().as_secs_f64(), lines };
+            let cuda = format!("{major}.{minor}");
+            let report = CheckReport { card: name.clone(), cuda, seconds: begin.elapsed().as_secs_f64(), lines };
             let text = serde_json::to_string_pretty(&report).expect("strings and numbers");
             tensor::files::replace_file(&a.out, text.as_bytes())?;
             views.object(&report)?;

@@ -87,8 +87,9 @@ impl Run for LaunchArgs {
         }
         self.min_ranks.map_or(Ok(()), |least| can_shrink(&self.command, [least, self.ranks]))?;
         let (mut asked, begun) = (self.command.clone(), begun(&self.command));
-        let (mut command, mut ranks, least) =
-            (asked.clone(), self.ranks, self.min_ranks.unwrap_or(self.ranks));
+        let mut command = asked.clone();
+        let mut ranks = self.ranks;
+        let least = self.min_ranks.unwrap_or(ranks);
         let mut signals = local::signals()?;
         for left in (0..=self.restarts).rev() {
             let started = match self.by {
@@ -206,9 +207,9 @@ fn can_shrink(command: &[String], [least, ranks]: [usize; 2]) -> Result<()> {
 fn smaller(command: &[String], ranks: Range<usize>) -> Result<Layout> {
     let planner = train_args(command)?.planner()?;
     ranks.clone().rev().find_map(|ranks| planner.find(ranks)).ok_or_else(|| {
-        let (from, to, step) = (ranks.start, counted(ranks.end - 1, "rank"), planner.step());
-        let these = if ranks.len() == 1 { to } else { format!("{from} to {to}") };
-        Error::new(format!("no layout of {these} fits {step}; a smaller --min-ranks may help"))
+        let to = counted(ranks.end - 1, "rank");
+        let these = if ranks.len() == 1 { to } else { format!("{} to {to}", ranks.start) };
+        Error::new(format!("no layout of {these} fits {}; a smaller --min-ranks may help", planner.step()))
     })
 }
 

@@ -94,10 +94,10 @@ impl Run for ProveArgs {
             ("case", a.cases.case.is_some()),
             ("dump", a.dump.is_some()),
         ];
-        let (cases, on_cpu) = (&a.cases, a.device == DeviceName::Cpu);
+        let cases = &a.cases;
         let is_drawn = cases.cases.is_some() || cases.minutes.is_some() || cases.case.is_some();
         // before ranks join, as they compare the files that they have read
-        let model = if on_cpu && !is_drawn { a.model()? } else { None };
+        let model = if a.device == DeviceName::Cpu && !is_drawn { a.model()? } else { None };
         let network = a.ranks.join(Network::default(), &[layout], DeviceName::Cpu, &all_here)?;
         if a.device != DeviceName::Cpu {
             a.fits_card()?;

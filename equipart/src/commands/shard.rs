@@ -198,7 +198,8 @@ impl ShardArgs {
         (took, checked): (Duration, &Option<(GraphVerdict, f64)>),
         views: &Views,
     ) -> Result<()> {
-        let (plan, lines) = (&found.plan, found.plan.lines(prices));
+        let plan = &found.plan;
+        let lines = plan.lines(prices);
         lines.iter().try_for_each(|line| views.object(line))?;
         for (tensor, at) in shown(found) {
             let (matrix, blocks) = (&plan.graph.tensors[tensor], at.blocks(&plan.mesh));

@@ -168,8 +168,8 @@ impl SparseArgs {
             bandwidth: link.bandwidth(),
         };
         let dense = size.dense(link)?;
-        let row = |percent: &usize| {
-            let (percent, share) = (*percent, *percent as f64 / 100.0);
+        let row = |&percent: &usize| {
+            let share = percent as f64 / 100.0;
             let seen = size.sparse(link, percent)?;
             Ok(TimeRow {
                 left_out_percent: percent,
@@ -219,8 +219,8 @@ impl SparseArgs {
         let run = |model: &TrainableModel, (name, percent): (&str, usize), layout: String| {
             let dir = folder.join(format!("{name}-{percent}"));
             watch.say(&format!("training {layout}"));
-            let (model, settings, layout) = (model.clone(), settings.clone(), layout.parse::<Layout>()?);
-            let run = TrainRun::of((model, &learnt), settings, layout, Network::default());
+            let layout = layout.parse::<Layout>()?;
+            let run = TrainRun::of((model.clone(), &learnt), settings.clone(), layout, Network::default());
             let run = TrainRun { out: Some(dir.clone()), ..run };
             run.ready()?;
             judged(&run, &dir)

@@ -63,7 +63,7 @@ impl ReportPage {
     }
     /// Writes the page, with a sentence on the state of the run.
     fn write(&self, state: &str, class: &str) -> Result<()> {
-        let (title, state) = (escaped(&self.title), escaped(state));
+        let [title, state] = [&*self.title, state].map(escaped);
         let curves: String = self.curves.iter().map(|(kind, points)| section(kind, points)).collect();
         let page = format!(
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\

@@ -68,7 +68,8 @@ fn view(folder: &Path, without: &'static str) -> Result<impl RunView + use<>> {
     let old = fs::read_dir(folder).map_err(cannot)?.flatten();
     // a folder with an older file has the steps of earlier runs
     let with_earlier = !old.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(NAME));
-    let (now, process) = (since_epoch(), std::process::id());
+    let now = since_epoch();
+    let process = std::process::id();
     let mut file = AppendedFile::at(&folder.join(format!("{NAME}.{now:.6}.equipart.{process}")))?;
     file.begin_with(&framed(&EventMessage { file_version: Some("brain.Event:2".into()), ..at_step(0) }));
     let mut has_begun = false;

@@ -35,7 +35,7 @@ impl NetworkArgs {
         if let Some(file) = &self.trace {
             let inside = |out: &Path| Some(absolute(file).ok()?.starts_with(absolute(out).ok()?));
             if let Some(out) = out.filter(|out| inside(out) == Some(true)) {
-                let (file, out) = (file.display(), out.display());
+                let [file, out] = [file, out].map(Path::display);
                 bail!("--trace {file} is inside {out}, the folder of the run; choose a file outside of it");
             }
             files::unread("trace", file)?;

@@ -81,8 +81,8 @@ const FINER: f64 = 1.0 / 256.0;
 
 /// Measures one tensor that both runs have in one shape; the truth, if given, has the same shape.
 pub(super) fn tensor(name: &str, a: &FileSet, b: &FileSet, truth: Option<&FileSet>) -> Result<TensorDiff> {
-    let (file, shape) = (a.name.clone(), a.shape(name).to_vec());
-    let mut compared = TensorDiff { file, name: name.to_owned(), shape, ..TensorDiff::default() };
+    let shape = a.shape(name).to_vec();
+    let mut compared = TensorDiff { file: a.name.clone(), name: name.into(), shape, ..TensorDiff::default() };
     let (Some(x), Some(y)) = (a.tensors.flat(name), b.tensors.flat(name)) else {
         compared.apart = exact(name, a, b);
         return Ok(compared);
@@ -127,7 +127,7 @@ fn exact(name: &str, a: &FileSet, b: &FileSet) -> RunDistance {
         let (dtype, _, bytes) = section.tensors.whole(name).expect("it is there");
         (dtype, bytes.to_vec())
     };
-    let ((kind, x), (other, y)) = (whole(a), whole(b));
+    let [(kind, x), (other, y)] = [a, b].map(whole);
     let size = kind.bitsize() / 8;
     let total = x.len() / size;
     let pairs = x.chunks(size).zip(y.chunks(size));
@@ -175,7 +175,8 @@ fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (RunDistance, Option<usize>) {
 /// Error of a run against the truth, and the index of the element with the largest error.
 fn own(section: &FileSet, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
     let (mut sum, mut size) = (0.0, 0.0);
-    let (mut most, mut largest) = (Most::default(), Most::default());
+    let mut most = Most::default();
+    let mut largest = Most::default();
     for (i, (x, t)) in both(run, truth).enumerate() {
         let error = distance(x, t);
         sum += error;
@@ -186,10 +187,10 @@ fn own(section: &FileSet, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Optio
         }
     }
     let count = run.cols().max(1) as f64;
-    let (mean, mean_size) = (sum / count, size / count);
+    let mean_size = size / count;
     // A sum in f32 of bf16 values is no more accurate than the values.
     let unit = unit(section.dtype(run));
-    (Error { mean, largest: most.value, mean_size, largest_size: largest.value, unit }, most.at)
+    (Error { mean: sum / count, largest: most.value, mean_size, largest_size: largest.value, unit }, most.at)
 }
 
 /// The largest value so far, and its first index.

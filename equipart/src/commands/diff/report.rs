@@ -41,18 +41,18 @@ impl DiffReport {
 /// If a path is not a folder or file of tensors, the runs have no tensor in common, or the truth is not more
 /// precise than the runs.
 pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
-    let (a_path, b_path) = (a, b);
-    let (a, b) = (RunFiles::open(a)?, RunFiles::open(b)?);
+    let left = RunFiles::open(a)?;
+    let right = RunFiles::open(b)?;
     let truth = truth.map(RunFiles::open).transpose()?;
     let mut report = DiffReport { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
-    for one in &a.sections {
+    for one in &left.sections {
         let name = &one.name;
-        let sections = a.sections.len();
+        let sections = left.sections.len();
         let of_one = truth.as_ref().and_then(|truth| truth.like(name, sections));
-        compare(one, b.like(name, sections), of_one, &mut report)?;
+        compare(one, right.like(name, sections), of_one, &mut report)?;
     }
-    for other in &b.sections {
-        let one = a.like(&other.name, b.sections.len());
+    for other in &right.sections {
+        let one = left.like(&other.name, right.sections.len());
         for name in other.names() {
             if one.is_none_or(|one| one.info(name).is_none()) {
                 report.unmatched.push(other.lacks(name, "A lacks it"));
@@ -62,8 +62,8 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
     if report.tensors.is_empty() {
         bail!(
             "{} and {} have no tensor of one name and shape in common; there is nothing to compare",
-            a_path.display(),
-            b_path.display()
+            a.display(),
+            b.display()
         );
     }
     judge::all(&mut report.tensors);
@@ -77,7 +77,7 @@ fn compare(a: &FileSet, b: Option<&FileSet>, truth: Option<&FileSet>, report: &m
             report.unmatched.push(a.lacks(name, "B lacks it"));
             continue;
         };
-        let (shape, other) = (a.shape(name), b.shape(name));
+        let [shape, other] = [a, b].map(|run| run.shape(name));
         if shape != other {
             let why = format!("its shape is {} in A and {} in B", dimensions(shape), dimensions(other));
             report.unmatched.push(a.lacks(name, &why));

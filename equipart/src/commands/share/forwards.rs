@@ -54,8 +54,8 @@ impl Forward {
     }
     fn sequences(&self) -> Vec<usize> {
         let longest = SEQUENCE.min(self.model.config.positions).min(self.tokens);
-        let (all, rest) = (self.tokens / longest, self.tokens % longest);
-        [vec![longest; all], vec![rest; usize::from(rest > 0)]].concat()
+        let rest = self.tokens % longest;
+        [vec![longest; self.tokens / longest], vec![rest; usize::from(rest > 0)]].concat()
     }
     /// Checks that the machine has the memory for unsplit forwards on so many cores at once.
     ///
@@ -92,8 +92,9 @@ impl Forward {
         network: &Network,
         work: impl Fn(&BuildContext<Cpu<f32>>, &mut dyn FnMut() -> Result<LayerCounts>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        let (shape, lengths, world) =
-            (self.model.config.shape, self.sequences(), network.world(layout, "forwards")?);
+        let shape = self.model.config.shape;
+        let lengths = self.sequences();
+        let world = network.world(layout, "forwards")?;
         session::run((layout, &world), self.model.values(), |at: BuildContext<Cpu<f32>>| {
             let mut stages = Stages::new(&at, shape)?;
             let ids: Vec<u32> = (0..self.tokens).map(|i| (i % shape.vocabulary) as u32).collect();
@@ -171,10 +172,10 @@ impl Forward {
     /// # Errors
     /// If a core cannot be used.
     pub(super) fn calls(&self, cores: &[usize]) -> Result<f64> {
-        let (layout, ranks) = (layout(&self.model, cores.len())?, cores.len());
+        let ranks = cores.len();
         let (_, calls) = self.shapes(ranks)?;
         let elements = |sent: &usize| (sent * ranks).div_ceil(2 * (ranks - 1).max(1) * size_of::<f32>());
-        let took = layout.world()?.run(|device: Cpu<f32>, mesh| {
+        let took = layout(&self.model, ranks)?.world()?.run(|device: Cpu<f32>, mesh| {
             pin(cores[mesh.rank()])?;
             let zeros = |n| Tensor::from_fn(&device, Category::Buffers, 1, n, |_| 0.0);
             let mut buffers: Vec<_> = calls.iter().map(elements).map(zeros).collect();
@@ -189,8 +190,9 @@ impl Forward {
     /// Returns the kernels of a forward of the first of so many tensor ranks, and the bytes that each of its
     /// calls sends, in order.
     fn shapes(&self, ranks: usize) -> Result<(Vec<KernelWork>, Vec<usize>)> {
-        let (layout, seen) = (layout(&self.model, ranks)?, Arc::new(SeenWork::default()));
-        let (shape, lengths) = (self.model.config.shape, self.sequences());
+        let layout = layout(&self.model, ranks)?;
+        let seen = Arc::new(SeenWork::default());
+        let shape = self.model.config.shape;
         let clock = (seen.clone() as Arc<dyn Clock>, seen.clone() as Arc<dyn CallClock>);
         session::timed::<Cpu<f32>, _>(&layout, (0, None), Some(clock), |at| {
             let builder = Builder { counts: Some(&self.counts), ..at.builder };
@@ -198,7 +200,7 @@ impl Forward {
             let mut stages = Stages::new(&context, shape)?;
             seen.take(); // of the building
             let ids = TokenIds::new(context.device.place(), &vec![0; self.tokens], shape.vocabulary)?;
-            stages.logits(&PassContext::infer(lengths).sharded(context.tokens), ids, false).map(drop)
+            stages.logits(&PassContext::infer(self.sequences()).sharded(context.tokens), ids, false).map(drop)
         })?;
         Ok(seen.take())
     }
