@@ -58,7 +58,8 @@ pub(crate) fn run(part: bool) -> TaskResult {
 fn found() -> Vec<InstalledMpi> {
     let mut installed: Vec<InstalledMpi> = Vec::new();
     for ending in ENDINGS {
-        let (compiler, launcher) = (format!("mpicc{ending}"), format!("mpirun{ending}"));
+        let compiler = format!("mpicc{ending}");
+        let launcher = format!("mpirun{ending}");
         let about = |command: &str| Command::new(command).arg("--version").output().ok();
         let Some((_, version)) = about(&compiler).zip(about(&launcher)) else { continue };
         let is_mpich = text(&version).contains("HYDRA") || text(&version).contains("MPICH");

@@ -64,7 +64,8 @@ struct ExhibitResult<'a> {
 fn run_museum(selection: Selection) -> TaskResult {
     let start = Instant::now();
     let files = scratch::tracked(root())?;
-    let (labels, exercises) = (read::<Label>(&files, FOLDER)?, read::<Exercise>(&files, exercises::FOLDER)?);
+    let labels = read::<Label>(&files, FOLDER)?;
+    let exercises = read::<Exercise>(&files, exercises::FOLDER)?;
     let wrong = header::disorder(&labels);
     if !wrong.is_empty() {
         return Err(wrong.join("; "));
@@ -117,7 +118,8 @@ fn run_museum(selection: Selection) -> TaskResult {
 /// One sentence for the terminal: a label that cannot be read, or a patch that does not apply.
 pub(crate) fn copy() -> Result<ScratchCopy, String> {
     let files = scratch::tracked(root())?;
-    let (labels, exercises) = (read(&files, FOLDER)?, read(&files, exercises::FOLDER)?);
+    let labels = read(&files, FOLDER)?;
+    let exercises = read(&files, exercises::FOLDER)?;
     let edits = edits(&files, &labels, &exercises)?;
     Ok(copied(files, &labels, &exercises, &edits)?.0)
 }
@@ -263,7 +265,7 @@ fn report(seen: &[ExhibitResult], start: Instant) -> bool {
             of.map(|seen| (1, usize::from(seen.verdict == ProofVerdict::Killed))).unzip();
         (killed.iter().sum::<usize>(), all.len())
     };
-    let ((by_proofs, patches), (by_compiler, code_files)) = (killed(false), killed(true));
+    let [(by_proofs, patches), (by_compiler, code_files)] = [false, true].map(killed);
     println!(
         "{by_proofs} of {patches} patches killed by a proof, {by_compiler} of {code_files} files by the compiler, in {}",
         seconds(start)

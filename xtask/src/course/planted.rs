@@ -152,7 +152,8 @@ fn build(scratch: &ScratchCopy, folder: &Path) -> Result<PathBuf, String> {
         return Err("the trainer cannot be built".into());
     }
     fs::create_dir_all(folder).map_err(|why| format!("{} cannot be made ({why})", folder.display()))?;
-    let (built, program) = (scratch.target.join("debug/equipart"), folder.join("equipart"));
+    let built = scratch.target.join("debug/equipart");
+    let program = folder.join("equipart");
     fs::copy(&built, &program).map_err(|why| format!("{} cannot be copied ({why})", built.display()))?;
     Ok(program)
 }

@@ -42,7 +42,8 @@ pub(super) fn build<'a, 'k>(
     scratch: &'a ScratchCopy,
     killers: impl Iterator<Item = &'k Killer>,
 ) -> Result<ExhibitPrograms<'a>, String> {
-    let (mut targets, mut programs) = (BTreeSet::new(), BTreeMap::new());
+    let mut targets = BTreeSet::new();
+    let mut programs = BTreeMap::new();
     for killer in killers {
         if let Killer::Test { target, .. } = killer {
             targets.insert(&**target);
@@ -63,7 +64,7 @@ pub(super) fn build<'a, 'k>(
         for message in &messages {
             if let Some(program) = message["executable"].as_str() {
                 let target = &message["target"];
-                let (name, kind) = (text(&target["name"]), text(&target["kind"][0]));
+                let [name, kind] = [&target["name"], &target["kind"][0]].map(text);
                 let krate = krate(&text(&target["src_path"]), &scratch.tree);
                 programs.insert((krate, if kind == "lib" { kind } else { name }), program.into());
             }
@@ -85,7 +86,8 @@ pub(super) fn refusals<'a>(
     scratch: &ScratchCopy,
     code: impl Iterator<Item = &'a Label>,
 ) -> Result<BTreeMap<String, String>, String> {
-    let (names, mut refusals) = (code.map(example).collect::<Vec<_>>(), BTreeMap::<String, String>::new());
+    let names: Vec<_> = code.map(example).collect();
+    let mut refusals = BTreeMap::<String, String>::new();
     if !names.is_empty() {
         let examples = names.iter().flat_map(|name| ["--example", name]);
         let (_, messages) = cargo(

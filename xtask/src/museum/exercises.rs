@@ -74,7 +74,8 @@ fn accepted(
     let mut files = scratch::tracked(crate::task::root())?; // without other patches
     patch::make(&mut files, edits.to_vec())?;
     let at = scratch.tree.join(file);
-    let (before, time) = (fs::read(&at).map_err(cannot)?, fs::metadata(&at).and_then(|of| of.modified()));
+    let before = fs::read(&at).map_err(cannot)?;
+    let time = fs::metadata(&at).and_then(|of| of.modified());
     fs::write(&at, &files[file]).map_err(cannot)?;
     let output = build::checked(scratch);
     fs::write(&at, before).map_err(cannot)?;

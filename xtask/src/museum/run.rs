@@ -67,7 +67,8 @@ pub(super) fn ran(built: &ExhibitPrograms, killer: &Killer, on: &str) -> Result<
 
 /// Does `work` for each item, with one thread per core.
 pub(super) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let (next, cores) = (AtomicUsize::new(0), std::thread::available_parallelism().map_or(1, usize::from));
+    let next = AtomicUsize::new(0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < items.len());
     let some = || std::iter::from_fn(take).map(|at| (at, work(&items[at]))).collect::<Vec<_>>();
     let done: BTreeMap<usize, R> = std::thread::scope(|scope| {

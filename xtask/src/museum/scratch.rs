@@ -124,7 +124,8 @@ fn renew(files: &Files, tree: &Path) -> Result<(), String> {
 }
 
 fn walk(folder: &Path) -> Result<Files, String> {
-    let (mut files, mut folders) = (Files::new(), vec![folder.to_owned()]);
+    let mut files = Files::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(&next).map_err(|why| say("cannot be listed", &next, &why))? {
             let path = entry.map_err(|why| say("cannot be listed", &next, &why))?.path();
