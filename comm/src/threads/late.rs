@@ -18,9 +18,10 @@ impl Watch {
         let Some(first) = wait.missing().next() else { return self.wait_on(rank, wait) };
         let from = Instant::now();
         let seen = SeenMissing { wait, last: Cell::new(first) };
+        let outcome = self.wait_on(rank, &seen);
         record.waited(from);
         record.waited_for(seen.last.get(), from.elapsed(), wait.call());
-        self.wait_on(rank, &seen).inspect_err(|_| self.waited_in_vain(rank, wait))
+        outcome.inspect_err(|_| self.waited_in_vain(rank, wait))
     }
     #[cold]
     fn waited_in_vain(&self, rank: usize, wait: &impl Wait) {
