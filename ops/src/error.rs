@@ -29,7 +29,7 @@ impl Error {
     }
     /// Says that the ranks of an axis do not divide `size` items of `what`, such as heads or columns of a
     /// parameter, and lists the numbers of ranks that do.
-    pub fn fit(what: &str, size: usize, (axis, ranks): (Axis, usize)) -> Self {
+    pub(crate) fn fit(what: &str, size: usize, (axis, ranks): (Axis, usize)) -> Self {
         let fits = numbers(size.min(64), |n| size.is_multiple_of(n));
         Self::Cannot(format!("{axis}={ranks} does not divide the {size} {what}; {axis} can be {fits}"))
     }

@@ -83,13 +83,13 @@ impl Watch {
     }
     /// # Errors
     /// [`CommError::Dead`] if a rank failed, [`CommError::Broken`] if one left a call of this group early.
-    pub(crate) fn unbroken(&self, group: &Broken) -> Result<()> {
+    pub(super) fn unbroken(&self, group: &Broken) -> Result<()> {
         self.alive()?;
         let broken = |(rank, reason): (usize, String)| Err(CommError::Broken { rank, reason });
         group.0.get().cloned().map_or(Ok(()), broken)
     }
     /// Breaks a group: a rank leaves a call early. The others get its reason. Only the first break counts.
-    pub(crate) fn breaks(&self, group: &Broken, ranks: &[usize], (rank, reason): (usize, String)) {
+    pub(super) fn breaks(&self, group: &Broken, ranks: &[usize], (rank, reason): (usize, String)) {
         let _ = group.0.set((rank, reason));
         fence(SeqCst); // a rank that goes inside or sleeps sees the break, or is found here
         for &rank in ranks {
@@ -123,13 +123,13 @@ impl Watch {
     }
     /// Wakes a rank that sleeps until `on` arrives. Call this after a change that it should see, and a fence.
     #[inline]
-    pub(crate) fn wake(&self, sleeper: usize, on: usize) {
+    pub(super) fn wake(&self, sleeper: usize, on: usize) {
         if self.ranks[sleeper].asleep_on.load(SeqCst) == on + 1 {
             self.unpark(sleeper);
         }
     }
     /// Wakes a rank, whatever it waits for. Call this like `wake`.
-    pub(crate) fn wake_any(&self, sleeper: usize) {
+    pub(super) fn wake_any(&self, sleeper: usize) {
         if self.ranks[sleeper].asleep_on.load(SeqCst) != 0 {
             self.unpark(sleeper);
         }
@@ -274,7 +274,7 @@ impl Watch {
     }
     /// True if a rank has announced that it sleeps.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn sleeps(&self, rank: usize) -> bool {
+    pub(super) fn sleeps(&self, rank: usize) -> bool {
         self.announced(rank).is_some()
     }
     /// Returns the rank that a rank announced to wait for and that has still not arrived, and in which call.
@@ -322,7 +322,7 @@ impl Drop for SleeperRegistration<'_> {
 #[cfg(test)]
 impl Watch {
     /// Makes a watch of ranks of no world.
-    pub(crate) fn alone(ranks: usize, limit: Duration) -> Self {
+    pub(super) fn alone(ranks: usize, limit: Duration) -> Self {
         let start = std::time::Instant::now();
         Self::new(
             (0..ranks)

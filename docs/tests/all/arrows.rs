@@ -4,32 +4,15 @@
 use std::process::Command;
 
 use crate::circles::{self, Arrows};
+use crate::floors::CRATES;
 use crate::tree::code::{code, without_tests};
 use crate::tree::{File, files, none, root};
 use serde_json::Value;
 
 /// A crate, the crates that its code may know, and those that its tests may know besides.
 type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
-pub(crate) const ALL: &[&str] = &[
-    "tensor",
-    "shape",
-    "reference",
-    "kernels",
-    "algorithms",
-    "comm",
-    "cuda",
-    "ops",
-    "layers",
-    "moe",
-    "parallel",
-    "models",
-    "plan",
-    "prove",
-    "bench",
-    "run",
-    "draw",
-    "equipart",
-];
+/// The crates that pages of the book may use: all but the last, the repository's own tasks.
+const OF_PAGES: &[&str] = CRATES.split_last().expect("crates").1;
 const ARROWS: [Arrow; 23] = [
     ("tensor", &[], &["reference"]),
     ("shape", &["tensor"], &[]),
@@ -94,7 +77,7 @@ const ARROWS: [Arrow; 23] = [
     ("outside", &["tensor", "kernels", "comm", "ops", "layers", "parallel"], &["reference", "prove"]),
     ("exercises", &["tensor", "shape", "comm", "reference"], &[]),
     ("equipart-python", &["tensor", "kernels"], &[]),
-    ("docs", &[], ALL),
+    ("docs", &[], OF_PAGES),
     ("xtask", &[], &[]),
 ];
 

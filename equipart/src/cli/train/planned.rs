@@ -33,12 +33,12 @@ pub(crate) struct LayoutPlanner {
 impl LayoutPlanner {
     /// Returns the best layout of exactly this number of ranks, if there is one.
     pub(crate) fn find(&self, ranks: usize) -> Option<Layout> {
-        let Self { job, machine, memory, .. } = self;
+        let Self { job, machine, .. } = self;
         let microbatches = Some(self.batch.microbatches().len());
         let goal = Goal::Time;
         let notes = SearchNotes::new();
         let watch = &|event: &SearchEvent| notes.watch(event);
-        let memory = *memory;
+        let memory = self.memory;
         let search = LayoutSearch { job, machine, memory, ranks, microbatches, goal, all: false, watch };
         let found = with_dtype!(self.dtype, D => search.find::<D>());
         notes.done();
