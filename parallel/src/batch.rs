@@ -98,6 +98,9 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// No microbatches, for a pipeline that nothing enters.
+    pub(crate) const NONE: Self = Self { microbatches: Vec::new(), idle: false };
+
     /// Cuts sequences into `microbatches` microbatches of nearly the same number of sequences, in order.
     ///
     /// # Errors

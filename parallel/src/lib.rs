@@ -73,6 +73,6 @@ pub use scheme::{AnyDeviceStrategy, Scheme};
 pub use stages::{BuildContext, Stages};
 pub use step::Schedule;
 pub use stored::{Entry, Orientation, Stacked, Stored};
-pub use trainer::running::{RunningStep, STEP};
-pub use trainer::{Report, Trainer, features};
+pub use trainer::running::{Report, RunningStep, STEP};
+pub use trainer::{Trainer, features};
 pub use whole::{Named, named, whole};

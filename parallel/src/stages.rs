@@ -2,23 +2,25 @@
 //! and gradients from chunk to chunk. It knows neither what a chunk computes nor which schedule wrote the
 //! cells.
 mod at;
-mod once;
+mod logits;
+mod messages;
 mod passed;
+pub(crate) mod run;
 pub mod turns;
 mod versions;
 
 pub use at::BuildContext;
 
+use crate::Result;
 use crate::pipeline::Pipeline;
-use crate::step::{Action, ActionPhase, Cell, PassKind, Payload, Plan, StepMoves, Task, moves};
-use crate::{Error, Result};
+use crate::step::{ActionPhase, Cell, PassKind, Plan, StepMoves, Task};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use layers::{Chunk, Design, Half, Hooks, Input, Output, Params, StageRequest};
-use ops::{Keeper, Param, PassContext, Region, ShardingStrategy, TokenShards, filled};
-use passed::{Passed, Received, Sent, tags};
+use ops::{Keeper, Param, Partial, PassContext, Region, ShardingStrategy, Stream, TokenShards, filled};
+use passed::{Keyed, Passed, Received, Sent};
 use std::rc::Rc;
-use tensor::{Category, Scalar};
+use tensor::{Category, Scalar, Tensor};
 use versions::Versions;
 
 /// This rank's chunks of a model.
@@ -30,51 +32,29 @@ pub struct Stages<D: Kernels> {
     mesh: Mesh<D::Place>,
     tp: usize, // tensor ranks
     tokens: TokenShards,
-    keeper: Option<Keeper<D>>, // of values that are used for logits
-    logits: Group<D::Place>,   // the stages, in the messages of logits
-    regions: [Region; 2],      // of the stream within a stage, and between stages
-    rooted: bool,              // only the first data rank keeps the parameters
+    keeper: Keeper<D>,
+    logits: Group<D::Place>, // the stages, in the messages of logits
+    regions: [Region; 2],    // of the stream within a stage, and between stages
+    rooted: bool,            // only the first data rank keeps the parameters
     design: Rc<Design>,
     made: [Option<(Plan, Rc<StepMoves>)>; 2], // of inference, and of training: for the last plan
     begun: usize,                             // training steps since the pipeline was empty
     versions: Versions<D>,
     hooks: Vec<Box<dyn Hooks<D>>>,                         // of its strategies
-    held: Vec<((Payload, Task), Passed<D>)>,               // by the task that needs it
-    sent: Vec<((Payload, Task), Sent<D>)>,                 // not waited for yet
-    coming: Vec<((Payload, Task), Received<D>)>,           // started, and not needed yet
+    ready: Keyed<Passed<D>>,                               // by the task that needs it
+    sends: Keyed<Sent<D>>,                                 // not waited for yet
+    receives: Keyed<Received<D>>,                          // started, and not needed yet
     pub(crate) watch: Option<Box<dyn FnMut(ActionPhase)>>, // called before each move
 }
 
-/// The microbatches of a step, as the executor requests them.
-pub(crate) trait Microbatches<D: Kernels> {
+/// Source of what enters the model in a step. A task's microbatch is numbered since the pipeline was empty.
+pub(crate) trait Feed<D: Kernels> {
     /// Returns the context of a slice of a microbatch, created on first use.
     fn cx(&mut self, of: Task) -> Result<&PassContext<D>>;
     /// Returns the input of the model.
     fn input(&mut self, of: Task) -> Result<Input<D>>;
     /// Returns the kind of output wanted at the model's end.
     fn wanted(&mut self, of: Task) -> Result<StageRequest<D>>;
-    /// Receives the output of the model.
-    fn ended(&mut self, of: Task, output: Output<D>);
-    /// Changes the weights with the gradient of one microbatch.
-    fn update_each(
-        &mut self,
-        _: Task,
-        _: &[Box<dyn Hooks<D>>],
-        _: &mut Keeper<D>,
-        _: &mut [&mut Param<D>],
-    ) -> Result<()> {
-        Ok(())
-    }
-    /// Called when this rank has finished a microbatch.
-    fn done(&mut self, _: usize) {}
-    /// Called when all microbatches have run backward, before the sums of their gradients are waited for.
-    fn complete(&mut self) -> Result<()> {
-        Ok(())
-    }
-    /// Called when all gradients are summed; changes the weights.
-    fn update(&mut self, _: &[Box<dyn Hooks<D>>], _: &mut Keeper<D>, _: &mut [&mut Param<D>]) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl<D: Kernels> Stages<D> {
@@ -104,7 +84,7 @@ impl<D: Kernels> Stages<D> {
             mesh: at.mesh.clone(),
             tp: layers.size(),
             tokens: at.tokens,
-            keeper: Some(Keeper::new(at.rests)),
+            keeper: Keeper::new(at.rests),
             logits: stages.named("logits"),
             regions: [at.region, between],
             rooted: at.rests == ShardingStrategy::ROOT,
@@ -113,9 +93,9 @@ impl<D: Kernels> Stages<D> {
             made: [None, None],
             begun: 0,
             versions: Versions::new(),
-            held: Vec::new(),
-            sent: Vec::new(),
-            coming: Vec::new(),
+            ready: Keyed::new(),
+            sends: Keyed::new(),
+            receives: Keyed::new(),
             watch: None,
         })
     }
@@ -131,136 +111,9 @@ impl<D: Kernels> Stages<D> {
     pub fn tokens(&self) -> TokenShards {
         self.tokens
     }
-    /// Runs all microbatches of a step, in the order of the schedule. Without training, sequences are not cut
-    /// into slices. Under a schedule that keeps the pipeline full, runs the last microbatches of the steps
-    /// before, too, and leaves some of its own for the next step, which must have as many, or for
-    /// [`empty`](Self::empty).
-    pub(crate) fn run(
-        &mut self,
-        microbatches: usize,
-        learns: bool,
-        work: &mut dyn Microbatches<D>,
-        keeper: &mut Keeper<D>,
-    ) -> Result<()> {
-        let plan =
-            Plan { slices: self.slices(learns), ..self.pipeline.plan(self.logits.size(), microbatches) };
-        let moves = self.table(plan, learns)?;
-        let step = if learns { self.begun } else { 0 };
-        let known = step.min(moves.steps.len() - 1);
-        self.go(&moves.steps[known].clone(), &plan, step - known, learns, work, keeper)?;
-        if learns && self.pipeline.schedule.carries(&plan) > 0 {
-            self.begun += 1;
-        } else if learns {
-            self.versions.end(&mut self.stage.params());
-        }
-        Ok(())
-    }
-    /// Number of microbatches of the steps that have begun and are not finished; 0 if the pipeline is empty.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.made[1].as_ref().filter(|_| self.begun > 0).map_or(0, |(plan, _)| plan.microbatches)
-    }
-    /// Finishes the microbatches in flight, and gives the parameters their latest version.
-    pub(crate) fn empty(&mut self, work: &mut dyn Microbatches<D>, keeper: &mut Keeper<D>) -> Result<()> {
-        if let (Some((plan, moves)), Some(last)) = (self.made[1].clone(), self.begun.checked_sub(1)) {
-            let known = last.min(moves.ends.len() - 1);
-            self.go(&moves.ends[known].clone(), &plan, last - known, true, work, keeper)?;
-            self.versions.end(&mut self.stage.params());
-            self.begun = 0;
-        }
-        Ok(())
-    }
-    /// Runs moves of a step of this plan, which are those of a step `later` steps before.
-    fn go(
-        &mut self,
-        moves: &[ActionPhase],
-        plan: &Plan,
-        later: usize,
-        learns: bool,
-        work: &mut dyn Microbatches<D>,
-        keeper: &mut Keeper<D>,
-    ) -> Result<()> {
-        let stages = self.mesh.group(Axis::Pp).clone();
-        let steps = 1 + self.pipeline.schedule.carries(plan).div_ceil(plan.microbatches);
-        let [first, ring] = [later, steps].map(|steps| (steps * plan.microbatches) as u32);
-        let since_empty = |of: Task| Task { microbatch: of.microbatch + first, ..of };
-        // for the caller, microbatches in flight have numbers below `ring`, which are then used again
-        let in_flight = |of: Task| Task { microbatch: (of.microbatch + first) % ring, ..of };
-        let all = &Plan { microbatches: ring as usize, ..*plan };
-        for &at in moves {
-            if let Some(watch) = &mut self.watch {
-                watch(at);
-            }
-            match at {
-                ActionPhase::Begin(Action::Run { cell, last, .. }) => {
-                    if learns && self.updates_each() {
-                        let cell = Cell { of: since_empty(cell.of), ..cell };
-                        self.versions.before(cell, (&self.pipeline, plan), &mut self.stage.params());
-                    }
-                    let task = in_flight(cell.of);
-                    if cell.act == PassKind::U {
-                        self.update(task, plan, work, keeper)?;
-                    } else {
-                        self.cell(Cell { of: task, ..cell }, last, plan, work, keeper)?;
-                    }
-                }
-                ActionPhase::End(Action::Run { cell, .. }) => {
-                    work.done(in_flight(cell.of).microbatch as usize);
-                }
-                ActionPhase::Begin(Action::Receive(payload, task, from)) => {
-                    let task = in_flight(task);
-                    let rows = work.cx(task)?.rows();
-                    let coming = self.receive(payload, task, from, (rows, learns), &stages, all)?;
-                    self.coming.push(((payload, task), coming));
-                }
-                ActionPhase::End(Action::Receive(payload, task, _)) => {
-                    self.received((payload, in_flight(task)))?;
-                }
-                ActionPhase::Begin(Action::Send(payload, task, to)) => {
-                    let task = in_flight(task);
-                    let Passed { x, row } = named(&mut self.held, (payload, task));
-                    let passed = Passed { x: x.in_region(self.regions[1]), row };
-                    let sent = passed.start_send(&stages, to, tags(payload, task, all))?;
-                    self.sent.push(((payload, task), sent));
-                }
-                ActionPhase::End(Action::Send(payload, task, _)) => {
-                    named(&mut self.sent, (payload, in_flight(task))).wait()?;
-                }
-                ActionPhase::Begin(Action::Complete) => {
-                    work.complete()?;
-                    keeper.finish(&mut self.stage.params())?;
-                }
-                ActionPhase::Begin(Action::Update) => {
-                    work.update(&self.hooks, keeper, &mut self.stage.params())?;
-                }
-                ActionPhase::End(Action::Complete | Action::Update) => {}
-            }
-        }
-        Ok(())
-    }
-    /// Waits for a message, and keeps it in the region of the stage's input.
-    fn received(&mut self, of: (Payload, Task)) -> Result<()> {
-        let Passed { x, row } = named(&mut self.coming, of).wait()?;
-        let lies_right = x.region() == self.regions[0];
-        let x = if lies_right { x } else { x.gather(self.mesh.group(Axis::Tp))?.into() };
-        self.held.push((of, Passed { x, row }));
-        Ok(())
-    }
-    /// Returns this rank's moves for a plan, and keeps them for the next step. The whole table is checked
-    /// first.
-    fn table(&mut self, plan: Plan, learns: bool) -> Result<Rc<StepMoves>> {
-        let made = &mut self.made[usize::from(learns)];
-        if let Some((_, moves)) = made.as_ref().filter(|(of, _)| *of == plan) {
-            return Ok(moves.clone());
-        }
-        let schedule = self.pipeline.schedule;
-        let rank = self.logits.rank();
-        let moves = if learns {
-            StepMoves::new(schedule, &plan, rank)
-        } else {
-            let list = moves(schedule, &plan, rank, false);
-            list.map(|all| StepMoves { steps: vec![all.into()], ends: Vec::new() })
-        };
-        Ok(made.insert((plan, Rc::new(moves.map_err(Error::new)?))).1.clone())
+    /// Parameters, their keeper and the work of strategies after an update, for a change of the weights.
+    pub(crate) fn learning(&mut self) -> (Params<'_, D>, &mut Keeper<D>, &[Box<dyn Hooks<D>>]) {
+        (self.stage.params(), &mut self.keeper, &self.hooks)
     }
     /// Returns true if each microbatch is an update.
     pub(crate) fn updates_each(&self) -> bool {
@@ -274,117 +127,98 @@ impl<D: Kernels> Stages<D> {
     pub(crate) fn slices(&self, learns: bool) -> usize {
         if learns { self.pipeline.plan(self.logits.size(), 1).slices } else { 1 }
     }
-    /// Starts receiving the message that a task needs: `rows` rows, in a step that trains or not.
-    fn receive(
-        &self,
-        payload: Payload,
-        task: Task,
-        from: usize,
-        (rows, learns): (usize, bool),
-        stages: &Group<D::Place>,
-        plan: &Plan,
-    ) -> Result<Received<D>> {
-        let behind = task.chunk as usize + usize::from(payload == Payload::Gradient);
-        let part = self.pipeline.blocks(self.design.parts(self.tp), behind, plan.all_chunks()).start;
-        let width = self.design.width(self.design.start(part, self.tp));
-        let from = (stages, from, tags(payload, task, plan));
-        let row = row(&self.hooks, learns).map(|(_, n)| n);
-        Passed::start_receive(&self.device, from, ([rows, width], self.regions[1]), row)
-    }
-    /// Runs an update cell: waits for the sums of a microbatch's gradient, and changes the weights.
-    fn update(
-        &mut self,
-        of: Task,
-        plan: &Plan,
-        work: &mut dyn Microbatches<D>,
-        keeper: &mut Keeper<D>,
-    ) -> Result<()> {
-        let _span = self.mesh.span(Cell { act: PassKind::U, of }.within(plan));
-        let params = &mut self.stage.params();
-        keeper.finish(params)?;
-        work.update_each(of, &self.hooks, keeper, params)?;
-        self.versions.updated();
-        Ok(())
-    }
-    /// Runs a cell: a pass through a chunk.
+    /// Runs a cell, a pass through a chunk, and returns what leaves the model there.
     fn cell(
         &mut self,
-        Cell { act, of }: Cell,
+        cell: Cell,
         last: bool,
         plan: &Plan,
-        work: &mut dyn Microbatches<D>,
-        keeper: &mut Keeper<D>,
-    ) -> Result<()> {
+        feed: &mut dyn Feed<D>,
+    ) -> Result<ModelOutput<D>> {
+        let Cell { act, of } = cell;
         let number = of.chunk as usize;
+        let forward = act == PassKind::F;
         let end = number + 1 == plan.all_chunks();
-        let comes = if act == PassKind::F { number > 0 } else { !end && act.passes() };
-        let (came, row) =
-            comes.then(|| named(&mut self.held, (act.gives(), of))).map(|p| (p.x, p.row)).unzip();
-        let (input, dy) = match act {
-            PassKind::F => (Some(came.map_or_else(|| work.input(of), |x| Ok(Input::Activation(x)))?), None),
-            _ => (None, came),
+        let comes = if forward { number > 0 } else { !end && act.passes() };
+        let came = comes.then(|| self.ready.take((act.gives(), of)));
+        let (came, row) = came.map(|passed| (passed.x, passed.row)).unzip();
+        let (input, dy) = if forward {
+            (Some(came.map_or_else(|| feed.input(of), |x| Ok(Input::Activation(x)))?), None)
+        } else {
+            (None, came)
         };
-        let wanted = if end && act == PassKind::F { Some(work.wanted(of)?) } else { None };
-        let cx = work.cx(of)?;
+        let wanted = if end && forward { Some(feed.wanted(of)?) } else { None };
+        let cx = feed.cx(of)?;
         let beside = self::row(&self.hooks, cx.pass().learns);
         match (row, beside) {
             (Some(row), _) => *cx.beside() = row,
-            (None, Some((_, n))) if act == PassKind::F => {
+            (None, Some((_, n))) if forward => {
                 let none = <D::Wide as tensor::Device>::Elem::ZERO;
                 *cx.beside() = Some(filled(self.device.wide(), Category::Buffers, [1, n], none));
             }
             _ => {}
         }
-        let span = cx.pass().learns.then(|| self.mesh.span(Cell { act, of }.within(plan)));
-        if self.rooted && act == PassKind::F {
-            self.stage.params().into_iter().try_for_each(Param::replicate)?;
-        }
+        let span = cx.pass().learns.then(|| self.mesh.span(cell.within(plan)));
         let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
-        let stage = &mut self.stage;
-        let mut ended = None;
-        let given = match (act, input) {
-            (PassKind::F, input) => {
-                match stage.forward(run, cx, keeper, input.expect("taken above"), wanted)? {
-                    Output::Activation(y) => Some(y),
-                    output => {
-                        ended = Some(output);
-                        None
-                    }
-                }
-            }
-            (PassKind::B, _) => stage.backward(run, cx, keeper, dy, Half::Both, last)?,
-            (PassKind::I, _) => stage.backward(run, cx, keeper, dy, Half::Input, last)?,
-            (PassKind::W, _) => {
-                stage.backward_weight(run, cx, keeper, last)?;
-                None
-            }
-            (PassKind::U, _) => unreachable!("it is no pass through a chunk"),
+        let Self { stage, keeper, .. } = self;
+        if self.rooted && forward {
+            stage.params().into_iter().try_for_each(Param::replicate)?;
+        }
+        let (mut output, given) = if let Some(input) = input {
+            ModelOutput::split(stage.forward(run, cx, keeper, input, wanted)?)
+        } else if act.passes() {
+            let half = if act.adds() { Half::Both } else { Half::Input };
+            (ModelOutput::none(), stage.backward(run, cx, keeper, dy, half, last)?)
+        } else {
+            stage.backward_weight(run, cx, keeper, last)?;
+            (ModelOutput::none(), None)
         };
         if self.rooted && act == PassKind::B {
-            self.stage.params().into_iter().try_for_each(Param::reduce)?;
+            stage.params().into_iter().try_for_each(Param::reduce)?;
         }
-        if let (Some((hooks, _)), true) = (beside, end && act == PassKind::F) {
+        if let (Some((hooks, _)), true) = (beside, end && forward) {
             let row = cx.beside().take().expect("the row began with the microbatch");
             *cx.beside() = Some(hooks.turn(cx, row)?);
         }
         drop(span);
-        let row = if end && act == PassKind::F { None } else { cx.beside().take() };
-        let added = cx.take_loss().map(Output::Loss); // of layers
-        ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
-        self.held.extend(Cell { act, of }.gives(plan).zip(given).map(|(name, x)| (name, Passed { x, row })));
-        Ok(())
+        let row = if end && forward { None } else { cx.beside().take() };
+        output.losses[1] = cx.take_loss();
+        if let (Some(name), Some(x)) = (cell.gives(plan), given) {
+            self.ready.insert(name, Passed { x, row });
+        }
+        Ok(output)
+    }
+}
+
+/// Output of the model in a cell.
+pub(crate) struct ModelOutput<D: Kernels> {
+    /// Parts of the loss: of the model's end, and of layers.
+    pub(crate) losses: [Option<Partial<D::Wide>>; 2],
+    /// Logits, if they were wanted.
+    pub(crate) logits: Option<Tensor<D>>,
+}
+
+impl<D: Kernels> ModelOutput<D> {
+    fn none() -> Self {
+        Self { losses: [None, None], logits: None }
+    }
+    /// True if anything leaves the model.
+    fn is_some(&self) -> bool {
+        self.logits.is_some() || self.losses.iter().any(Option::is_some)
+    }
+    /// Splits the output of a chunk into what leaves the model, and the input of the next chunk.
+    fn split(output: Output<D>) -> (Self, Option<Stream<D>>) {
+        match output {
+            Output::Activation(y) => (Self::none(), Some(y)),
+            Output::Loss(loss) => (Self { losses: [Some(loss), None], logits: None }, None),
+            Output::Logits(logits) => (Self { logits: Some(logits), ..Self::none() }, None),
+        }
     }
 }
 
 /// The hooks with a row beside the stream, if a pass learns, and the number of elements of the row.
 fn row<D: Kernels>(hooks: &[Box<dyn Hooks<D>>], learns: bool) -> Option<(&dyn Hooks<D>, usize)> {
     hooks.iter().filter(|_| learns).find_map(|hooks| Some((&**hooks, hooks.row()?)))
-}
-
-/// Takes the entry of this name.
-fn named<M>(all: &mut Vec<((Payload, Task), M)>, name: (Payload, Task)) -> M {
-    let index = all.iter().position(|(of, _)| *of == name);
-    all.remove(index.expect("the data of a task has arrived")).1
 }
 
 #[cfg(test)]

@@ -16,55 +16,29 @@
 mod dealt;
 pub(crate) mod running;
 mod share;
+mod state;
 
+use crate::stages::run::{StageRun, StepEvent};
 use crate::stages::{BuildContext, Stages};
 use crate::{Batch, Result, bail};
-use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
+use comm::{Axes, Axis, Mesh, Reduce};
 use dealt::{BatchCut, Dealt, Largest, MicrobatchSums};
 use kernels::{Kernels, OrderedKernels};
 use layers::{Builder, Design};
 use ops::{
-    GradientScaling, Keeper, LayerCounts, Optimizer, Partial, Pass, PassContext, Record, RootExchange, SGD,
-    UpdateRule, Wide, top_k,
+    GradientScaling, LayerCounts, Optimizer, Pass, Record, RootExchange, SGD, UpdateRule, Wide, top_k,
 };
+use running::{Report, RunningStep, STEP};
 pub use share::features;
+use state::StepState;
 use std::collections::VecDeque;
 use tensor::{Category, Real, Scalar, Tensor};
 
 /// A model with its optimizer, on this rank.
 pub struct Trainer<D: Kernels> {
     model: Stages<D>,
-    keeper: Keeper<D>,
     rank: StepState<D>,
     seed: u64,
-}
-
-/// State that steps need besides the model.
-struct StepState<D: Kernels> {
-    device: D,
-    mesh: Mesh<D::Place>,
-    loss: Group<D::Place>,        // the ranks that have parts of the loss
-    root: RootExchange<D::Place>, // of inputs
-    optimizer: Optimizer<D>,
-    record: Option<Record<D>>,
-    cxs: Vec<Option<PassContext<D>>>, // of the microbatches in flight, by microbatch and slice
-    spare: Vec<PassContext<D>>,       // of finished microbatches, whose memory the next one reuses
-    counts: LayerCounts,              // of all microbatches so far
-    rates: VecDeque<f64>, // learning rates of microbatches that have begun, for updates after each
-    begun: Option<usize>, // steps, as dropout counts them; until the first one, the optimizer's
-}
-
-/// Result of a step, still on the device; the same on every rank.
-pub struct Report<D: Kernels> {
-    /// The mean loss over all tokens of the step, in nats.
-    pub loss: Tensor<D::Wide>,
-    /// The square of the gradient's global norm, before clipping; `None` if each microbatch was an update.
-    pub norm2: Option<Tensor<D::Wide>>,
-    /// Logarithm of the step's loss scale to the base 2, if it has one; loss and norm are divided by the
-    /// scale.
-    pub scale: Option<u32>,
-    /// True if the scaled gradients were not finite, so that nothing was updated.
-    pub skipped: bool,
 }
 
 impl<D: Kernels> Trainer<D> {
@@ -119,7 +93,7 @@ impl<D: Kernels> Trainer<D> {
                  another schedule, or a dtype of a larger range than f16"
             );
         }
-        Ok(Self { model: Stages::new(at, design)?, keeper: Keeper::new(at.rests), rank, seed: 0 })
+        Ok(Self { model: Stages::new(at, design)?, rank, seed: 0 })
     }
     /// The same model, with dropout drawn from this seed.
     #[must_use]
@@ -139,6 +113,79 @@ impl<D: Kernels> Trainer<D> {
         let running = self.start_step(batch, lr)?;
         self.drain()?;
         running.wait()
+    }
+    /// Starts one training step on a batch. Under most schedules this is the whole step. Under one that keeps
+    /// the pipeline full, the last microbatches run backward during the next step, or in
+    /// [`drain`](Self::drain).
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn start_step(&mut self, batch: &Batch, lr: f64) -> Result<RunningStep<D>> {
+        if ![0, batch.microbatches().len()].contains(&self.model.in_flight()) {
+            self.drain()?; // the pipeline's table has another number
+        }
+        let step = self.rank.begun.unwrap_or(self.rank.optimizer.steps());
+        let _span = self.rank.mesh.span(format_args!("{STEP}{}", step + 1));
+        self.rank.begun = Some(step + 1);
+        let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
+        let sums = self.through(batch, (pass, lr), &|_| (), None)?;
+        Ok(match sums.report {
+            Some(report) => report.into(),
+            None => RunningStep::losses(self.rank.total(sums.loss)?, batch.microbatches().len()),
+        })
+    }
+    /// Starts one training step and returns the report of the last one that is over: of this step, or if
+    /// steps overlap, of the one before, which was in `running`.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn next_step(
+        &mut self,
+        running: &mut Option<RunningStep<D>>,
+        batch: &Batch,
+        lr: f64,
+    ) -> Result<Option<Report<D>>> {
+        let step = self.start_step(batch, lr)?;
+        let over = if self.overlaps() { running.replace(step) } else { Some(step) };
+        over.map(RunningStep::wait).transpose()
+    }
+    /// Finishes all steps that have begun, and returns the report of the last one if it was in `running`, as
+    /// [`next_step`](Self::next_step) leaves it.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn last_step(&mut self, running: Option<RunningStep<D>>) -> Result<Option<Report<D>>> {
+        self.drain()?;
+        running.map(RunningStep::wait).transpose()
+    }
+    /// Number of steps on such batches until the pipeline is full and holds all versions of its weights; 0 if
+    /// steps do not overlap.
+    pub fn filling(&self, batch: &Batch) -> usize {
+        let microbatches = batch.microbatches().len();
+        2 * self.model.carries(microbatches).div_ceil(microbatches)
+    }
+    /// Finishes all steps that have begun. Every rank calls it; does nothing if none is running.
+    ///
+    /// # Errors
+    /// If a collective fails.
+    pub fn drain(&mut self) -> Result<()> {
+        let Some(run) = self.model.empty() else { return Ok(()) };
+        let span = self.rank.mesh.span("drain");
+        self.finish(run, &Batch::NONE, (Pass::default(), 0.0), &|_| (), None)?;
+        drop(span);
+        Ok(())
+    }
+    /// Returns true if a step may still be running when the next one begins.
+    pub fn overlaps(&self) -> bool {
+        self.model.carries(1) > 0
+    }
+    /// Number of steps that have begun, those before a restored checkpoint among them.
+    pub fn steps(&self) -> usize {
+        self.rank.begun.unwrap_or(self.rank.optimizer.steps())
+    }
+    /// Sets the number of steps so far, if it is not that of the optimizer's updates.
+    pub fn set_steps(&mut self, steps: usize) {
+        self.rank.begun = Some(steps);
     }
     /// Returns the mean loss of a batch, in nats, without learning from it; the same on every rank. Calls
     /// `done` after each microbatch with the number of those that are finished.
@@ -181,23 +228,48 @@ impl<D: Kernels> Trainer<D> {
         done: &dyn Fn(usize),
         largest: Option<Largest<D>>,
     ) -> Result<MicrobatchSums<D>> {
-        let Self { model, keeper, rank, .. } = self;
-        let design = model.design().clone();
+        let design = self.model.design();
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
-        let scale = rank.optimizer.scaling().loss.filter(|_| pass.learns);
+        let scale = self.rank.optimizer.scaling().loss.filter(|_| pass.learns);
         let pass = Pass { mean_over: batch.mean_over(None, scale.map_or(0, |scale| scale.log2)), ..pass };
+        let run = self.model.begin(batch.microbatches().len(), pass.learns)?;
+        self.finish(run, batch, (pass, lr), done, largest)
+    }
+    /// Runs a step to its end; microbatches of this batch enter.
+    fn finish(
+        &mut self,
+        mut run: StageRun,
+        batch: &Batch,
+        (pass, lr): (Pass, f64),
+        done: &dyn Fn(usize),
+        largest: Option<Largest<D>>,
+    ) -> Result<MicrobatchSums<D>> {
+        let Self { model, rank, .. } = self;
         let each = pass.learns && model.updates_each();
-        let cut = BatchCut { batch, design, tokens: model.tokens(), slices: model.slices(pass.learns), each };
-        let sums = MicrobatchSums {
-            loss: None,
-            right: 0,
-            total: None,
-            report: None,
-            counts: LayerCounts::default(),
-        };
-        let mut dealt = Dealt { rank, cut, pass, lr, largest, done, sums };
-        model.run(batch.microbatches().len(), pass.learns, &mut dealt, keeper)?;
+        let slices = model.slices(pass.learns);
+        let cut = BatchCut { batch, design: model.design().clone(), tokens: model.tokens(), slices, each };
+        let mut dealt = Dealt { rank, cut, pass, lr, largest, sums: MicrobatchSums::default() };
+        while let Some(event) = model.next(&mut run, &mut dealt)? {
+            match event {
+                StepEvent::Output(of, output) => dealt.add(of, output)?,
+                StepEvent::Done(of) => {
+                    dealt.sums.counts.join(dealt.rank.release(of.microbatch));
+                    done(of.microbatch as usize + 1);
+                }
+                StepEvent::UpdateEach(of, span) => {
+                    dealt.rank.update_each(of, model)?;
+                    drop(span);
+                }
+                StepEvent::Complete => {
+                    let span = dealt.rank.mesh.span("sync gradients");
+                    dealt.sums.total = Some((dealt.rank.total(dealt.sums.loss.take())?, span));
+                    let (mut params, keeper, _) = model.learning();
+                    keeper.finish(&mut params)?;
+                }
+                StepEvent::Update => dealt.update(model)?,
+            }
+        }
         let Dealt { rank, mut sums, .. } = dealt;
         rank.counts.join(std::mem::take(&mut sums.counts));
         Ok(sums)
@@ -222,14 +294,6 @@ impl<D: Kernels> Trainer<D> {
     pub fn parts(&mut self) -> (&mut Stages<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
         assert_eq!(self.model.in_flight(), 0, "microbatches are in flight");
         (&mut self.model, &mut self.rank.optimizer, &self.rank.mesh)
-    }
-}
-
-impl<D: Kernels> StepState<D> {
-    /// Starts the all-reduce of the loss over all ranks that have a part of it.
-    fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
-        let loss = loss.unwrap_or_else(|| Partial::nothing(self.device.wide(), [1, 1], &self.loss));
-        Ok(loss.start_all_reduce(&self.loss)?)
     }
 }
 

@@ -9,9 +9,9 @@ use crate::tree::{File, files, none};
 /// A habit: its name, its number in all crates together, and the function that counts it in code.
 type Habit = (&'static str, usize, fn(&str) -> usize);
 
-const LITERALS: usize = 526;
-const PARAMETERS: usize = 13;
-const NAMES: usize = 341;
+const LITERALS: usize = 525;
+const PARAMETERS: usize = 12;
+const NAMES: usize = 340;
 
 const HABITS: [Habit; 3] = [
     ("`let` of a tuple from a tuple of expressions", LITERALS, literals),

@@ -3,7 +3,7 @@
 //! count that far.
 use crate::Result;
 use crate::step::{Payload, Plan, Task};
-use comm::{Group, Request, Tag};
+use comm::{Request, Tag};
 use kernels::Kernels;
 use ops::{Region, Stream};
 use tensor::Tensor;
@@ -15,48 +15,43 @@ pub(super) struct Passed<D: Kernels> {
 }
 
 /// Messages under way to another rank.
-pub(super) struct Sent<D: Kernels>(Request<D>, Option<Request<D::Wide>>);
+pub(super) struct Sent<D: Kernels> {
+    pub(super) x: Request<D>,
+    pub(super) row: Option<Request<D::Wide>>,
+}
 
 /// Messages under way to this rank.
 pub(super) struct Received<D: Kernels> {
-    share: Request<D>,
-    rows: usize, // on all ranks together
-    region: Region,
-    row: Option<Request<D::Wide>>,
+    pub(super) share: Request<D>,
+    pub(super) rows: usize, // on all ranks together
+    pub(super) region: Region,
+    pub(super) row: Option<Request<D::Wide>>,
 }
 
-impl<D: Kernels> Passed<D> {
-    /// Starts sending both to a rank of the group.
-    #[track_caller]
-    pub(super) fn start_send(
-        self,
-        group: &Group<D::Place>,
-        to: usize,
-        (tag, of_row): (Tag, Tag),
-    ) -> Result<Sent<D>> {
-        let x = group.start_send(to, self.x.share().clone(), tag)?;
-        Ok(Sent(x, self.row.map(|row| group.start_send(to, row, of_row)).transpose()?))
+/// Values, each by the task that needs it. Few are there at once, and the list takes no memory for one more.
+pub(super) struct Keyed<M>(Vec<((Payload, Task), M)>);
+
+impl<M> Keyed<M> {
+    /// No values.
+    pub(super) fn new() -> Self {
+        Self(Vec::new())
     }
-    /// Starts receiving both from a rank of the group: this rank's tokens of a stream of this shape, and a
-    /// row of `row` elements.
-    pub(super) fn start_receive(
-        device: &D,
-        (group, from, (tag, of_row)): (&Group<D::Place>, usize, (Tag, Tag)),
-        ([rows, cols], region): ([usize; 2], Region),
-        row: Option<usize>,
-    ) -> Result<Received<D>> {
-        let share = group.start_receive(device, from, region.mine(rows).len(), cols, tag)?;
-        let wide: &D::Wide = device.wide();
-        let row = row.map(|n| group.start_receive(wide, from, 1, n, of_row)).transpose()?;
-        Ok(Received { share, rows, region, row })
+    /// Adds the value for a task.
+    pub(super) fn insert(&mut self, of: (Payload, Task), value: M) {
+        self.0.push((of, value));
+    }
+    /// Takes the value for a task.
+    pub(super) fn take(&mut self, of: (Payload, Task)) -> M {
+        let index = self.0.iter().position(|(name, _)| *name == of);
+        self.0.remove(index.expect("the data of a task has arrived")).1
     }
 }
 
 impl<D: Kernels> Sent<D> {
     /// Waits until the receiver has both.
     pub(super) fn wait(self) -> Result<()> {
-        self.0.wait()?;
-        if let Some(row) = self.1 {
+        self.x.wait()?;
+        if let Some(row) = self.row {
             row.wait()?;
         }
         Ok(())
@@ -71,10 +66,10 @@ impl<D: Kernels> Received<D> {
     }
 }
 
-/// Tags of a message and of the row beside it, unique among microbatches in flight.
-pub(super) fn tags(payload: Payload, of: Task, plan: &Plan) -> (Tag, Tag) {
-    let microbatch = of.microbatch as usize + plan.microbatches * of.chunk.saturating_sub(1) as usize;
+/// Tags of a message and of the row beside it, unique among the plan's microbatches, which are in flight.
+pub(super) fn tags((payload, of): (Payload, Task), plan: &Plan) -> [Tag; 2] {
+    let microbatch = plan.in_flight(of) + plan.microbatches * of.chunk.saturating_sub(1) as usize;
     let number = microbatch * plan.slices + of.slice as usize;
     let row = if payload == Payload::Activation { "row beside" } else { "row back" };
-    (Tag::new(payload.name(), number), Tag::new(row, number))
+    [payload.name(), row].map(|what| Tag::new(what, number))
 }

@@ -1,8 +1,8 @@
 //! The executor: what it sends, what it has under way, and what it tells where nothing is learnt.
 use super::*;
 use crate::pipeline::{ALL, looped_bfs::LoopedBfs};
-use crate::step::{check, lowered};
-use crate::{Batch, Schedule, Sequence, Trainer};
+use crate::step::{Action, check, lowered};
+use crate::{Batch, Error, Schedule, Sequence, Trainer};
 use comm::{CallRecord, Op, Trace, World};
 use kernels::Heads;
 use layers::{Builder, Shape};
@@ -115,7 +115,7 @@ fn messages_of_a_kind_are_told_apart() {
             let rows = lowered(*schedule, &plan, true).unwrap().into_iter().enumerate();
             for (rank, step) in rows.flat_map(|(rank, row)| row.into_iter().map(move |step| (rank, step))) {
                 if let Action::Send(payload, unit, to) = step {
-                    let (tag, _) = tags(payload, unit, &plan);
+                    let [tag, _] = passed::tags((payload, unit), &plan);
                     let before = seen.insert((rank, to, tag.what, tag.unit), unit);
                     assert_eq!(before, None, "{}, {plan}: {step}", schedule.about().word);
                 }

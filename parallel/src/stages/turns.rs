@@ -13,15 +13,15 @@
 //! No deadlock: a rank waits only for a start that is earlier in this order. A receive at tick t needs a send
 //! of t−1, which is waited for at t or later, behind the next chunk's receive at t. A token's send is waited
 //! for at the end of its slot's next pass, which each receiver begins after it has received the token.
-use super::once::Once;
-use super::passed::{Passed, Sent, tags};
-use super::{Stages, named};
+use super::Stages;
+use super::logits::Once;
+use super::passed::Sent;
 use crate::step::{Cell, PassKind, Payload, Plan, Task};
 use crate::{Error, Result};
 use comm::{Axis, Request, Tag};
 use kernels::Kernels;
 use layers::Input;
-use ops::{Keeper, PassContext};
+use ops::PassContext;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 use tensor::{Category, Scalar, Tensor};
@@ -75,14 +75,10 @@ impl<D: Kernels> Stages<D> {
     /// # Errors
     /// Those of `requests`, or if a message or a collective fails.
     pub fn in_turns(&mut self, slots: usize, requests: &mut dyn SlotRequests<D>) -> Result<()> {
-        let mut keeper = self.keeper.take().expect("put back below");
         let plan = Plan { slices: 1, ..self.pipeline.plan(self.logits.size(), slots) };
         let sent = (0..plan.all_chunks()).map(|_| None).collect();
         let tokens = (0..slots).map(|_| SlotMessages { own: None, sent: Vec::new() }).collect();
-        let turns = SlotTurns { stages: self, plan, cells: BTreeSet::new(), sent, tokens, requests };
-        let outcome = turns.run(&mut keeper);
-        self.keeper = Some(keeper);
-        outcome
+        SlotTurns { stages: self, plan, cells: BTreeSet::new(), sent, tokens, requests }.run()
     }
 }
 
@@ -103,14 +99,14 @@ struct SlotMessages<D: Kernels> {
 }
 
 impl<D: Kernels> SlotTurns<'_, D> {
-    fn run(mut self, keeper: &mut Keeper<D>) -> Result<()> {
+    fn run(mut self) -> Result<()> {
         let depth = self.plan.all_chunks();
         let mut queue: VecDeque<_> = (0..self.tokens.len()).map(|slot| (slot, None)).collect();
         let mut next = 0; // tick of the next pass
         while let Some((slot, began)) = queue.pop_front() {
             if let Some(began) = began {
                 next = next.max(began + depth);
-                self.run_cells(next, keeper)?;
+                self.run_cells(next)?;
                 let token = self.token(slot)?;
                 self.requests.chosen(slot, token);
             }
@@ -126,23 +122,23 @@ impl<D: Kernels> SlotTurns<'_, D> {
         Ok(())
     }
     /// Runs the cells of the ticks before `end`.
-    fn run_cells(&mut self, end: usize, keeper: &mut Keeper<D>) -> Result<()> {
+    fn run_cells(&mut self, end: usize) -> Result<()> {
         while self.cells.first().is_some_and(|(tick, ..)| *tick < end) {
             let (_, Reverse(chunk), slot) = self.cells.pop_first().expect("seen above");
-            self.run_cell(chunk, slot, keeper)?;
+            self.run_cell(chunk, slot)?;
         }
         Ok(())
     }
-    fn run_cell(&mut self, chunk: usize, slot: usize, keeper: &mut Keeper<D>) -> Result<()> {
+    fn run_cell(&mut self, chunk: usize, slot: usize) -> Result<()> {
         let of = Task::new(chunk, slot as u32);
         let last = self.stages.last_stage();
         let _span = self.stages.mesh.span(format_args!("slot {slot}"));
         let input = if chunk == 0 { Some(self.requests.input(slot)?) } else { None };
         let cx = self.requests.cx(slot);
         self.stages.take_activation(of, cx, &self.plan)?;
-        let mut once = Once { cx, input, all: false, logits: None };
-        self.stages.cell(Cell { act: PassKind::F, of }, false, &self.plan, &mut once, keeper)?;
-        let Some(logits) = once.logits else {
+        let mut once = Once { cx, input, all: false };
+        let output = self.stages.cell(Cell { act: PassKind::F, of }, false, &self.plan, &mut once)?;
+        let Some(logits) = output.logits else {
             return self.stages.pass_activation(of, &self.plan, &mut self.sent[chunk]);
         };
         let token = self.requests.choose(slot, logits)?;
@@ -175,11 +171,8 @@ impl<D: Kernels> Stages<D> {
         let before =
             (of.chunk as usize).checked_sub(1).map(|chunk| self.pipeline.schedule.rank_of(chunk, plan));
         let Some(from) = before.filter(|rank| *rank != stages.rank()) else { return Ok(()) };
-        let Passed { x, row } = self.receive(payload, of, from, (cx.rows(), false), stages, plan)?.wait()?;
-        let is_own = x.region() == self.regions[0];
-        let x = if is_own { x } else { x.gather(self.mesh.group(Axis::Tp))?.into() };
-        self.held.push(((payload, of), Passed { x, row }));
-        Ok(())
+        let received = self.start_receive((payload, of), from, (cx.rows(), false), plan)?;
+        self.end_receive((payload, of), received)
     }
     /// Starts to send the activation of a task to the rank of the next chunk, if it is another one, behind
     /// the chunk's last send.
@@ -189,10 +182,8 @@ impl<D: Kernels> Stages<D> {
         let next = Task { chunk: of.chunk + 1, ..of };
         let receiver = self.pipeline.schedule.rank_of(next.chunk as usize, plan);
         if receiver != stages.rank() {
-            let Passed { x, row } = named(&mut self.held, (payload, next));
-            let passed = Passed { x: x.in_region(self.regions[1]), row };
             sent.take().map_or(Ok(()), Sent::wait)?;
-            *sent = Some(passed.start_send(stages, receiver, tags(payload, next, plan))?);
+            *sent = Some(self.start_send((payload, next), receiver, plan)?);
         }
         Ok(())
     }

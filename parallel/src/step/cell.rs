@@ -58,7 +58,8 @@ impl Cell {
     /// chunk 1, slice 0".
     pub fn within(self, plan: &Plan) -> impl fmt::Display {
         let act = self.act.name();
-        let Task { chunk, slice, microbatch } = self.of;
+        let Task { chunk, slice, .. } = self.of;
+        let microbatch = plan.in_flight(self.of);
         let chunks = plan.chunks > 1;
         let slices = plan.slices > 1;
         fmt::from_fn(move |f| {
@@ -95,6 +96,10 @@ impl Plan {
     /// Number of chunks of the model on all ranks.
     pub fn all_chunks(&self) -> usize {
         self.ranks * self.chunks
+    }
+    /// Number of a task's microbatch among those that can be in flight, if the plan is of these.
+    pub(crate) fn in_flight(&self, of: Task) -> usize {
+        of.microbatch as usize % self.microbatches
     }
 }
 
@@ -168,6 +173,18 @@ pub enum Action {
 }
 
 impl Action {
+    /// Returns the same action on a microbatch this number later.
+    pub(crate) fn later(self, microbatches: u32) -> Self {
+        let later = |of: Task| Task { microbatch: of.microbatch + microbatches, ..of };
+        match self {
+            Action::Run { cell, last, done } => {
+                Action::Run { cell: Cell { of: later(cell.of), ..cell }, last, done }
+            }
+            Action::Receive(what, of, from) => Action::Receive(what, later(of), from),
+            Action::Send(what, of, to) => Action::Send(what, later(of), to),
+            Action::Complete | Action::Update => self,
+        }
+    }
     /// Returns true if it receives the data that this cell needs.
     pub(crate) fn is_for(&self, Cell { act, of }: Cell) -> bool {
         matches!(self, Action::Receive(what, task, _) if act.passes() && (*what, *task) == (act.gives(), of))

@@ -1,15 +1,16 @@
 //! A step's microbatches on a data rank: the model's inputs, the outputs wanted of it, and the results.
+use super::running::Report;
 use super::share::rows;
-use super::{Report, StepState};
+use super::state::StepState;
 use crate::data::classic;
-use crate::stages::Microbatches;
+use crate::stages::{Feed, ModelOutput, Stages};
 use crate::step::Task;
 use crate::{Batch, LocalBatch, Result, Sequence};
 use comm::{Request, TraceSpan};
 use kernels::Kernels;
-use layers::{Design, Hooks, Input, Output, StageRequest, Targets};
+use layers::{Design, Input, StageRequest, Targets};
 use ops::optimizer::loss_scale::unscale;
-use ops::{Keeper, LayerCounts, Param, Partial, Pass, PassContext, TokenShards};
+use ops::{LayerCounts, Partial, Pass, PassContext, TokenShards};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Device, Index, Tensor, TokenIds};
@@ -24,6 +25,12 @@ pub(super) struct MicrobatchSums<D: Kernels> {
     pub(super) total: Option<(Request<D::Wide>, TraceSpan)>, // of the loss, while its all-reduce is under way
     pub(super) report: Option<Report<D>>,
     pub(super) counts: LayerCounts, // of finished microbatches
+}
+
+impl<D: Kernels> Default for MicrobatchSums<D> {
+    fn default() -> Self {
+        Self { loss: None, right: 0, total: None, report: None, counts: LayerCounts::default() }
+    }
 }
 
 /// A batch, and how a model of this design and its schedule cut it.
@@ -42,7 +49,6 @@ pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) pass: Pass,
     pub(super) lr: f64,
     pub(super) largest: Option<Largest<D>>,
-    pub(super) done: &'a dyn Fn(usize),
     pub(super) sums: MicrobatchSums<D>,
 }
 
@@ -84,9 +90,9 @@ impl<'a, D: Kernels> Dealt<'a, D> {
     fn made(&mut self, of: Task) -> Result<PassContext<D>> {
         let (share, slice) = (self.share(of)?, of.slice as usize);
         let (pass, index) = (Pass { microbatch: of.microbatch as usize, slice, ..self.pass }, self.index(of));
-        let first = of.microbatch as usize * self.cut.slices;
-        let other = self.rank.cxs[first..first + slice].iter().flatten().last();
         let spare = self.rank.spare.pop().unwrap_or_default();
+        let before = self.rank.cxs.iter().filter(|(at, _)| at.microbatch == of.microbatch);
+        let before = before.max_by_key(|(at, _)| at.slice).map(|(_, cx)| cx);
         let lengths = |rank| {
             let sequences = self.cut.batch.part(index, &self.cut.tokens.of_data_rank(rank));
             LocalBatch { sequences, first: 0 }.segments(slice, self.cut.slices).map(|s| s.len)
@@ -103,9 +109,9 @@ impl<'a, D: Kernels> Dealt<'a, D> {
             .sharded(self.cut.tokens)
             .dealt(share.segments(slice, self.cut.slices));
         let cx = cx.among((0..self.cut.tokens.data_ranks()).map(lengths));
-        let cx = match other {
+        let cx = match before {
             _ if self.cut.slices == 1 => cx,
-            Some(other) => cx.after(other),
+            Some(before) => cx.after(before),
             None => cx.with_slices((0..self.cut.slices).map(|slice| share.segments(slice, self.cut.slices))),
         };
         let record = self.rank.record.as_ref().filter(|_| self.pass.learns).cloned();
@@ -113,23 +119,23 @@ impl<'a, D: Kernels> Dealt<'a, D> {
     }
 }
 
-impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
+impl<D: Kernels> Feed<D> for Dealt<'_, D> {
     fn cx(&mut self, of: Task) -> Result<&PassContext<D>> {
-        let index = of.microbatch as usize * self.cut.slices + of.slice as usize;
-        if self.rank.cxs.len() < (of.microbatch as usize + 1) * self.cut.slices {
-            self.rank.cxs.resize_with((of.microbatch as usize + 1) * self.cut.slices, || None);
-        }
-        if self.rank.cxs[index].is_none() {
-            self.rank.cxs[index] = Some(self.made(of)?);
-        }
-        Ok(self.rank.cxs[index].as_ref().expect("just made"))
+        let index = if let Some(index) = self.rank.position(of) {
+            index
+        } else {
+            let cx = self.made(of)?;
+            self.rank.cxs.push((of, cx));
+            self.rank.cxs.len() - 1
+        };
+        Ok(&self.rank.cxs[index].1)
     }
     fn input(&mut self, of: Task) -> Result<Input<D>> {
         self.cx(of)?; // made, if it was not
-        let (device, given, vocabulary) = (&self.rank.device, self.given(of)?, self.cut.design.outputs());
-        let cx = self.rank.cxs[of.microbatch as usize * self.cut.slices + of.slice as usize].as_ref();
-        let cx = cx.expect("made above");
-        let root = &self.rank.root;
+        let given = self.given(of)?;
+        let vocabulary = self.cut.design.outputs();
+        let StepState { device, root, cxs, .. } = &*self.rank;
+        let cx = &cxs[self.rank.position(of).expect("made above")].1;
         if let Some(width) = self.cut.design.features() {
             let x = rows(device, width, given, |s| &s.x);
             return Ok(Input::Rows(root.scatter(cx, &x)?.unwrap_or(x)));
@@ -153,52 +159,30 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         let targets = slice.flat_map(|(s, tokens)| &s.targets[tokens]);
         Ok(StageRequest::Loss(Targets::Ids(TokenIds::targets(self.rank.device.place(), targets, outputs)?)))
     }
-    fn ended(&mut self, of: Task, output: Output<D>) {
-        let slice = self.slice(of);
-        let sums = &mut self.sums;
-        match (output, self.largest) {
-            (Output::Loss(part), _) => {
-                sums.loss = Some(match sums.loss.take() {
-                    None => part,
-                    Some(before) => before + &part,
-                });
-            }
-            (Output::Logits(logits), Some(largest)) => {
-                let mut seen = Vec::new();
-                let targets = slice.expect("it was dealt before").flat_map(|(s, tokens)| &s.targets[tokens]);
-                if self.cut.tokens.speaks() && largest(&logits).read_into(&mut seen) {
-                    sums.right += seen.iter().zip(targets).filter(|(seen, target)| seen == target).count();
-                }
-            }
-            _ => unreachable!("the model gives what is wanted"),
+}
+
+impl<D: Kernels> Dealt<'_, D> {
+    /// Adds what left the model to the sums.
+    pub(super) fn add(&mut self, of: Task, output: ModelOutput<D>) -> Result<()> {
+        for part in output.losses.into_iter().flatten() {
+            self.sums.loss = Some(match self.sums.loss.take() {
+                None => part,
+                Some(before) => before + &part,
+            });
         }
-    }
-    fn update_each(
-        &mut self,
-        of: Task,
-        hooks: &[Box<dyn Hooks<D>>],
-        keeper: &mut Keeper<D>,
-        params: &mut [&mut Param<D>],
-    ) -> Result<()> {
-        self.rank.update_each(of, hooks, keeper, params)
-    }
-    fn done(&mut self, microbatch: usize) {
-        let slices = self.cut.slices;
-        self.sums.counts.join(self.rank.release(microbatch * slices..(microbatch + 1) * slices));
-        (self.done)(microbatch + 1);
-    }
-    fn complete(&mut self) -> Result<()> {
-        let span = self.rank.mesh.span("sync gradients");
-        self.sums.total = Some((self.rank.total(self.sums.loss.take())?, span));
+        if let (Some(logits), Some(largest)) = (output.logits, self.largest) {
+            let mut seen = Vec::new();
+            let targets = self.slice(of)?.flat_map(|(s, tokens)| &s.targets[tokens]);
+            if self.cut.tokens.speaks() && largest(&logits).read_into(&mut seen) {
+                self.sums.right += seen.iter().zip(targets).filter(|(seen, target)| seen == target).count();
+            }
+        }
         Ok(())
     }
-    /// The loss is waited for last: while links still carry sums, those that have arrived are added up.
-    fn update(
-        &mut self,
-        hooks: &[Box<dyn Hooks<D>>],
-        keeper: &mut Keeper<D>,
-        params: &mut [&mut Param<D>],
-    ) -> Result<()> {
+    /// Changes the weights with the gradients of the step. The loss is waited for last: while links still
+    /// carry sums, those that have arrived are added up.
+    pub(super) fn update(&mut self, model: &mut Stages<D>) -> Result<()> {
+        let (mut params, keeper, hooks) = model.learning();
         let (loss, span) = self.sums.total.take().expect("all chunks are complete");
         let mut loss = loss.wait()?;
         drop(span);
@@ -206,11 +190,11 @@ impl<D: Kernels> Microbatches<D> for Dealt<'_, D> {
         let _span = mesh.span("optimizer");
         let scaling = optimizer.scaling().loss;
         let before = optimizer.steps();
-        let norm2 = optimizer.step(params, mesh, self.lr, keeper)?;
+        let norm2 = optimizer.step(&mut params, mesh, self.lr, keeper)?;
         let skipped = optimizer.steps() == before;
         let scale = scaling.map(|scaling| scaling.log2).inspect(|log2| unscale(&mut loss, *log2));
         for hooks in hooks.iter().filter(|_| !skipped) {
-            hooks.after_update(params, &self.sums.counts)?;
+            hooks.after_update(&mut params, &self.sums.counts)?;
         }
         self.sums.report = Some(Report { loss, norm2: Some(norm2), scale, skipped });
         Ok(())
