@@ -2,15 +2,15 @@
 use crate::cli::run::Run;
 use crate::terminal::out;
 use crate::views::Views;
+use algorithms::{Algorithm, Link};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use algorithms::{Algorithm, Link};
-use tensor::{files, readable};
 use draw::{schedule, svg};
 use layers::counted;
 use parallel::{Result, bail};
 use run::collectives::AllReducePlan;
 use std::path::PathBuf;
+use tensor::{files, readable};
 
 /// Help on JSON.
 pub(crate) const JSON: &str = "With --json: a line for each algorithm, with its steps, the bytes that the busiest rank and \

@@ -69,7 +69,8 @@ impl Run for GpuCheckArgs {
             }
             let CardProperties { name, cuda: (major, minor), .. } = &card.about;
             let cuda = format!("{major}.{minor}");
-            let report = CheckReport { card: name.clone(), cuda, seconds: begin.elapsed().as_secs_f64(), lines };
+            let report =
+                CheckReport { card: name.clone(), cuda, seconds: begin.elapsed().as_secs_f64(), lines };
             let text = serde_json::to_string_pretty(&report).expect("strings and numbers");
             tensor::files::replace_file(&a.out, text.as_bytes())?;
             views.object(&report)?;

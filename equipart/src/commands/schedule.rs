@@ -260,8 +260,9 @@ fn say(
         lines.push(format!("its {messages} sends and receives match its cells"));
     }
     if let Some((bytes, most)) = bytes.and_then(|bytes| Some((bytes, bytes.iter().max()?))) {
-        let [each, most] = [bytes, &[*most]]
-            .map(|all| all.iter().map(|bytes| tensor::readable(*bytes as u128)).collect::<Vec<_>>().join(", "));
+        let [each, most] = [bytes, &[*most]].map(|all| {
+            all.iter().map(|bytes| tensor::readable(*bytes as u128)).collect::<Vec<_>>().join(", ")
+        });
         lines.push(format!("a rank holds at most {most}; by rank: {each}"));
     }
     let written = [("diagram", &a.svg), ("table", &a.csv)].into_iter();

@@ -15,7 +15,10 @@ use super::ring::RingCore;
 use comm::Axis;
 use kernels::Kernels;
 use layers::build::strategy::Core;
-use layers::{BoxedLayer, Builder, Choice, Design, InputHalf, Layer, NumberArgument, Params, Sizes, Strategy, StrategyInfo};
+use layers::{
+    BoxedLayer, Builder, Choice, Design, InputHalf, Layer, NumberArgument, Params, Sizes, Strategy,
+    StrategyInfo,
+};
 use ops::{DividedSize, DivisionRule, HeadExchange, PassContext, Result, Split, TokenShards};
 
 /// Ulysses attention.

@@ -17,8 +17,8 @@ use super::state_split::StateSplit;
 use crate::Result;
 use comm::Axis;
 use kernels::Kernels;
-use ops::{PassContext, RootExchange, ShardingStrategy, Wide};
 use layers::{Choice, StrategyInfo, Tries};
+use ops::{PassContext, RootExchange, ShardingStrategy, Wide};
 use std::cmp::Ordering;
 use tensor::{Category, Scalar, Tensor};
 

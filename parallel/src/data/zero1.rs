@@ -10,8 +10,8 @@
 //! Source: Rajbhandari et al., "`ZeRO`", §5.1, arXiv:1910.02054. Neighbour:
 //! [`replicated`](super::replicated). Chapter: `ZeRO`.
 use super::state_split::{SHARDED, StateSplit};
-use ops::{AtRest, ShardingStrategy};
 use layers::StrategyInfo;
+use ops::{AtRest, ShardingStrategy};
 
 /// `ZeRO`, stage 1.
 pub static ZERO1: StateSplit = StateSplit {

@@ -10,8 +10,8 @@
 //! Source: Rajbhandari et al., "`ZeRO`", §5.2, arXiv:1910.02054. Neighbours: [`zero1`](super::zero1),
 //! [`zero3`](super::zero3). Chapter: `ZeRO`.
 use super::state_split::{SHARDED, StateSplit};
-use ops::{AtRest, ShardingStrategy};
 use layers::StrategyInfo;
+use ops::{AtRest, ShardingStrategy};
 
 /// `ZeRO`, stage 2.
 pub static ZERO2: StateSplit = StateSplit {

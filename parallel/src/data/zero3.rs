@@ -11,8 +11,8 @@
 //! Source: Rajbhandari et al., "`ZeRO`", §5.3, arXiv:1910.02054; Zhao et al., "FSDP", §3, arXiv:2304.11277.
 //! Neighbours: [`zero2`](super::zero2), [`tile`](super::tile). Chapter: `ZeRO`.
 use super::state_split::{SHARDED, StateSplit};
-use ops::{AtRest, ShardingStrategy};
 use layers::StrategyInfo;
+use ops::{AtRest, ShardingStrategy};
 
 /// `ZeRO`, stage 3.
 pub static ZERO3: StateSplit = StateSplit {

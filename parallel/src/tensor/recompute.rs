@@ -13,8 +13,8 @@
 //! Source: Chen et al., "Training deep nets with sublinear memory cost", §4, arXiv:1604.06174.
 //! Chapter: fitting a model.
 use kernels::Kernels;
-use layers::{Block, BoxedLayer, Builder, Choice, InputHalf, Layer, Params, Strategy, StrategyInfo};
 use layers::build::part::Ticket;
+use layers::{Block, BoxedLayer, Builder, Choice, InputHalf, Layer, Params, Strategy, StrategyInfo};
 use ops::{KeptValue, PassContext, Result, Stream};
 
 /// Recomputation of every block.

@@ -12,10 +12,16 @@
 //! Chapter: sparse and shared.
 use comm::{Axis, Group};
 use kernels::Kernels;
-use layers::model::classifier::GatherColumns;
 use layers::build::strategy::Row;
-use ops::{ColumnWeight, DividedSize, DivisionRule, FeatureExchange, KeptValue, PassContext, ReceivedFeatures, Result, Split, Stream, add_columns, columns_bias_gradient};
-use layers::{BoxedLayer, Builder, Choice, Design, InputHalf, Layer, NumberArgument, Params, Sizes, Strategy, StrategyInfo, Tries};
+use layers::model::classifier::GatherColumns;
+use layers::{
+    BoxedLayer, Builder, Choice, Design, InputHalf, Layer, NumberArgument, Params, Sizes, Strategy,
+    StrategyInfo, Tries,
+};
+use ops::{
+    ColumnWeight, DividedSize, DivisionRule, FeatureExchange, KeptValue, PassContext, ReceivedFeatures,
+    Result, Split, Stream, add_columns, columns_bias_gradient,
+};
 use std::iter::once;
 use std::sync::Arc;
 

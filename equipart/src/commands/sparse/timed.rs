@@ -1,6 +1,6 @@
 //! Times of one layer on thread ranks over a slow link: dense with an all-reduce, and sparse.
-use comm::{Axis, Mesh, World};
 use algorithms::Link;
+use comm::{Axis, Mesh, World};
 use layers::build::strategy::Row;
 use layers::{Builder, Layer, RowLinear};
 use ops::{ColumnWeight, EvenValues, PassContext, Split, matmul};

@@ -2,8 +2,8 @@
 use crate::{Batch, BuildContext, Layout, Sequence, Trainer, session};
 use comm::Mesh;
 use kernels::{Heads, Kernels};
-use ops::{ADAMW, Draw, Keeper, ParamValues, PassContext, RandomValues, Record, ValueSource, Wide};
 use layers::{Balance, Chunk, Experts, Half, Input, Output, Shape, StageRequest, Targets};
+use ops::{ADAMW, Draw, Keeper, ParamValues, PassContext, RandomValues, Record, ValueSource, Wide};
 use tensor::{Bf16, Category, Cpu, Device, Dual, F61, Host, Key, Scalar, TokenIds, Work};
 
 type Seen = (Vec<Vec<(usize, F61)>>, String);

@@ -1,8 +1,8 @@
 use super::*;
 use comm::Op;
+use layers::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
 use ops::ParamValues;
 use ops::param::placement::sent::SentFeatures;
-use layers::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
 use tensor::{F61, Scalar};
 
 const SIZES: [usize; 2] = [24, 24];
