@@ -3,6 +3,7 @@
 use crate::picture::{HATCH, INK, MUTED, Picture, WAITS, ground, shade};
 use crate::table::table;
 use layers::counted;
+use run::records;
 use serde::Serialize;
 
 /// Attention to the tokens of a sequence, which are numbered from document to document.
@@ -75,6 +76,8 @@ fn imbalance(all: &[usize]) -> String {
     let (most, sum) = (all.iter().max().unwrap_or(&0), all.iter().sum::<usize>());
     if sum == 0 { "-".into() } else { format!("x{:.2}", (most * all.len()) as f64 / sum as f64) }
 }
+
+records!(SharedAttention: "attention");
 
 impl SharedAttention {
     fn squares(&self) -> Squares {

@@ -7,7 +7,7 @@ use parallel::step::simulate::CellTimes;
 use parallel::{Error, Layout, Result};
 use run::compare::{Comparison, LayoutRow};
 use run::device::DeviceName;
-use run::event::{Observer, RunEvent, say, tell_table};
+use run::event::Observer;
 use run::price::{PriceRow, PriceRun};
 use tensor::readable;
 
@@ -32,8 +32,8 @@ pub fn tell(run: &PriceRun, observer: &Observer) -> Result<()> {
     let each = if layout.ranks() > EACH { "each kind of rank" } else { "each rank" };
     let words =
         format!("Priced peak memory of {each} in a training step, by category, each at its own time:");
-    say(&words, observer)?;
-    tell_table(&rows, observer)
+    observer.say(&words)?;
+    observer.table_of(&rows)
 }
 
 /// Tells an observer a layout without a model: its ranks and its schedule.
@@ -43,7 +43,7 @@ pub fn tell(run: &PriceRun, observer: &Observer) -> Result<()> {
 pub fn layout(layout: &Layout, observer: &Observer) -> Result<()> {
     if let Some(svg) = mesh::draw(layout, |_| String::new()) {
         let title = "Ranks of the layout, each with its place along the axes.";
-        observer(&RunEvent::Picture { title, svg: &svg })?;
+        observer.picture(title, &svg)?;
     }
     schedule(layout, layout.usual_microbatches(), observer)
 }
@@ -52,7 +52,7 @@ pub fn layout(layout: &Layout, observer: &Observer) -> Result<()> {
 fn ranks((layout, how): (&Layout, &str), held: impl Fn(usize) -> String, observer: &Observer) -> Result<()> {
     let Some(svg) = mesh::draw(layout, held) else { return Ok(()) };
     let title = format!("Ranks of the layout, each with its place along the axes and its {how} peak.");
-    observer(&RunEvent::Picture { title: &title, svg: &svg })
+    observer.picture(&title, &svg)
 }
 
 /// Tells an observer the details of each layout of a comparison, with the measured peaks of its ranks.
@@ -73,15 +73,15 @@ pub fn compared(
     }
     for layout in layouts {
         let Some(row) = rows.iter().rfind(|row| row.layout == layout.to_string()) else { continue };
-        say("", observer)?;
-        say(&row.name, observer)?;
+        observer.say("")?;
+        observer.say(&row.name)?;
         let peak = |rank: usize| row.peak_bytes.total.get(rank).map_or(0, |bytes| *bytes as u128);
         ranks((&layout, "measured"), |rank| readable(peak(rank)), observer)?;
         if of.learns {
             let run = of.step(&layout, (device, number))?;
             schedule(&layout, run.settings.microbatches, observer)?;
-            say("Priced peak memory of a training step, by category, each at its own time:", observer)?;
-            tell_table(&run.prices_of_each(EACH)?, observer)?;
+            observer.say("Priced peak memory of a training step, by category, each at its own time:")?;
+            observer.table_of(&run.prices_of_each(EACH)?)?;
         }
     }
     Ok(())
@@ -96,7 +96,7 @@ fn schedule(layout: &Layout, microbatches: usize, observer: &Observer) -> Result
         let times = CellTimes::new(1.0, 1.0, 1.0);
         let timeline = Timeline::of(pipeline.schedule, plan, &times, [usize::MAX; 2]).map_err(Error::new)?;
         let title = "Schedule of a step, with forwards, input and weight halves of backwards of equal time.";
-        observer(&RunEvent::Picture { title, svg: &svg::draw(&timeline) })?;
+        observer.picture(title, &svg::draw(&timeline))?;
     }
     Ok(())
 }

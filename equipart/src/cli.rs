@@ -11,7 +11,6 @@ pub(crate) mod requests;
 pub(crate) mod run;
 pub(crate) mod searching;
 pub(crate) mod train;
-pub(crate) mod viewing;
 
 use crate::terminal::out;
 use args::ModelName;

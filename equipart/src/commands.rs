@@ -1,9 +1,10 @@
 //! The commands, one file each: flags, and the work. `--help` lists the commands, each with the first line of
 //! its flags' doc.
 use crate::cli::echo::{self, arguments, tell};
-use crate::cli::run::Run;
+use crate::cli::run::{Run, Shown};
 use crate::cli::{files, processes};
 use crate::terminal::out;
+use crate::views::Views;
 use clap::{CommandFactory, Parser, Subcommand};
 use comm::Processes;
 use compare::CompareArgs;
@@ -51,7 +52,7 @@ pub fn main() -> ExitCode {
         Err(asked) => asked.exit(),
     };
     let compare = || CompareArgs { seconds: compare::SECONDS, ..CompareArgs::default() };
-    let command = command.unwrap_or_else(|| Command::Compare(compare()));
+    let command = command.unwrap_or_else(|| Command::Compare(Shown::bare(compare())));
     let apart = files::apart(&Arguments::command().get_matches());
     let run = || apart.and_then(|()| command.run(json));
     let outcome = Overflow::caught(run).unwrap_or_else(|why| Err(why.into()));
@@ -98,14 +99,18 @@ fn can_be_launched(arguments: &[String]) -> Result<()> {
 
 // `completions` and `man` print the arguments of all commands.
 impl Run for completions::CompletionsArgs {
-    fn run(self, _: bool) -> Result<bool> {
+    const HAS: Option<u8> = None;
+
+    fn run(self, _: &Views) -> Result<bool> {
         self.print(Arguments::command());
         Ok(true)
     }
 }
 
 impl Run for man::ManArgs {
-    fn run(self, _: bool) -> Result<bool> {
+    const HAS: Option<u8> = None;
+
+    fn run(self, _: &Views) -> Result<bool> {
         self.print(Arguments::command())
     }
 }
@@ -119,7 +124,7 @@ macro_rules! commands {
         #[derive(Subcommand, Debug)]
         #[allow(clippy::large_enum_variant)] // there is one
         pub(crate) enum Command {
-            $($Command($file::$Args)),*
+            $($Command(Shown<$file::$Args>)),*
         }
 
         impl Command {
@@ -135,11 +140,11 @@ macro_rules! commands {
                 let all = [$((stringify!($file), <$file::$Args as Run>::BY_PROCESSES)),*];
                 let by_processes: Vec<_> = all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect();
                 processes::begin(self.is_by_processes(), &by_processes)?;
-                if let Self::Launch(flags) = &self {
+                if let Self::Launch(Shown { flags, .. }) = &self {
                     can_be_launched(&flags.command)?;
                 }
                 match self {
-                    $(Self::$Command(flags) => flags.run(json)),*
+                    $(Self::$Command(shown) => shown.run(json)),*
                 }
             }
         }

@@ -1,4 +1,2 @@
 //! The terminal: results on standard output, notes and progress on standard error.
 pub(crate) mod out;
-pub(crate) mod show;
-pub(crate) mod watch;

@@ -10,121 +10,114 @@ pub mod report;
 pub mod tensorboard;
 pub mod view;
 
-use crate::terminal::watch::ProgressWatch;
+use crate::terminal::out;
 use parallel::Result;
-use progress::Progress;
-use run::event::{self, Observer, RunEvent, RunRecord};
-use serde::Serialize;
+use run::event::{Observe, RunEvent, RunRecord};
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use view::{RunView, ViewContext, ViewInfo};
+use std::sync::Mutex;
+use view::{RunView, ViewContext, ViewInfo, unread};
 
 /// The views that have flags.
 pub static VIEWS: [&ViewInfo; 4] = [&csv::CSV, &plot::PLOT, &report::REPORT, &tensorboard::TENSORBOARD];
 
-/// The views of a run.
-#[derive(Default)]
-pub struct Views(Mutex<Vec<Box<dyn RunView>>>);
+/// A view that a flag asks for, and its path.
+pub type AskedView = (&'static ViewInfo, PathBuf);
+
+/// The views of a run: an observer that shows each event in all of them.
+pub struct Views(Mutex<OpenViews>);
+
+/// The views that are open, and those that are opened with the first event: until then a command may be
+/// refused, which leaves their files as they are.
+struct OpenViews {
+    is_json: bool,
+    title: String, // of the run, in a few words
+    all: Vec<Box<dyn RunView>>,
+    asked: Vec<AskedView>,
+}
 
 impl Views {
-    /// Lines for people, or JSON for scripts, on standard output.
+    /// The terminal, or JSON for scripts, and the views that flags ask for, whose files rank 0 writes, with
+    /// the title of the run.
     #[must_use]
-    pub fn printed(is_json: bool) -> Self {
-        let mut views = Self::default();
-        views.print(is_json, "");
-        views
+    pub fn new(is_json: bool, title: String, asked: Vec<AskedView>) -> Self {
+        let lines: Box<dyn RunView> =
+            if is_json { Box::new(json::JsonLines) } else { Box::new(lines::Lines) };
+        let progress = Box::new(progress::Progress::new(is_json));
+        let views: Vec<Box<dyn RunView>> = vec![progress, Box::new(lines::NoteLines), lines];
+        let asked = if out::is_silent() { Vec::new() } else { asked };
+        Self(Mutex::new(OpenViews { is_json, title, all: views, asked }))
     }
-    /// Adds the views of standard output and standard error; JSON without records of a kind.
-    pub fn print(&mut self, is_json: bool, without: &'static str) {
-        self.add(lines::NoteLines);
-        if is_json { self.add(json::JsonLines { without }) } else { self.add(lines::Lines) }
+    fn all<T>(&self, with: impl FnOnce(&mut OpenViews) -> T) -> T {
+        with(&mut self.0.lock().expect("no view panics"))
     }
     /// Adds a view.
-    pub fn add(&mut self, view: impl RunView + 'static) {
-        self.all().push(Box::new(view));
+    pub fn add(&self, view: impl RunView + 'static) {
+        self.all(|open| open.all.push(Box::new(view)));
     }
-    /// Adds progress on standard error, which is cleared before results are printed.
-    pub(crate) fn watched(mut self, watch: impl Into<Arc<ProgressWatch>>) -> Self {
-        self.all().insert(0, Box::new(Progress { watch: watch.into(), quiet: false, epochs: false }));
-        self
-    }
-    /// Opens the views of flags, each with its path.
+    /// Opens the views that flags ask for. `name` is the run's beside others.
     ///
     /// # Errors
-    /// If a file cannot be written.
-    pub fn open(&mut self, asked: &[(&ViewInfo, PathBuf)], context: &ViewContext) -> Result<()> {
-        let opened = asked.iter().map(|(view, path)| (view.open)(path, context));
-        let opened: Vec<_> = opened.collect::<Result<_>>()?;
-        self.all().extend(opened);
-        Ok(())
-    }
-    fn all(&mut self) -> &mut Vec<Box<dyn RunView>> {
-        self.0.get_mut().expect("no view panics")
+    /// If a file cannot be written, or the command has read it.
+    pub fn open(&self, name: &str) -> Result<()> {
+        self.all(|open| open.open(name))
     }
     /// Gives all views a record of an earlier run.
-    pub fn earlier(&mut self, record: &dyn RunRecord) {
-        self.all().iter_mut().for_each(|view| view.earlier(record));
-    }
-    /// Shows an event in all views.
-    ///
-    /// # Errors
-    /// That of the first view that fails.
-    pub fn see(&self, event: &RunEvent) -> Result<()> {
-        self.0.lock().expect("no view panics").iter_mut().try_for_each(|view| view.see(event))
-    }
-    /// Shows words.
-    ///
-    /// # Errors
-    /// That of the first view that fails.
-    pub fn say(&self, words: &str) -> Result<()> {
-        self.see(&RunEvent::Text(words))
-    }
-    /// Shows an object for scripts.
-    ///
-    /// # Errors
-    /// That of the first view that fails.
-    pub fn object(&self, value: &impl Serialize) -> Result<()> {
-        event::object(value, &|event| self.see(event))
-    }
-    /// Shows a table of words.
-    ///
-    /// # Errors
-    /// That of the first view that fails.
-    pub fn table(&self, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<()> {
-        event::table(heads, rows, &|event| self.see(event))
-    }
-    /// Shows the table that people see of records.
-    ///
-    /// # Errors
-    /// That of the first view that fails.
-    pub fn records<'a>(&self, rows: impl IntoIterator<Item = &'a (impl RunRecord + 'a)>) -> Result<()> {
-        event::tell_table(rows, &|event| self.see(event))
-    }
-    /// Shows details, which are made only if a view wants them, in those views. Where they cannot be made,
-    /// the views say why, and the run goes on.
-    ///
-    /// # Errors
-    /// That of the first view that fails.
-    pub fn details(&self, tell: impl FnOnce(&Observer) -> Result<()>) -> Result<()> {
-        let show = |event: &RunEvent| {
-            let mut views = self.0.lock().expect("no view panics");
-            views.iter_mut().filter(|view| view.wants_details()).try_for_each(|view| view.see(event))
-        };
-        let wanted = self.0.lock().expect("no view panics").iter().any(|view| view.wants_details());
-        match if wanted { tell(&show) } else { Ok(()) } {
-            Ok(()) => Ok(()),
-            Err(why) => show(&RunEvent::Note(&format!("note: the report lacks details: {why}"))),
-        }
+    pub fn earlier(&self, record: &dyn RunRecord) {
+        self.all(|open| open.all.iter_mut().for_each(|view| view.earlier(record)));
     }
     /// Runs what shows itself in the views, ends them all, and returns its outcome.
     ///
     /// # Errors
     /// That of the run, else that of the first view that fails.
-    pub fn during<T>(mut self, run: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        let outcome = run(&self);
+    pub fn during<T>(self, run: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let outcome = run(&self).and_then(|value| self.open("this run").map(|()| value));
         let failure = outcome.as_ref().err().map(|error| error.why.clone());
-        let ended: Vec<_> = self.all().iter_mut().map(|view| view.end(failure.as_deref())).collect();
+        let mut open = self.0.into_inner().expect("no view panics");
+        let ended: Vec<_> = open.all.iter_mut().map(|view| view.end(failure.as_deref())).collect();
         let value = outcome?;
         ended.into_iter().collect::<Result<()>>().map(|()| value)
+    }
+}
+
+impl OpenViews {
+    fn open(&mut self, name: &str) -> Result<()> {
+        let context = ViewContext { title: &self.title, name };
+        let asked = std::mem::take(&mut self.asked);
+        asked.iter().try_for_each(|(view, path)| unread(view.flag, path))?;
+        let opened = asked.iter().map(|(view, path)| (view.open)(path, &context));
+        self.all.extend(opened.collect::<Result<Vec<_>>>()?);
+        Ok(())
+    }
+}
+
+impl Observe for Views {
+    fn see(&self, event: &RunEvent) -> Result<()> {
+        self.all(|open| {
+            if !matches!(event, RunEvent::Note(_)) {
+                open.open("this run")?;
+            }
+            open.all.iter_mut().try_for_each(|view| view.see(event))
+        })
+    }
+    fn wants_words(&self) -> bool {
+        self.wants_details() || self.all(|open| !open.is_json)
+    }
+    fn wants_details(&self) -> bool {
+        let wants = |(view, _): &AskedView| view.wants_details;
+        self.all(|open| open.asked.iter().any(wants) || open.all.iter().any(|view| view.wants_details()))
+    }
+    fn see_detail(&self, event: &RunEvent) -> Result<()> {
+        self.all(|open| {
+            open.open("this run")?;
+            open.all.iter_mut().filter(|view| view.wants_details()).try_for_each(|view| view.see(event))
+        })
+    }
+}
+
+impl Deref for Views {
+    type Target = dyn Observe;
+    fn deref(&self) -> &Self::Target {
+        self
     }
 }

@@ -1,7 +1,9 @@
 //! Figures of `bench` as records.
-use crate::event::{self, CellValue, RecordColumn, RunRecord, column, hidden};
+use crate::event::{CellValue, RecordColumn, RunRecord, column, hidden};
+use crate::records;
 use crate::words::digits;
 use bench::Figure;
+use bench::profile::ProfileLine;
 use tensor::quoted::displayed;
 
 impl RunRecord for Figure {
@@ -27,7 +29,6 @@ impl RunRecord for Figure {
             (hidden("processor"), CellValue::word(&self.processor)),
         ]
     }
-    fn json(&self) -> String {
-        event::json(self)
-    }
 }
+
+records!(ProfileLine<'_>: "profile");

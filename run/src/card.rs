@@ -2,7 +2,7 @@
 //! layout, and the speed of kernels and of a model.
 use crate::compare::{Comparison, Data, Partitioning, compare};
 use crate::device::DeviceName;
-use crate::event::{self, CellValue, Observer, RecordColumn, RunRecord, column, doing};
+use crate::event::{CellValue, Observer, RecordColumn, RunEvent, RunRecord, column};
 use crate::in_device;
 use bench::{AtWork, SMALL};
 use cuda::measure::{self, CardFigure, MeasureSize};
@@ -58,15 +58,12 @@ impl RunRecord for CheckRow {
             (column("well", "as wanted"), CellValue::word(well)),
         ]
     }
-    fn json(&self) -> String {
-        event::json(self)
-    }
 }
 
 /// Compares every kernel with the host's in f64.
 pub fn kernels(card: &Arc<Card>, observer: &Observer) -> Vec<CheckRow> {
     let line = |check: &checks::Check<Gpu>| {
-        drop(doing(&format!("checking {}", check.name), observer)); // the results tell of an error
+        drop(observer.doing(&format!("checking {}", check.name))); // the results tell of an error
         let outcome = guarded(|| (check.run)(&Gpu::of(card)));
         let well = Some(outcome.is_ok());
         CheckRow {
@@ -85,11 +82,11 @@ pub fn kernels(card: &Arc<Card>, observer: &Observer) -> Vec<CheckRow> {
 pub fn figures(card: &Arc<Card>, small: bool, observer: &Observer) -> Result<Vec<CheckRow>> {
     let tell = |figure: &CardFigure| {
         let CheckRow { what, outcome, .. } = line(figure);
-        drop(doing(&format!("{what}: {outcome}"), observer));
+        drop(observer.doing(&format!("{what}: {outcome}")));
     };
     let figures =
         guarded(|| measure::all(&Gpu::of(card), MeasureSize::new(small), &tell)).map_err(Error::new)?;
-    doing("a model at work", observer)?;
+    observer.doing("a model at work")?;
     Ok(figures.iter().chain(&at_work(&card.about, figures[0].rate, small)?).map(line).collect())
 }
 
@@ -124,7 +121,7 @@ pub fn layouts() -> Result<Vec<CheckRow>> {
         optimizer: SGD,
         seconds: 0.0,
     };
-    let rows = compare::<Cuda<f32>>(&work, &|_| Ok(()))?;
+    let rows = compare::<Cuda<f32>>(&work, &|_: &RunEvent| Ok(()))?;
     let summary = |layout: &&str| {
         let matching: Vec<_> = rows.iter().filter(|row| row.layout == **layout).collect();
         let worst = matching.iter().map(|row| row.error_ratio).fold(0.0, f64::max);
@@ -150,7 +147,7 @@ pub fn whole_numbers(
 ) -> Result<Vec<CheckRow>> {
     let mut rows = Vec::new();
     for &number in numbers {
-        let watch = |what: &str| drop(doing(what, observer));
+        let watch = |what: &str| drop(observer.doing(what));
         let both = in_device!((device, number), D => exact::<D>(layout, &watch))?;
         let row = |(what, seen): (&str, Exact)| {
             let Exact { tensors, elements, first_difference } = seen;

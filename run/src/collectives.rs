@@ -1,4 +1,5 @@
 //! All-reduce algorithms round by round, and their time in the α–β model.
+use crate::records;
 use algorithms;
 use algorithms::{Algorithm, CommSchedule, Link};
 use parallel::{Result, bail};
@@ -187,6 +188,8 @@ pub fn chunk_names(chunks: &Range<usize>) -> String {
         _ => format!("c{}-{}", chunks.start, chunks.end - 1),
     }
 }
+
+records!(Summary: "all-reduce", CommStepLine: "step of an all-reduce");
 
 #[cfg(test)]
 mod tests {

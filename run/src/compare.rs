@@ -15,7 +15,7 @@ pub use row::{LayoutRow, Rate, Tie, Workload};
 pub use work::{Comparison, Data, LR};
 
 use crate::device::DeviceName;
-use crate::event::{Observer, RunEvent, doing};
+use crate::event::Observer;
 use crate::in_device;
 use models::Model;
 use models::generate::{Generated, Prompts, Text, all_logits};
@@ -39,7 +39,7 @@ impl Comparison<'_> {
     ) -> Result<Vec<LayoutRow>> {
         self.check()?;
         let rows = in_device!((device, number), D => compare::<D>(self, observer))?;
-        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
+        observer.records(&rows)?;
         report::tell(self, number, &rows, observer)?;
         Ok(rows)
     }
@@ -115,7 +115,7 @@ fn verdicts(
             }
             continue;
         }
-        doing(&format!("proving {layout}"), observer)?;
+        observer.doing(&format!("proving {layout}"))?;
         let (subject, note) = subject(work, layout, texts.clone())?;
         let never = never_ran(&subject, layout);
         let Subject { texts, steps, .. } = subject.clone();

@@ -1,5 +1,6 @@
 //! Evaluations: mean loss and perplexity of a model on sequences; loss and accuracy of a classifier on
 //! pictures.
+use crate::records;
 use comm::Axis;
 use kernels::MetaOf;
 use models::TrainableModel;
@@ -88,3 +89,5 @@ pub fn evaluate<D: RunDevice>(
     let accuracy = right.map(|right| right as f64 / tokens.max(1) as f64);
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy, experts })
 }
+
+records!(Evaluation: "evaluation");

@@ -1,7 +1,6 @@
 //! Events of a run: progress, words, pictures, and records, which describe themselves. Whoever shows a run
 //! observes its events, and knows no run.
 use parallel::Result;
-use serde::Serialize;
 use std::any::Any;
 use std::borrow::Cow;
 use tensor::readable;
@@ -17,6 +16,17 @@ pub enum RunEvent<'a> {
         /// Number of all.
         of: usize,
     },
+    /// The run has this number of steps.
+    Steps(usize),
+    /// A milestone: so many of `of` parts are done, or of a number that is not known, if it is 0.
+    Reached {
+        /// The milestone, in a sentence; it may be empty.
+        words: &'a str,
+        /// Number of parts that are done.
+        done: usize,
+        /// Number of all.
+        of: usize,
+    },
     /// A sentence about the run, for people.
     Note(&'a str),
     /// A result, such as a step.
@@ -24,9 +34,11 @@ pub enum RunEvent<'a> {
     /// Results side by side, in words.
     Table {
         /// Heads of the columns.
-        heads: &'a [String],
+        heads: &'a [&'a str],
         /// The cells of each row.
         rows: &'a [Vec<String>],
+        /// True if cells are sentences.
+        is_text: bool,
     },
     /// Words for people about the results.
     Text(&'a str),
@@ -41,18 +53,22 @@ pub enum RunEvent<'a> {
     },
 }
 
-/// A result: an object for scripts, cells for tables and curves, and words for people.
-pub trait RunRecord: Any {
+/// A result: an object for scripts; if it is a row of a table or lies on a curve, cells; words for people.
+pub trait RunRecord: erased_serde::Serialize {
     /// Kind of the result; records of a kind have the same columns.
     fn kind(&self) -> &'static str;
-    /// The columns, each with its value.
-    fn cells(&self) -> Vec<(RecordColumn, CellValue)>;
+    /// The columns, each with its value; none, if it is no row of a table.
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        Vec::new()
+    }
     /// The number of the record, its first value: curves go over it.
     fn number(&self) -> usize {
         self.cells().first().and_then(|(_, value)| value.number()).unwrap_or_default() as usize
     }
-    /// The whole object, as JSON on one line.
-    fn json(&self) -> String;
+    /// True if it is a step of a run: the curves of a run go over its steps, and progress shows them.
+    fn is_step(&self) -> bool {
+        false
+    }
     /// The result in a few words.
     fn words(&self) -> String {
         String::new()
@@ -61,14 +77,38 @@ pub trait RunRecord: Any {
     fn is_notable(&self) -> bool {
         false
     }
+    /// True if only logs and curves show it, because other records say the same in fewer lines.
+    fn is_detail(&self) -> bool {
+        false
+    }
+    /// The record itself, for who observes runs of one kind.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
-/// Returns a value as JSON on one line.
-///
-/// # Panics
-/// If a map of it has keys that are no words.
-pub fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("plain values")
+erased_serde::serialize_trait_object!(RunRecord);
+
+impl dyn RunRecord + '_ {
+    /// The whole object, as JSON on one line.
+    ///
+    /// # Panics
+    /// If a map of it has keys that are no words.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("plain values")
+    }
+}
+
+/// Declares the kinds of results that are no rows of a table.
+#[macro_export]
+macro_rules! records {
+    ($($Type:ty: $kind:literal),* $(,)?) => {
+        $(impl $crate::event::RunRecord for $Type {
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+        })*
+    };
 }
 
 /// A column of a table.
@@ -181,70 +221,127 @@ impl CellValue {
     }
 }
 
-/// Tells an observer the table that people see of records.
-///
-/// # Errors
-/// That of the observer.
-pub fn tell_table<'a>(
-    rows: impl IntoIterator<Item = &'a (impl RunRecord + 'a)>,
-    observer: &Observer,
-) -> Result<()> {
-    let rows: Vec<_> = rows.into_iter().map(RunRecord::cells).collect();
-    let Some(first) = rows.first() else { return Ok(()) };
-    let shown: Vec<_> = (0..first.len()).filter(|&at| rows.iter().any(|row| !row[at].0.is_hidden)).collect();
-    let heads: Vec<_> = shown.iter().map(|&at| first[at].0.title.to_string()).collect();
-    let words = |row: &Vec<(_, CellValue)>| shown.iter().map(|&at| row[at].1.shown()).collect();
-    let rows: Vec<Vec<_>> = rows.iter().map(words).collect();
-    observer(&RunEvent::Table { heads: &heads, rows: &rows })
-}
-
-/// A result that is no row of a table: an object for scripts alone.
-struct ObjectRecord(String);
-
-impl RunRecord for ObjectRecord {
-    fn kind(&self) -> &'static str {
-        "object"
-    }
-    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
-        Vec::new()
-    }
-    fn json(&self) -> String {
-        self.0.clone()
-    }
-}
-
 /// An observer of a run: rank 0 calls it, from its own thread. An error ends the run.
-pub type Observer<'a> = dyn Fn(&RunEvent) -> Result<()> + Sync + 'a;
-
-/// Tells an observer what is being done, for a while that is not known.
-///
-/// # Errors
-/// That of the observer.
-pub fn doing(what: &str, observer: &Observer) -> Result<()> {
-    observer(&RunEvent::Progress { what, done: 0, of: 0 })
+pub trait Observe: Sync {
+    /// Sees an event.
+    ///
+    /// # Errors
+    /// If it cannot be shown.
+    fn see(&self, event: &RunEvent) -> Result<()>;
+    /// True if it shows words and tables for people; what takes long to say is made only then.
+    fn wants_words(&self) -> bool {
+        true
+    }
+    /// True if it shows details, which are made only then.
+    fn wants_details(&self) -> bool {
+        false
+    }
+    /// Sees a detail.
+    ///
+    /// # Errors
+    /// If it cannot be shown.
+    fn see_detail(&self, _: &RunEvent) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// Tells an observer words for people.
-///
-/// # Errors
-/// That of the observer.
-pub fn say(words: &str, observer: &Observer) -> Result<()> {
-    observer(&RunEvent::Text(words))
+impl<F: Fn(&RunEvent) -> Result<()> + Sync> Observe for F {
+    fn see(&self, event: &RunEvent) -> Result<()> {
+        self(event)
+    }
 }
 
-/// Tells an observer a table of words.
-///
-/// # Errors
-/// That of the observer.
-pub fn table(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, observer: &Observer) -> Result<()> {
-    let heads: Vec<_> = heads.iter().map(|&head| head.to_owned()).collect();
-    observer(&RunEvent::Table { heads: &heads, rows: &rows.into_iter().collect::<Vec<_>>() })
-}
+/// An observer of any kind.
+pub type Observer<'a> = dyn Observe + 'a;
 
-/// Tells an observer an object for scripts.
-///
-/// # Errors
-/// That of the observer.
-pub fn object(value: &impl Serialize, observer: &Observer) -> Result<()> {
-    observer(&RunEvent::Record(&ObjectRecord(json(value))))
+/// All errors are the observer's.
+impl dyn Observe + '_ {
+    /// Tells what is being done, for a while that is not known; nothing any more, if `what` is empty.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn doing(&self, what: &str) -> Result<()> {
+        self.see(&RunEvent::Progress { what, done: 0, of: 0 })
+    }
+    /// Tells a sentence about the run.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn note(&self, words: &str) -> Result<()> {
+        self.see(&RunEvent::Note(words))
+    }
+    /// Tells words about the results.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn say(&self, words: &str) -> Result<()> {
+        self.see(&RunEvent::Text(words))
+    }
+    /// Tells a result.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn record(&self, record: &impl RunRecord) -> Result<()> {
+        self.see(&RunEvent::Record(record))
+    }
+    /// Tells results.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn records<'r>(&self, records: impl IntoIterator<Item = &'r (impl RunRecord + 'r)>) -> Result<()> {
+        records.into_iter().try_for_each(|record| self.record(record))
+    }
+    /// Tells results, and the table that people see of them.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn rows(&self, rows: &[impl RunRecord]) -> Result<()> {
+        self.records(rows)?;
+        self.table_of(rows)
+    }
+    /// Tells the table that people see of results.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn table_of<'r>(&self, rows: impl IntoIterator<Item = &'r (impl RunRecord + 'r)>) -> Result<()> {
+        let rows: Vec<_> = rows.into_iter().map(RunRecord::cells).collect();
+        let Some(first) = rows.first() else { return Ok(()) };
+        let is_shown = |&at: &usize| rows.iter().any(|row| !row[at].0.is_hidden);
+        let shown: Vec<_> = (0..first.len()).filter(is_shown).collect();
+        let heads: Vec<_> = shown.iter().map(|&at| &*first[at].0.title).collect();
+        let words = |row: &Vec<(_, CellValue)>| shown.iter().map(|&at| row[at].1.shown()).collect();
+        self.table(&heads, rows.iter().map(words))
+    }
+    /// Tells a table of words.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn table(&self, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<()> {
+        self.see(&RunEvent::Table { heads, rows: &rows.into_iter().collect::<Vec<_>>(), is_text: false })
+    }
+    /// Tells a table whose cells are sentences.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn text_table(&self, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<()> {
+        self.see(&RunEvent::Table { heads, rows: &rows.into_iter().collect::<Vec<_>>(), is_text: true })
+    }
+    /// Tells a picture of the results.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn picture(&self, title: &str, svg: &str) -> Result<()> {
+        self.see(&RunEvent::Picture { title, svg })
+    }
+    /// Tells details, if they are shown. Where they cannot be made, says why, and the run goes on.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn details(&self, tell: impl FnOnce(&Observer) -> Result<()>) -> Result<()> {
+        let show = |event: &RunEvent| self.see_detail(event);
+        match if self.wants_details() { tell(&show) } else { Ok(()) } {
+            Ok(()) => Ok(()),
+            Err(why) => show(&RunEvent::Note(&format!("note: the report lacks details: {why}"))),
+        }
+    }
 }

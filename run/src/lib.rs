@@ -4,6 +4,7 @@
 // Ground: devices, events that a run tells, numbers in words.
 pub mod device;
 pub mod event;
+mod foreign;
 pub mod roundoff;
 pub mod words;
 

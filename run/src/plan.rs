@@ -2,9 +2,10 @@
 mod proof;
 pub mod texts;
 
-use crate::event::{self, CellValue, Observer, RecordColumn, RunEvent, RunRecord, column, hidden, say};
+use crate::event::{CellValue, Observer, RecordColumn, RunRecord, column, hidden};
 use crate::price::PriceRun;
 use crate::price::seconds::MachineTime;
+use crate::records;
 use crate::train::settings::Settings;
 use crate::words::amount;
 use layers::{Design, counted};
@@ -18,7 +19,8 @@ use plan::watch::SearchWatch;
 use plan::weighed::{Goal, SearchResult, Weighed};
 use plan::{Machine, Part, morphing};
 use prove::Verdict;
-use serde_json::json;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use std::sync::Arc;
 use tensor::readable;
 
@@ -115,8 +117,8 @@ impl PlanRun {
             Ok::<_, Error>((model_flops::<D>(job)?, advice::steps::<D>(&self.search(&|_| true), best)?)))?;
         let row = |of| PlanRow::new(of, (job, flops), &self.on.machine);
         let rows: Vec<_> = found.best.iter().map(row).collect();
-        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
-        event::object(&json!({ "steps": steps, "proof": proof, "cut": found.cut }), observer)?;
+        observer.records(&rows)?;
+        observer.record(&PlanEnd(json!({ "steps": steps, "proof": proof, "cut": found.cut })))?;
         self.tell_rows(&rows, found, observer)?;
         decided(&steps, observer)?;
         tell_proof(proof.as_ref(), observer)
@@ -133,19 +135,19 @@ impl PlanRun {
             found.bounded,
             found.refused,
         );
-        say(&words, observer)?;
-        event::tell_table(rows, observer)?;
+        observer.say(&words)?;
+        observer.table_of(rows)?;
         let best = &rows[0];
         let (tokens, spent) = (amount(best.time.tokens_per_second), best.time.spent());
-        say(
-            &format!("\nThe best makes {tokens} tokens a second. Its rank that ends last spends {spent}."),
-            observer,
-        )?;
+        observer.say(&format!(
+            "\nThe best makes {tokens} tokens a second. Its rank that ends last spends {spent}."
+        ))?;
         if found.cut {
-            say(CUT, observer)?;
+            observer.say(CUT)?;
         }
         if found.needed {
-            say("Nothing fits without strategies that only save memory, so they were tried, too.", observer)?;
+            observer
+                .say("Nothing fits without strategies that only save memory, so they were tried, too.")?;
         }
         on.tell_idle(best.devices, observer)
     }
@@ -194,7 +196,7 @@ impl Devices {
         if used == ranks {
             return Ok(());
         }
-        say(&format!("It uses {used} of {ranks} devices; {} idle.", stay(ranks - used)), observer)
+        observer.say(&format!("It uses {used} of {ranks} devices; {} idle.", stay(ranks - used)))
     }
 }
 
@@ -246,6 +248,18 @@ impl PlanRow {
     }
 }
 
+impl Serialize for PlanRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Self { layout, devices, microbatches, time, peak_bytes, sent_bytes, .. } = self;
+        let object = json!({
+            "layout": layout, "devices": devices, "microbatches": microbatches, "seconds": time.seconds,
+            "tokens_per_second": time.tokens_per_second, "share_of_peak": time.share_of_peak,
+            "peak_bytes": peak_bytes, "sent_bytes": sent_bytes, "parts": time.parts,
+        });
+        object.serialize(serializer)
+    }
+}
+
 impl RunRecord for PlanRow {
     fn kind(&self) -> &'static str {
         "plan"
@@ -266,28 +280,25 @@ impl RunRecord for PlanRow {
             (column("other_waits", "other waits"), percent(self.waits / seconds)),
         ]
     }
-    fn json(&self) -> String {
-        let Self { layout, devices, microbatches, time, peak_bytes, sent_bytes, .. } = self;
-        let of_step = json!({
-            "layout": layout, "devices": devices, "microbatches": microbatches, "seconds": time.seconds,
-            "tokens_per_second": time.tokens_per_second, "share_of_peak": time.share_of_peak,
-            "peak_bytes": peak_bytes, "sent_bytes": sent_bytes, "parts": time.parts,
-        });
-        of_step.to_string()
-    }
 }
+
+/// End of a plan: the steps of the decision, the proof of the best layout, and whether the search was cut.
+#[derive(Serialize)]
+struct PlanEnd(Value);
+
+records!(PlanEnd: "plan's end");
 
 /// Tells the steps of the decision.
 fn decided(steps: &[DecisionStep], observer: &Observer) -> Result<()> {
-    say("\nBy the usual decision trees:", observer)?;
+    observer.say("\nBy the usual decision trees:")?;
     let step =
-        |DecisionStep { question, answer }: &DecisionStep| say(&format!("- {question} {answer}"), observer);
+        |DecisionStep { question, answer }: &DecisionStep| observer.say(&format!("- {question} {answer}"));
     steps.iter().try_for_each(step)
 }
 
 /// Tells the proof, if there is one. Returns false if it fails.
 fn tell_proof(proof: Option<&Verdict>, observer: &Observer) -> Result<bool> {
     let Some(proof) = proof else { return Ok(true) };
-    say(&format!("\n{}", proof::sentence(proof)), observer)?;
+    observer.say(&format!("\n{}", proof::sentence(proof)))?;
     Ok(proof.equal)
 }

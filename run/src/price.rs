@@ -13,8 +13,9 @@ pub use row::PriceRow;
 
 use self::methods::Method;
 use self::seconds::MachineTime;
-use crate::event::{self, Observer, RunEvent};
+use crate::event::Observer;
 use crate::in_device;
+use crate::records;
 use crate::train::TrainRun;
 use crate::train::settings::Settings;
 use comm::Ledger;
@@ -83,12 +84,12 @@ impl PriceRun {
         in_device!((settings.device, settings.number), D =>
             spans_of_step::<D>(layout, &settings.job(design), settings.microbatches, machine))
     }
-    /// Tells the prices of the kinds of ranks, and the time of the step on a machine. With `methods`, tells
-    /// the methods of attention that fit the layout, too.
+    /// Tells the prices of the kinds of ranks, the time of the step on a machine, and the methods of
+    /// attention that fit the layout.
     ///
     /// # Errors
     /// Those of [`prices`](Self::prices).
-    pub fn tell(&self, machine: Option<Machine>, methods: bool, observer: &Observer) -> Result<()> {
+    pub fn tell(&self, machine: Option<Machine>, observer: &Observer) -> Result<()> {
         let Self { settings, layout, design, .. } = self;
         let prices = self.prices()?;
         let time = machine.map(|machine| {
@@ -97,10 +98,10 @@ impl PriceRun {
         });
         let time = time.transpose()?;
         let rows = PriceRow::all(prices, time.as_ref());
-        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
+        observer.records(&rows)?;
         report::tell(&rows, settings, observer)?;
-        time.map_or(Ok(()), |time| event::say(&time.to_string(), observer))?;
-        if !methods {
+        time.map_or(Ok(()), |time| observer.say(&time.to_string()))?;
+        if !observer.wants_words() {
             return Ok(());
         }
         let all = in_device!((settings.device, settings.number), D => methods_in::<D>(self.of(), settings, layout))?;
@@ -114,10 +115,12 @@ impl PriceRun {
         let Self { settings, layout, .. } = self;
         let found = in_device!((settings.device, settings.number), D =>
             largest_in::<D>(self.of(), settings, layout, observer))?;
-        event::object(&found, observer)?;
-        event::say(&format!("The largest batch in {} under {layout} has {found}", settings.number), observer)
+        observer.record(&found)?;
+        observer.say(&format!("The largest batch in {} under {layout} has {found}", settings.number))
     }
 }
+
+records!(LargestBatch: "largest batch");
 
 fn rank_traffic(ledger: &Ledger) -> Vec<RankTraffic> {
     let rank_traffic = |(axes, op, t): (comm::Axes, comm::Op, comm::Traffic)| RankTraffic {
@@ -255,7 +258,7 @@ fn largest_in<D: RunDevice>(
     layout: &Layout,
     observer: &Observer,
 ) -> Result<LargestBatch> {
-    let note = |words: &str| observer(&RunEvent::Note(words));
+    let note = |words: &str| observer.note(words);
     layout.fits(of.0)?;
     let peak = |layout: &Layout, [batch_size, microbatches]: [usize; 2]| {
         let settings = Settings { batch_size, microbatches, ..settings.clone() };

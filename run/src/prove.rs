@@ -6,11 +6,12 @@ pub use cases::{draw, replay};
 
 use crate::card::{kernels, whole_numbers};
 use crate::device::{DeviceName, first_card};
-use crate::event::{self, Observer, doing, say};
+use crate::event::Observer;
+use crate::records;
 use layers::{Design, Shape};
 use parallel::dtype::DtypeName;
 use parallel::{Entry, Layout, Network, Result, bail, budget, dump};
-use prove::cases::{certify_panel, image, never_ran};
+use prove::cases::{CampaignReport, Certificate, certify_panel, image, never_ran};
 use prove::{KEYS, Keys, Subject, Verdict, certify};
 use std::path::PathBuf;
 use tensor::{Key, mix};
@@ -65,10 +66,10 @@ impl ProofRun {
     /// # Errors
     /// If the layout fits no model of the panel, memory is too small, or the observer fails.
     pub fn on_panel(&self, observer: &Observer) -> Result<bool> {
-        let reported = |name: &str| drop(doing(&format!("proving {name}"), observer));
+        let reported = |name: &str| drop(observer.doing(&format!("proving {name}")));
         let certificate = certify_panel(&self.layout, self.all_keys(), (&self.network, &reported))?;
-        event::object(&certificate, observer)?;
-        say(&certificate.statement(), observer)?;
+        observer.record(&certificate)?;
+        observer.say(&certificate.statement())?;
         Ok(certificate.verdict.equal)
     }
     /// Proves the layout on a model, or on its small image, and tells the verdict. Returns true if all was
@@ -87,12 +88,12 @@ impl ProofRun {
             }
             let (small, image) = of.image(&subject, layout).ok_or(why.clone())?;
             let image = format!("{why}. Its small image is proven instead, with all of its parts: {image}.");
-            observer(&event::RunEvent::Note(&format!("note: {image}")))?;
+            observer.note(&format!("note: {image}"))?;
             (subject, words) = (Subject::smallest(small, layout)?, Some(image));
             prove::check(&subject, layout, network)?;
         }
         of.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-        let watch = |what: &str| drop(doing(what, observer));
+        let watch = |what: &str| drop(observer.doing(what));
         let verdict = certify(&subject, layout, self.all_keys(), (network, &watch))?;
         let verdict = Verdict { never_ran: never_ran(&subject, layout), image: words, ..verdict };
         of.dump.iter().try_for_each(|dir| prove::dump(&subject, layout, *key, dir, &of.entries))?;
@@ -110,10 +111,12 @@ impl ProvenModel {
     }
 }
 
+records!(Certificate: "certificate", Verdict: "verdict", CampaignReport: "campaign");
+
 /// Tells a verdict. Returns true if all was equal.
 fn tell(verdict: &Verdict, observer: &Observer) -> Result<bool> {
-    event::object(verdict, observer)?;
-    say(&verdict.statement(), observer)?;
+    observer.record(verdict)?;
+    observer.say(&verdict.statement())?;
     Ok(verdict.equal)
 }
 
@@ -138,8 +141,7 @@ pub fn on_card(
     let card = first_card()?;
     let mut rows = whole_numbers(layout, numbers, device, observer)?;
     rows.extend(kernels(&card, observer));
-    rows.iter().try_for_each(|row| observer(&event::RunEvent::Record(row)))?;
-    event::tell_table(&rows, observer)?;
-    say(STATEMENT, observer)?;
+    observer.rows(&rows)?;
+    observer.say(STATEMENT)?;
     Ok(rows.iter().all(|row| row.well == Some(true)))
 }

@@ -1,16 +1,22 @@
 //! Files that flags name: what a command writes beside its results is nothing that it reads or keeps, and can
 //! be written.
+use crate::views::view::used;
 use clap::ArgMatches;
 use draw::trace;
-use parallel::{Error, Result, bail};
+use parallel::{Result, bail};
 use std::ffi::OsStr;
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf, absolute};
-use tensor::files::was_opened;
 
 /// Flags of files that a command writes, and the ends of their names.
-const WRITTEN: [(&str, &str); 5] =
-    [("csv", "csv"), ("plot", "svg"), ("svg", "svg"), ("report", "html"), ("trace", "json")];
+const WRITTEN: [(&str, &str); 6] = [
+    ("csv", "csv"),
+    ("plot", "svg"),
+    ("report", "html"),
+    ("tensorboard", ""),
+    ("svg", "svg"),
+    ("trace", "json"),
+];
 
 /// Flag of the folder or file of a command's own results.
 const OUT: &str = "out";
@@ -25,8 +31,13 @@ pub(crate) fn apart(matches: &ArgMatches) -> Result<()> {
         return apart(inner);
     }
     let given = |flag: &str| matches.try_get_raw(flag).ok().flatten();
-    for (flag, end) in WRITTEN {
-        let Some(file) = given(flag).and_then(|mut values| values.next()).map(Path::new) else { continue };
+    let written =
+        WRITTEN.iter().filter_map(|(flag, end)| Some((*flag, *end, Path::new(given(flag)?.next()?))));
+    for (at, (flag, end, file)) in written.clone().enumerate() {
+        let is_same = |other: &Path| other == file || absolute(other).ok() == absolute(file).ok();
+        if let Some((other, ..)) = written.clone().take(at).find(|(.., other)| is_same(other)) {
+            bail!("--{other} and --{flag} both want {}; give each a file of its own", file.display());
+        }
         if end == "svg" {
             trace::prepare(file)?;
         }
@@ -52,19 +63,6 @@ pub(crate) fn apart(matches: &ArgMatches) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Refuses a flag whose file this command has read, though no flag names it.
-///
-/// # Errors
-/// If it has.
-pub(crate) fn unread(flag: &str, file: &Path) -> Result<()> {
-    if was_opened(file) { Err(used(flag, file)) } else { Ok(()) }
-}
-
-fn used(flag: &str, file: &Path) -> Error {
-    let shown = file.display();
-    Error::new(format!("--{flag} would replace {shown}, which this command uses, too; choose another file"))
 }
 
 /// Returns a path without links and dots, as far as it exists.

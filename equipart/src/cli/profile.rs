@@ -3,7 +3,6 @@ use crate::cli::args::NetworkArgs;
 use crate::cli::pictures::refuse;
 use crate::cli::processes::ProcessesArgs;
 use crate::terminal::out;
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use bench::profile::{self, LayerTime, ProfileLine, RankProfile, Totals};
 use bench::{self, Exposed};
@@ -69,15 +68,13 @@ fn of<D: RunDevice>(
     views: &Views,
 ) -> Result<()> {
     network.fits(&[a.layout])?;
-    let watch = ProgressWatch::spinner();
-    watch.say(&format!("training steps of shape L under {}", a.layout));
+    views.doing(&format!("training steps of shape L under {}", a.layout))?;
     a.network.keep_trace(network, bench::profiled::<D>(&a.layout, network, small))?;
-    let exposed = bench::exposed::<D>(&a.layout, network, (turns, small), &|what| watch.say(what))?;
-    watch.done();
+    let exposed = bench::exposed::<D>(&a.layout, network, (turns, small), &|what| drop(views.doing(what)))?;
     tell(network, peak, views)?;
     let Some(of) = exposed else { return Ok(()) };
     let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
-    views.object(&ProfileLine::Links(&of))?;
+    views.record(&ProfileLine::Links(&of))?;
     views.say(&format!(
         "\nA step takes {linked_ms:.1} ms over the links and {unlinked_ms:.1} ms without them, each the best of all turns: \
          {exposed_ms:.1} ms are exposed\nof the {priced_ms:.1} ms that the links take for its calls, a ratio of {ratio:.2}.",
@@ -99,14 +96,14 @@ pub(crate) fn tell(network: &Network, peak: Option<f64>, views: &Views) -> Resul
 
 fn lines(ranks: &[RankProfile], peak: Option<f64>, views: &Views) -> Result<()> {
     for (rank, of) in ranks.iter().enumerate() {
-        views.object(&ProfileLine::Steps { rank, steps: of.steps, ms: of.ms(), peak_gflops: peak })?;
+        views.record(&ProfileLine::Steps { rank, steps: of.steps, ms: of.ms(), peak_gflops: peak })?;
         for (kind, sum) in &of.kinds {
-            views.object(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) })?;
+            views.record(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) })?;
         }
         for LayerTime { name: layer, layers, pass, sum } in &of.layers {
             let pass = pass.map(tensor::Direction::name);
             let row = of.row(sum, peak);
-            views.object(&ProfileLine::Layer { rank, layer, pass, layers: *layers, row })?;
+            views.record(&ProfileLine::Layer { rank, layer, pass, layers: *layers, row })?;
         }
     }
     Ok(())

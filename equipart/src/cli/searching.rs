@@ -1,9 +1,9 @@
 //! Progress of a search for layouts on standard error, and its cut by Ctrl-C.
-use crate::terminal::watch::ProgressWatch;
 use parallel::{Error, Result};
 use plan::clock::time;
 use plan::watch::SearchEvent;
 use plan::weighed::{Goal, Weighed};
+use run::event::Observer;
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,22 +16,23 @@ const QUIET: Duration = Duration::from_secs(2);
 const INTERRUPTED: i32 = 128 + SIGINT;
 
 /// Watch of a search.
-pub(crate) struct SearchNotes {
+pub(crate) struct SearchNotes<'a> {
     cut: Arc<AtomicBool>,
-    shown: Mutex<(Instant, Option<ProgressWatch>)>, // time of the last line, or the beginning
+    last: Mutex<Instant>, // time of the last line, or the beginning
+    observer: &'a Observer<'a>,
 }
 
-impl SearchNotes {
+impl<'a> SearchNotes<'a> {
     /// Returns a watch that shows progress.
-    pub(crate) fn new() -> Self {
-        Self { cut: Arc::default(), shown: Mutex::new((Instant::now(), None)) }
+    pub(crate) fn new(observer: &'a Observer<'a>) -> Self {
+        Self { cut: Arc::default(), last: Mutex::new(Instant::now()), observer }
     }
     /// Returns a watch that Ctrl-C cuts; a second Ctrl-C ends the process.
     ///
     /// # Errors
     /// If the system refuses to announce the signal.
-    pub(crate) fn until_interrupted() -> Result<Self> {
-        let notes = Self::new();
+    pub(crate) fn until_interrupted(observer: &'a Observer<'a>) -> Result<Self> {
+        let notes = Self::new(observer);
         let heard = flag::register_conditional_shutdown(SIGINT, INTERRUPTED, notes.cut.clone())
             .and_then(|_| flag::register(SIGINT, notes.cut.clone()));
         heard.map_err(|why| Error::new(format!("Ctrl-C cannot be heard: {why}")))?;
@@ -39,9 +40,9 @@ impl SearchNotes {
     }
     /// Shows an event, if the last line is old enough. Returns false if the search is to be cut.
     pub(crate) fn watch(&self, event: &SearchEvent) -> bool {
-        let (last, shown) = &mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= QUIET {
-            shown.get_or_insert_with(ProgressWatch::spinner).say(&said(event));
+            drop(self.observer.doing(&said(event))); // the results tell of an error
             *last = Instant::now();
         }
         !self.is_cut()
@@ -53,9 +54,7 @@ impl SearchNotes {
     /// Ends the watch: the next Ctrl-C ends the process.
     pub(crate) fn done(&self) {
         self.cut.store(true, Relaxed);
-        if let Some(shown) = self.shown.lock().unwrap_or_else(PoisonError::into_inner).1.take() {
-            shown.done();
-        }
+        drop(self.observer.doing(""));
     }
 }
 

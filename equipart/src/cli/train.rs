@@ -10,10 +10,8 @@ mod saving;
 use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RankedArgs, TableArgs};
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
-use crate::cli::viewing::ViewArgs;
 use crate::cli::{config, corpus, model, noted, pictures, processes};
 use crate::terminal::out;
-use crate::views::view::{CURVES, RECORDS};
 use auto::{Amount, LayoutFlag};
 use clap::{Args, Command, FromArgMatches};
 use dropout::DropoutRate;
@@ -158,8 +156,6 @@ pub(crate) struct TrainArgs {
     /// At the end, show how often and how long other ranks waited for each rank, the slowest rank first
     #[arg(long)]
     pub(crate) stragglers: bool,
-    #[command(flatten)]
-    pub(crate) views: ViewArgs<{ RECORDS | CURVES }>,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }

@@ -2,10 +2,8 @@
 use crate::cli::processes::ProcessesArgs;
 use crate::cli::profile::{self, ProfileArgs};
 use crate::cli::run::Run;
-use crate::cli::viewing::ViewArgs;
 use crate::cli::{args, processes};
 use crate::terminal::out;
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use bench::{self, BenchPlan, Cores, Figure, Hardware, Peers, Probe};
@@ -15,7 +13,6 @@ use cuda::{Card, CardEngine, Cuda, Gpu};
 use parallel::{Error, Network, Result};
 use run::card::guarded;
 use run::device::{DeviceName, first_card};
-use run::event::RunEvent;
 use run::words::digits;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,8 +51,6 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     small: bool,
     #[command(flatten)]
-    views: ViewArgs<RECORDS>,
-    #[command(flatten)]
     processes: ProcessesArgs,
     #[command(flatten)]
     profile: ProfileArgs,
@@ -63,15 +58,15 @@ pub(crate) struct BenchArgs {
 
 impl Run for BenchArgs {
     const BY_PROCESSES: bool = true;
+    const HAS: Option<u8> = Some(RECORDS);
 
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let a = self;
         let turns = a.turns.unwrap_or(TURNS);
         bench::check_turns(turns)?;
         if a.profile.asked(a.turns)? {
-            let run =
-                |views: &Views| profile::run((&a.profile, &a.processes), a.device, (turns, a.small), views);
-            return a.views.open(json, "this run", "")?.during(run).map(|()| true);
+            profile::run((&a.profile, &a.processes), a.device, (turns, a.small), views)?;
+            return Ok(true);
         }
         let peers = a.peers.as_deref().map(Peers::read).transpose()?;
         let ranks = processes::launch()?.map(|launch| launch.ranks).filter(|ranks| *ranks > 1);
@@ -84,22 +79,18 @@ impl Run for BenchArgs {
         let mut network = a.processes.join(Network::default(), (&layouts, engine), None, &[])?;
         network.processes = network.processes.filter(|_| ranks.is_some()); // one process has all the ranks
         let plan = BenchPlan { only: a.only, turns, small: a.small, peers, network };
-        a.views.open(json, "this run", "")?.during(|views| {
-            let watch = ProgressWatch::spinner();
-            let figures = match a.device {
-                DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
-                DeviceName::Cuda => bench::bench(&BenchCards(first_card()?), &plan, &|what| watch.say(what)),
-            }?;
-            watch.done();
-            show(&figures, views).map(|()| true)
-        })
+        let watch = |what: &str| drop(views.doing(what)); // the results tell of an error
+        let figures = match a.device {
+            DeviceName::Cpu => bench::bench(&Cores, &plan, &watch),
+            DeviceName::Cuda => bench::bench(&BenchCards(first_card()?), &plan, &watch),
+        }?;
+        show(&figures, views).map(|()| true)
     }
 }
 
 /// Shows the figures.
 fn show(figures: &[Figure], views: &Views) -> Result<()> {
-    figures.iter().try_for_each(|figure| views.see(&RunEvent::Record(figure)))?;
-    views.records(figures)?;
+    views.rows(figures)?;
     pipelines(figures, views)?;
     let Some(figure) = figures.first() else { return Ok(()) };
     let how = figure.processes.map_or("", |_| "; each rank is a process");

@@ -2,6 +2,7 @@
 use crate::cli::run::Run;
 use crate::terminal::out;
 use crate::views::Views;
+use crate::views::view::RECORDS;
 use algorithms::{Algorithm, Link};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -62,7 +63,9 @@ impl CollectivesArgs {
 }
 
 impl Run for CollectivesArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
         let a = &self;
         let plans = a.plans()?;
         let drawn = plans.first().filter(|_| a.algorithm.is_some());
@@ -73,13 +76,12 @@ impl Run for CollectivesArgs {
             }
             files::replace_file(file, svg::draw(plan, a.chunk).as_bytes())?;
         }
-        let views = Views::printed(json);
-        plans.iter().try_for_each(|plan| views.object(&plan.summary()))?;
+        plans.iter().try_for_each(|plan| views.record(&plan.summary()))?;
         let mut steps = drawn.into_iter().flat_map(AllReducePlan::steps);
-        steps.try_for_each(|step| views.object(&step))?;
+        steps.try_for_each(|step| views.record(&step))?;
         match drawn {
-            Some(plan) => draw(plan, &views)?,
-            None => compare(&plans, &views)?,
+            Some(plan) => draw(plan, views)?,
+            None => compare(&plans, views)?,
         }
         if let Some(file) = &a.svg {
             views.say(&format!("\nthe diagram is in {}", file.display()))?;

@@ -8,8 +8,8 @@ use crate::cli::pictures::refuse;
 use crate::cli::run::Run;
 use crate::cli::{self, any_ids, learner, pictures};
 use crate::terminal::out;
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
+use crate::views::view::RECORDS;
 use draw::{compared, details, epochs};
 use models::digits::Digits;
 use models::text::Corpus;
@@ -17,7 +17,6 @@ use models::{Model, TrainableModel};
 use ops::SGD;
 use parallel::Result;
 use run::compare::{Comparison, Data, LR, LayoutRow, Partitioning};
-use run::event::RunEvent;
 use run::train::data::TrainData;
 use run::train::epochs::steps;
 use run::train::settings::{Settings, at_least_1};
@@ -59,10 +58,10 @@ impl<'a> ReadData<'a> {
 
 impl Run for CompareArgs {
     const BY_PROCESSES: bool = true;
+    const HAS: Option<u8> = Some(RECORDS);
 
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let a = self;
-        a.views.apart(&[("svg", a.svg.as_ref()), ("trace", a.network.trace.as_ref())])?;
         let model = learner(a.model.as_ref(), &a.pictures)?;
         let source = ReadData::of(&a, &model)?;
         let (ways, experiment) = ways::asked(&a, &model.design)?;
@@ -83,10 +82,9 @@ impl Run for CompareArgs {
             seconds: a.seconds,
         };
         work.check()?;
-        a.views.open(json, "this run", "")?.watched(ProgressWatch::spinner()).during(|views| {
-            let right = if a.epochs.is_some() { a.epochs(&work, views) } else { a.rows(&work, views) };
-            a.network.keep_trace(&work.network, right)
-        })
+        views.open("this run")?;
+        let right = if a.epochs.is_some() { a.epochs(&work, views) } else { a.rows(&work, views) };
+        a.network.keep_trace(&work.network, right)
     }
 }
 
@@ -94,7 +92,7 @@ impl CompareArgs {
     /// Compares steps and generation. Returns true if all rows are right.
     fn rows(&self, work: &Comparison, views: &Views) -> Result<bool> {
         let number = (self.number.device, self.number.name);
-        let rows = work.run(number, &|event: &RunEvent| views.see(event))?;
+        let rows = work.run(number, views)?;
         match compared::draw(&rows) {
             Ok(svg) => self.picture(&svg, views)?,
             Err(why) if self.svg.is_some() => return Err(why),
@@ -108,7 +106,7 @@ impl CompareArgs {
         if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
             tensor::files::replace_file(file, svg.as_bytes())?;
         }
-        views.see(&RunEvent::Picture { title: "The rows above as a picture.", svg })
+        views.picture("The rows above as a picture.", svg)
     }
     /// Trains a classifier for epochs with the settings of `train`. Returns true if all rows are equal.
     fn epochs(&self, work: &Comparison, views: &Views) -> Result<bool> {
@@ -125,7 +123,7 @@ impl CompareArgs {
             device: self.number.device,
             ..usual
         };
-        let rows = work.run_epochs(&settings, self.microbatches, &|event: &RunEvent| views.see(event))?;
+        let rows = work.run_epochs(&settings, self.microbatches, views)?;
         self.picture(&epochs::draw(&rows), views)?;
         Ok(rows.iter().all(|row| row.equal))
     }

@@ -1,12 +1,14 @@
 //! `context`: draws which context rank has which tokens, and which keys travel when: the hops that run.
 use crate::cli::run::Run;
-use crate::terminal::{out, show};
+use crate::terminal::out;
+use crate::views::Views;
 use clap::Args;
 use draw::context::{MemberHop, SharedAttention};
 use kernels::{Mask, Meta, Segment, Span};
 use layers::{Choice, counted};
 use ops::{PassContext, TokenShards};
 use parallel::{Layout, Result, bail};
+use run::event::RunEvent;
 use std::path::PathBuf;
 use tensor::files;
 
@@ -134,19 +136,17 @@ impl ContextArgs {
 }
 
 impl Run for ContextArgs {
-    fn run(self, as_json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let drawn = self.drawn()?;
         if let Some(file) = &self.svg {
             files::replace_file(file, drawn.svg().as_bytes())?;
         }
-        if as_json {
-            show::json(&drawn);
-            return Ok(true);
-        }
+        views.record(&drawn)?;
+        views.details(|observer| observer.picture("What each rank sees.", &drawn.svg()))?;
         let (colour, width) = out::terminal();
-        drawn.lines(width, colour).iter().for_each(|line| out::plain(line));
+        drawn.lines(width, colour).iter().try_for_each(|line| views.see(&RunEvent::Screen(line)))?;
         if let Some(file) = &self.svg {
-            out::line(&format!("the diagram is in {}", file.display()));
+            views.say(&format!("the diagram is in {}", file.display()))?;
         }
         Ok(true)
     }
@@ -163,7 +163,7 @@ mod tests {
     fn drawn(flags: &str) -> SharedAttention {
         let all = ["equipart", "context"].into_iter().chain(flags.split_whitespace());
         match Arguments::try_parse_from(all).unwrap().command {
-            Some(Command::Context(args)) => args.drawn().unwrap(),
+            Some(Command::Context(shown)) => shown.flags.drawn().unwrap(),
             other => panic!("{other:?}"),
         }
     }

@@ -2,12 +2,14 @@
 use crate::cli::args::{ModelName, named};
 use crate::cli::model;
 use crate::cli::run::Run;
-use crate::terminal::show;
+use crate::views::Views;
 use clap::Args;
 use clap::builder::TypedValueParser;
 use models::convert::{Converted, convert};
 use models::upcycle::{Upcycling, upcycle};
 use parallel::Result;
+use run::records;
+use serde::Serialize;
 use std::path::PathBuf;
 use tensor::dtype::Dtype;
 
@@ -45,8 +47,20 @@ fn dtype() -> impl TypedValueParser<Value = Dtype> {
     ])
 }
 
+/// A model that was written.
+#[derive(Serialize)]
+struct ConvertedModel {
+    along: Vec<String>,
+    bytes: usize,
+    dtype: String,
+    out: PathBuf,
+    tensors: usize,
+}
+
+records!(ConvertedModel: "model");
+
 impl Run for ConvertArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let a = &self;
         let model = model(Some(&a.model))?;
         let done = match (a.experts, a.chosen) {
@@ -57,12 +71,16 @@ impl Run for ConvertArgs {
             _ => convert(&model, &a.out, a.dtype)?,
         };
         let Converted { dtype, tensors, bytes, along } = done;
-        let object = serde_json::json!({
-            "out": a.out, "dtype": dtype.to_string(), "tensors": tensors, "bytes": bytes, "along": along,
-        });
-        show::one(json, &object, || {
-            format!("{tensors} tensors in {dtype} are in {}, with {}", a.out.display(), along.join(", "))
-        });
+        let words =
+            format!("{tensors} tensors in {dtype} are in {}, with {}", a.out.display(), along.join(", "));
+        views.record(&ConvertedModel {
+            along,
+            bytes,
+            dtype: dtype.to_string(),
+            out: a.out.clone(),
+            tensors,
+        })?;
+        views.say(&words)?;
         Ok(true)
     }
 }

@@ -1,8 +1,9 @@
 //! `devices`: lists the devices of this machine, and why others are missing.
 use crate::cli::run::Run;
-use crate::terminal::{out, show};
+use crate::views::Views;
 use clap::Args;
 use cuda::{Card, CardProperties, Nccl};
+use run::records;
 use serde::Serialize;
 use std::thread::available_parallelism;
 
@@ -85,25 +86,26 @@ fn card(ordinal: usize) -> Found {
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArgs {}
 
+records!(DeviceEntry: "device");
+
 impl Run for DevicesArgs {
     /// Nothing is compared, so nothing differs.
-    fn run(self, json: bool) -> parallel::Result<bool> {
+    fn run(self, views: &Views) -> parallel::Result<bool> {
         let entries = all();
-        show::all(json, &entries, || {
-            for DeviceEntry { device, found } in &entries {
-                match found {
-                    Found::Here(what) | Found::Set(what) => out::line(&format!("{device:5} {what}")),
-                    Found::Missing(why) => out::line(&format!("{device:5} none: {why}")),
-                }
+        views.records(&entries)?;
+        for DeviceEntry { device, found } in &entries {
+            match found {
+                Found::Here(what) | Found::Set(what) => views.say(&format!("{device:5} {what}"))?,
+                Found::Missing(why) => views.say(&format!("{device:5} none: {why}"))?,
             }
-            if let Ok(count) = Card::count() {
-                out::line(&format!(
-                    "Ranks that are processes take these GPUs in turn, local rank {count} GPU 0 again. With more ranks \
-                     than GPUs, data goes by\nhost and TCP, and EQUIPART_ENGINE=nccl is refused. Ranks that are threads \
-                     then share GPU 0."
-                ));
-            }
-        });
+        }
+        if let Ok(count) = Card::count() {
+            views.say(&format!(
+                "Ranks that are processes take these GPUs in turn, local rank {count} GPU 0 again. With more ranks \
+                 than GPUs, data goes by\nhost and TCP, and EQUIPART_ENGINE=nccl is refused. Ranks that are threads \
+                 then share GPU 0."
+            ))?;
+        }
         Ok(true)
     }
 }

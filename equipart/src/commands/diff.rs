@@ -17,10 +17,11 @@ pub use report::{DiffReport, diff, dimensions};
 pub use source::Unmatched;
 
 use crate::cli::run::Run;
-use crate::terminal::out::line;
-use crate::terminal::show;
+use crate::views::Views;
+use crate::views::view::RECORDS;
 use clap::Args;
 use parallel::Result;
+use run::event::{CellValue, Observer, RecordColumn, RunRecord, column};
 use serde::Serialize;
 use std::path::PathBuf;
 use tensor::quoted::displayed;
@@ -56,30 +57,32 @@ pub(crate) struct DiffArgs {
 }
 
 impl Run for DiffArgs {
-    fn run(self, json: bool) -> Result<bool> {
-        let args = &self;
-        let report = diff(&args.a, &args.b, args.truth.as_deref())?;
-        let fine = report.is_fine();
-        if json {
-            objects(&report);
-            return Ok(fine);
-        }
-        if args.all {
-            let rows = report.tensors.iter().map(|t| cells(t, report.judged));
-            line(&format!("{}\n", show::table(&head(report.judged), rows)));
-        }
-        summary(&report);
-        match (report.first_bug(), report.judged) {
-            (Some((bug, before)), _) => first(bug, before),
-            (None, true) if report.tensors.iter().any(|t| t.verdict.is_none()) => {
-                line("\nNo difference that could be judged is more than rounding.");
-            }
-            (None, true) => line("\nNo difference is more than rounding."),
-            (None, false) => sizes(&report),
-        }
-        missing(&report.unmatched);
-        Ok(fine)
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
+        let report = diff(&self.a, &self.b, self.truth.as_deref())?;
+        tell(&report, self.all, views)?;
+        Ok(report.is_fine())
     }
+}
+
+/// Tells all that was compared, and what follows from it.
+fn tell(report: &DiffReport, all: bool, observer: &Observer) -> Result<()> {
+    objects(report, observer)?;
+    if all {
+        observer.table_of(&report.tensors.iter().map(JsonLine::Tensor).collect::<Vec<_>>())?;
+        observer.say("")?;
+    }
+    summary(report, observer)?;
+    match (report.first_bug(), report.judged) {
+        (Some((bug, before)), _) => first(bug, before, observer)?,
+        (None, true) if report.tensors.iter().any(|t| t.verdict.is_none()) => {
+            observer.say("\nNo difference that could be judged is more than rounding.")?;
+        }
+        (None, true) => observer.say("\nNo difference is more than rounding.")?,
+        (None, false) => sizes(report, observer)?,
+    }
+    missing(&report.unmatched, observer)
 }
 
 /// Number of tensors of each kind.
@@ -120,21 +123,21 @@ enum JsonLine<'a> {
     },
 }
 
-fn objects(report: &DiffReport) {
-    report.tensors.iter().for_each(|t| show::json(&JsonLine::Tensor(t)));
-    report.unmatched.iter().for_each(|u| show::json(&JsonLine::Unmatched(u)));
+fn objects(report: &DiffReport, observer: &Observer) -> Result<()> {
+    report.tensors.iter().try_for_each(|t| observer.record(&JsonLine::Tensor(t)))?;
+    report.unmatched.iter().try_for_each(|u| observer.record(&JsonLine::Unmatched(u)))?;
     let bug = report.first_bug();
-    show::json(&JsonLine::Summary {
+    observer.record(&JsonLine::Summary {
         counts: counts(report, None),
         judged: report.judged,
         fine: report.is_fine(),
         first_bug: bug.map(|(bug, _)| bug.name.as_str()),
         last_good: bug.and_then(|(_, before)| before).map(|before| before.name.as_str()),
-    });
+    })
 }
 
 /// Prints a line for each file.
-fn summary(report: &DiffReport) {
+fn summary(report: &DiffReport, observer: &Observer) -> Result<()> {
     let mut files: Vec<&str> = Vec::new();
     for file in report.tensors.iter().map(|t| &t.file).chain(report.unmatched.iter().map(|u| &u.file)) {
         if !files.contains(&file.as_str()) {
@@ -155,27 +158,32 @@ fn summary(report: &DiffReport) {
     } else {
         &["File", "tensors", "equal", "different", "not compared"]
     };
-    line(&format!("{}", show::table(head, files.iter().map(row))));
+    observer.table(head, files.iter().map(row))
 }
 
-fn head(judged: bool) -> Vec<&'static str> {
-    let mut head = vec!["Tensor", "file", "differ", "of", "largest", "relative"];
-    if judged {
-        head.extend(["error of A", "error of B", "verdict"]);
+impl RunRecord for JsonLine<'_> {
+    fn kind(&self) -> &'static str {
+        "tensor"
     }
-    head
-}
-
-fn cells(t: &TensorDiff, judged: bool) -> Vec<String> {
-    let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.1e}"));
-    let mut cells =
-        vec![displayed(&t.name), displayed(&t.file), t.apart.differ.to_string(), t.apart.of.to_string()];
-    cells.extend([number(t.apart.largest), number(t.apart.relative)]);
-    if judged {
-        cells.extend([number(t.a.map(|e| e.mean)), number(t.b.map(|e| e.mean))]);
-        cells.push(t.verdict.map_or("none", |finding| words(finding)[0]).into());
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let Self::Tensor(t) = self else { return Vec::new() };
+        let number = |x: Option<f64>| x.map_or(CellValue::None, |x| CellValue::Shown(x, format!("{x:.1e}")));
+        let of_truth = |key, title: &'static str| column(key, title).hidden_if(t.a.is_none());
+        vec![
+            (column("name", "Tensor"), CellValue::Word(displayed(&t.name))),
+            (column("file", "file"), CellValue::Word(displayed(&t.file))),
+            (column("differ", "differ"), CellValue::Count(t.apart.differ)),
+            (column("of", "of"), CellValue::Count(t.apart.of)),
+            (column("largest", "largest"), number(t.apart.largest)),
+            (column("relative", "relative"), number(t.apart.relative)),
+            (of_truth("error_of_a", "error of A"), number(t.a.map(|e| e.mean))),
+            (of_truth("error_of_b", "error of B"), number(t.b.map(|e| e.mean))),
+            (
+                of_truth("verdict", "verdict"),
+                CellValue::word(t.verdict.map_or("none", |finding| words(finding)[0])),
+            ),
+        ]
     }
-    cells
 }
 
 /// Name of a finding, and for a bug its meaning.
@@ -202,19 +210,24 @@ fn error(of: &str, e: Option<OwnError>) -> String {
 }
 
 /// Prints the first bug.
-fn first(bug: &TensorDiff, before: Option<&TensorDiff>) {
+fn first(bug: &TensorDiff, before: Option<&TensorDiff>, observer: &Observer) -> Result<()> {
     let errors = |t: &TensorDiff| error("A", t.a) + &error("B", t.b);
     let verdict = bug.verdict.expect("a bug was found");
-    line(&format!("\nThe first bug, in program order, is in {}.\n{}", named(bug), words(verdict)[1]));
+    let meaning = words(verdict)[1];
+    observer.say(&format!("\nThe first bug, in program order, is in {}.\n{meaning}", named(bug)))?;
     let RunDistance { differ, of, .. } = bug.apart;
-    line(&format!("  {differ} of {of} elements differ\n{}{}", errors(bug), place(bug)));
+    observer.say(&format!("  {differ} of {of} elements differ\n{}{}", errors(bug), place(bug)))?;
     if let Some(before) = before {
         let verdict = before.verdict.map_or("not judged", |finding| words(finding)[0]);
-        line(&format!("The tensor before it, {}, is {verdict}.\n{}", named(before), errors(before)));
+        let words = format!("The tensor before it, {}, is {verdict}.\n{}", named(before), errors(before));
+        observer.say(&words)?;
     }
     if bug.file == "weights" {
-        line("Weights are those before the step: the bug is in an earlier step, or in the initial weights.");
+        observer.say(
+            "Weights are those before the step: the bug is in an earlier step, or in the initial weights.",
+        )?;
     }
+    Ok(())
 }
 
 /// Describes the element that is furthest off.
@@ -226,14 +239,14 @@ fn place(t: &TensorDiff) -> String {
 }
 
 /// Prints the sizes of the differences, if there is no truth.
-fn sizes(report: &DiffReport) {
+fn sizes(report: &DiffReport, observer: &Observer) -> Result<()> {
     let different = || report.tensors.iter().filter(|t| t.apart.differ > 0);
     let equal = if report.unmatched.is_empty() {
         "All tensors are equal."
     } else {
         "All compared tensors are equal."
     };
-    let Some(first) = different().next() else { return line(&format!("\n{equal}")) };
+    let Some(first) = different().next() else { return observer.say(&format!("\n{equal}")) };
     let relative = |t: &TensorDiff| t.apart.relative.unwrap_or(0.0);
     let worst = different().max_by(|x, y| relative(x).total_cmp(&relative(y))).unwrap_or(first);
     let tell = |what: &str, t: &TensorDiff| {
@@ -241,29 +254,30 @@ fn sizes(report: &DiffReport) {
             format!(", the largest difference is {largest:.1e}, relative {:.1e}", relative(t))
         });
         let RunDistance { differ, of, .. } = t.apart;
-        line(&format!(
+        observer.say(&format!(
             "\n{what} {}.\n  {differ} of {of} elements differ{size}\n{}",
             named(t),
             place(t).trim_end()
-        ));
+        ))
     };
     if relative(first) >= relative(worst) {
-        tell("The first difference, and the largest, is in", first);
+        tell("The first difference, and the largest, is in", first)?;
     } else {
-        tell("The first difference is in", first);
-        tell("The largest difference is in", worst);
+        tell("The first difference is in", first)?;
+        tell("The largest difference is in", worst)?;
     }
-    line(
+    observer.say(
         "\nOnly a truth can tell whether that is rounding: --truth C, the same run with --dtype f64 --dump C.",
-    );
+    )
 }
 
-fn missing(unmatched: &[Unmatched]) {
+fn missing(unmatched: &[Unmatched], observer: &Observer) -> Result<()> {
     if unmatched.is_empty() {
-        return;
+        return Ok(());
     }
-    line("\nNot compared:");
-    for Unmatched { file, name, why } in unmatched {
-        line(&format!("  {} of {}: {why}", displayed(name), displayed(file)));
-    }
+    observer.say("\nNot compared:")?;
+    let say = |Unmatched { file, name, why }: &Unmatched| {
+        observer.say(&format!("  {} of {}: {why}", displayed(name), displayed(file)))
+    };
+    unmatched.iter().try_for_each(say)
 }

@@ -2,7 +2,7 @@
 use crate::cli::args::{DtypeArgs, microbatches, offloads_on};
 use crate::cli::config;
 use crate::cli::run::Run;
-use crate::terminal::show;
+use crate::views::Views;
 use clap::{Args, Subcommand};
 use comm::Axis;
 use draw::bars::MemoryBar;
@@ -12,7 +12,9 @@ use parallel::{Layout, Result, bail, layout};
 use plan::Machine;
 use plan::spans::{RankSpan, SpanWork};
 use run::price::PriceRun;
+use run::records;
 use run::train::settings::{SEQ, Settings};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -141,8 +143,16 @@ impl StepArgs {
     }
 }
 
+/// A picture that was drawn: its file.
+#[derive(Serialize)]
+struct DrawnPicture {
+    picture: String,
+}
+
+records!(DrawnPicture: "picture");
+
 impl Run for DrawArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let (svg, file) = match self.picture {
             LayoutPicture::Ranks { layout, node, file } => (ranks(&layout, node)?, file),
             LayoutPicture::Matrices { ranks, file } => (pair(ranks)?, file),
@@ -153,7 +163,9 @@ impl Run for DrawArgs {
         };
         files::replace_file(&file.svg, svg.as_bytes())?;
         let path = file.svg.display().to_string();
-        show::one(json, &serde_json::json!({ "picture": path }), || format!("the picture is in {path}"));
+        views.picture("The picture.", &svg)?;
+        views.say(&format!("the picture is in {path}"))?;
+        views.record(&DrawnPicture { picture: path })?;
         Ok(true)
     }
 }

@@ -5,13 +5,13 @@ use crate::cli::pictures::{PicturesArgs, digits, only_text};
 use crate::cli::run::Run;
 use crate::cli::{corpus, learner, loads, processes};
 use crate::terminal::out;
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use clap::Args;
 use layers::counted;
 use models::{Model, ids, text};
 use parallel::{Layout, Network, Result, Sequence, bail};
 use run::eval::{Evaluation, evaluate};
+use run::event::RunEvent;
 use run::in_device;
 use run::train::settings::{SEQ, sequences};
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
 impl Run for EvalArgs {
     const BY_PROCESSES: bool = true;
 
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let a = self;
         if a.verify {
             seen::note(true);
@@ -99,17 +99,14 @@ impl Run for EvalArgs {
             ));
         }
         let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
-        let watch = ProgressWatch::bar(0);
         let layout = a.ranks.each.of(a.layout, &model.design.clone().inferring())?;
         args::note_inference(&layout);
-        let watching = |done, of| watch.part("evaluated", done, of);
+        let watching = |done, of| drop(views.see(&RunEvent::Progress { what: "evaluated", done, of }));
         let network = Network { timeout: a.timeout, ..Network::default() };
         let network = a.ranks.join(network, &[layout], a.number.device, &[])?;
         let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
-        watch.done();
-        let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
-        let views = Views::printed(json);
-        views.object(&evaluation)?;
+        let &Evaluation { loss, perplexity, tokens, accuracy, .. } = &evaluation;
+        views.record(&evaluation)?;
         views.say(&match accuracy {
             None => format!(
                 "loss {loss:.6} nats a token, perplexity {perplexity:.4}, {}",
@@ -117,7 +114,7 @@ impl Run for EvalArgs {
             ),
             Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
         })?;
-        loads::loads(&evaluation.experts, &views)?;
+        loads::loads(&evaluation.experts, views)?;
         Ok(true)
     }
 }

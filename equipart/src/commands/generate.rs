@@ -3,20 +3,24 @@ use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RankedArgs, note_infer
 use crate::cli::requests::RequestsArgs;
 use crate::cli::run::Run;
 use crate::cli::{model, processes};
-use crate::terminal::watch::ProgressWatch;
-use crate::terminal::{out, show};
+use crate::terminal::out;
+use crate::views::Views;
 use clap::Args;
 use layers::Design;
-use models::generate::{Prompts, generate};
+use models::generate::{Generated, Prompts, generate};
 use models::sampling::{Sampling, no_temperature};
 use models::tokenizer::Tokenizer;
 use models::{Model, names};
 use parallel::dtype::RunDevice;
 use parallel::dump::{self, Provenance};
+use parallel::measure::{self, PeakBytes};
 use parallel::{Layout, Network, Result, bail};
+use run::event::RunEvent;
 use run::in_device;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tensor::quoted::counted;
+use tensor::{Scalar, readable};
 
 /// Continue prompts
 #[derive(Args, Debug)]
@@ -79,7 +83,7 @@ fn ids(text: &str) -> std::result::Result<Vec<u32>, String> {
 impl Run for GenerateArgs {
     const BY_PROCESSES: bool = true;
 
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let a = self;
         let mode = a.order.mode()?;
         let lines = a.order.texts()?;
@@ -88,7 +92,7 @@ impl Run for GenerateArgs {
         let layout = a.ranks.each.of(a.layout, &Design::from(model.config.shape).inferring())?;
         note_inference(&layout);
         network.fits(&[layout])?;
-        let shows_text = !json && model.tokens.are_known();
+        let shows_text = views.wants_words() && model.tokens.are_known();
         let texts: Vec<_> = a.prompt.iter().chain(&lines).collect();
         let tokenizer = (shows_text || !texts.is_empty()).then(|| model.tokenizer()).transpose()?;
         let mut prompts = a.prompt_ids.clone();
@@ -116,7 +120,7 @@ impl Run for GenerateArgs {
         model.config.eos = generation.eos;
         let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
         let network = a.ranks.join(network, &[layout], a.number.device, &[("dump", a.dump.is_some())])?;
-        in_device!((a.number.device, a.number.name), D => continued::<D>(&a, &model, &layout, &network, &request, tokenizer.as_ref(), json))
+        in_device!((a.number.device, a.number.name), D => continued::<D>(&a, &model, &layout, &network, &request, tokenizer.as_ref(), views))
     }
 }
 
@@ -128,23 +132,25 @@ fn continued<D: RunDevice>(
     network: &Network,
     request: &Prompts,
     tokenizer: Option<&Tokenizer>,
-    json: bool,
+    views: &Views,
 ) -> Result<bool> {
     request.check::<D>(model, (layout, network))?;
     note_waiting(request, layout);
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let watch = ProgressWatch::bar(request.max_new);
-    let generated = generate::<D>(model, (layout, network), request, &|_| watch.tick());
+    let done = AtomicUsize::new(0);
+    let watch = |_| {
+        let done = done.fetch_add(1, Relaxed) + 1;
+        drop(views.see(&RunEvent::Reached { words: "", done, of: request.max_new }));
+    };
+    let generated = generate::<D>(model, (layout, network), request, &watch);
     let generated = a.network.keep_trace(network, generated)?;
-    watch.done();
     if let Some(dir) = &a.dump {
         let about = Provenance { layout: layout.to_string(), ..Provenance::default() };
         dump::write(dir, &names::entries(&model.config), generated.seen.clone(), &about)?;
     }
-    if json {
-        generated.lines().for_each(|line| show::json(&line));
-    } else {
-        show::texts(&generated, tokenizer)?;
+    views.records(generated.lines().collect::<Vec<_>>().iter())?;
+    if views.wants_words() {
+        texts(&generated, tokenizer, views)?;
     }
     Ok(true)
 }
@@ -159,4 +165,28 @@ fn note_waiting(request: &Prompts, layout: &Layout) {
             counted(slots, "slot")
         ));
     }
+}
+
+/// Shows the texts, and their speed.
+fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Tokenizer>, views: &Views) -> Result<()> {
+    for t in &generated.texts {
+        match tokenizer {
+            Some(tokenizer) => views.see(&RunEvent::Screen(&tokenizer.decode(&t.ids)?))?,
+            None => views.say(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","))?,
+        }
+    }
+    let ms = |what, seconds: Option<f64>| {
+        seconds.map(|s| format!(", {what} {:.2} ms", 1e3 * s)).unwrap_or_default()
+    };
+    let latency = generated.latency();
+    let held: Vec<_> = PeakBytes::of(&generated.taken).total.iter().map(|n| readable(*n as u128)).collect();
+    views.note(&format!(
+        "{} new tokens in {:.2} s, {:.0} token/s{}{}; peak of each rank: {}",
+        generated.new_tokens(),
+        measure::seconds(&generated.taken),
+        generated.tokens_per_second(),
+        ms("first token after", latency.first_token_seconds),
+        ms("then one every", latency.token_seconds),
+        held.join(", ")
+    ))
 }

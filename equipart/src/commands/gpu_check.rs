@@ -2,13 +2,13 @@
 //! layouts on one card, products beside NVIDIA's library, a model at work. It needs the program and nothing
 //! else.
 use crate::cli::run::Run;
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
+use crate::views::view::RECORDS;
 use clap::{Args, ValueEnum};
 use cuda::{Card, CardProperties};
 use parallel::{Error, Result};
 use run::card::{CheckRow, figures, kernels, layouts};
-use run::event::{RunEvent, doing};
+use run::records;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -47,37 +47,37 @@ pub(crate) enum CheckPart {
     Figures,
 }
 
+records!(CheckReport: "card");
+
 impl Run for GpuCheckArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
         let a = self;
         let begin = Instant::now();
         let card = Card::open(0).map_err(|error| Error::new(error.to_string()))?;
         let asked = |part| a.only.is_empty() || a.only.contains(&part);
-        Views::printed(json).watched(ProgressWatch::spinner()).during(|views| {
-            let observer = &|event: &RunEvent| views.see(event);
-            let mut lines = Vec::new();
-            if asked(CheckPart::Kernels) {
-                lines.extend(kernels(&card, observer));
-            }
-            if asked(CheckPart::Layouts) {
-                doing("comparing layouts", observer)?;
-                lines.extend(layouts()?);
-            }
-            let right = lines.iter().all(|line| line.well == Some(true));
-            if asked(CheckPart::Figures) {
-                lines.extend(figures(&card, a.small, observer)?);
-            }
-            let CardProperties { name, cuda: (major, minor), .. } = &card.about;
-            let cuda = format!("{major}.{minor}");
-            let report =
-                CheckReport { card: name.clone(), cuda, seconds: begin.elapsed().as_secs_f64(), lines };
-            let text = serde_json::to_string_pretty(&report).expect("strings and numbers");
-            tensor::files::replace_file(&a.out, text.as_bytes())?;
-            views.object(&report)?;
-            let CheckReport { card, cuda, seconds, lines } = &report;
-            views.records(lines)?;
-            views.say(&format!("{card}, CUDA {cuda}, {seconds:.0} s; also in {}", a.out.display()))?;
-            Ok(right)
-        })
+        let mut lines = Vec::new();
+        if asked(CheckPart::Kernels) {
+            lines.extend(kernels(&card, views));
+        }
+        if asked(CheckPart::Layouts) {
+            views.doing("comparing layouts")?;
+            lines.extend(layouts()?);
+        }
+        let right = lines.iter().all(|line| line.well == Some(true));
+        if asked(CheckPart::Figures) {
+            lines.extend(figures(&card, a.small, views)?);
+        }
+        let CardProperties { name, cuda: (major, minor), .. } = &card.about;
+        let cuda = format!("{major}.{minor}");
+        let report = CheckReport { card: name.clone(), cuda, seconds: begin.elapsed().as_secs_f64(), lines };
+        let text = serde_json::to_string_pretty(&report).expect("strings and numbers");
+        tensor::files::replace_file(&a.out, text.as_bytes())?;
+        views.record(&report)?;
+        let CheckReport { card, cuda, seconds, lines } = &report;
+        views.table_of(lines)?;
+        views.say(&format!("{card}, CUDA {cuda}, {seconds:.0} s; also in {}", a.out.display()))?;
+        Ok(right)
     }
 }

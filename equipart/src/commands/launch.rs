@@ -5,6 +5,7 @@ use crate::cli::processes::program;
 use crate::cli::run::Run;
 use crate::cli::train::TrainArgs;
 use crate::terminal::out;
+use crate::views::Views;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comm::Secret;
 use layers::counted;
@@ -80,7 +81,9 @@ fn meeting(host: &str) -> Result<[(&'static str, String); 3]> {
 }
 
 impl Run for LaunchArgs {
-    fn run(self, _: bool) -> Result<bool> {
+    const HAS: Option<u8> = None;
+
+    fn run(self, views: &Views) -> Result<bool> {
         at_least_1(&[("ranks", self.ranks)])?;
         if self.by.is_none() && self.ranks > MOST_HERE {
             bail!("--ranks is {}; on one machine it must be at most {MOST_HERE}", self.ranks);
@@ -116,7 +119,7 @@ impl Run for LaunchArgs {
             command = resumed(&asked, begun);
             let mut who = "all".into();
             if ranks > least {
-                let layout = smaller(&command, least..ranks)
+                let layout = smaller(&command, least..ranks, views)
                     .map_err(|why| Error::new(format!("{what} ({status}), and the run ends: {why}")))?;
                 for words in [&mut asked, &mut command] {
                     *words = laid_out(words, &layout);
@@ -204,9 +207,9 @@ fn can_shrink(command: &[String], [least, ranks]: [usize; 2]) -> Result<()> {
 }
 
 /// Returns the best layout of the most ranks, of these numbers, that keeps the steps of a training run.
-fn smaller(command: &[String], ranks: Range<usize>) -> Result<Layout> {
+fn smaller(command: &[String], ranks: Range<usize>, views: &Views) -> Result<Layout> {
     let planner = train_args(command)?.planner()?;
-    ranks.clone().rev().find_map(|ranks| planner.find(ranks)).ok_or_else(|| {
+    ranks.clone().rev().find_map(|ranks| planner.find(ranks, views)).ok_or_else(|| {
         let to = counted(ranks.end - 1, "rank");
         let these = if ranks.len() == 1 { to } else { format!("{} to {to}", ranks.start) };
         Error::new(format!("no layout of {these} fits {}; a smaller --min-ranks may help", planner.step()))

@@ -1,10 +1,8 @@
 //! `machine`: measures this machine, or shows one that `price` and `plan` know.
 use crate::cli::run::Run;
-use crate::terminal::show;
-use crate::terminal::watch::ProgressWatch;
+use crate::views::Views;
 use bench::measure::{self, MeasureScale};
 use clap::Args;
-use comfy_table::CellAlignment;
 use parallel::Result;
 use plan::Machine;
 use serde_json::Value;
@@ -31,37 +29,27 @@ pub(crate) struct MachineArgs {
 }
 
 impl Run for MachineArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let machine = if let Some(name) = self.machine {
             Machine::named(&name)?
         } else {
-            let watch = ProgressWatch::spinner();
             let scale = [MeasureScale::FULL, MeasureScale::TINY];
-            let measured = measure::machine(&scale[usize::from(self.small)], &|what| watch.say(what))?;
-            watch.done();
-            measured
+            let watch = |what: &str| drop(views.doing(what)); // the results tell of an error
+            measure::machine(&scale[usize::from(self.small)], &watch)?
         };
         if let Some(file) = self.out {
             let text = serde_json::to_string_pretty(&machine).expect("plain values");
             files::replace_file(&file, (text + "\n").as_bytes())?;
         }
-        show::one(json, &machine, || words(&machine));
+        views.record(&machine)?;
+        let mut numbers = Vec::new();
+        rows("", &serde_json::to_value(&machine).expect("plain values"), &mut numbers);
+        views.text_table(&["", "number", "source"], numbers)?;
+        views.say(
+            "\nIn bytes, operations and seconds. Rates of a kernel: a second's work at a call's work.",
+        )?;
         Ok(true)
     }
-}
-
-/// The machine as a table: every number with its source.
-fn words(machine: &Machine) -> String {
-    let mut numbers = Vec::new();
-    rows("", &serde_json::to_value(machine).expect("plain values"), &mut numbers);
-    let mut table = show::fitted(show::table(&["", "number", "source"], numbers.into_iter()));
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Left);
-        column.remove_constraint();
-    }
-    format!(
-        "{table}\n\nIn bytes, operations and seconds. Rates of a kernel: a second's work at a call's work."
-    )
 }
 
 /// Adds the rows of a value with this name.

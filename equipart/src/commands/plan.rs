@@ -4,8 +4,6 @@ use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
 use crate::cli::run::Run;
 use crate::cli::searching::SearchNotes;
-use crate::cli::viewing::ViewArgs;
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use clap::Args;
@@ -19,7 +17,6 @@ use plan::Machine;
 use plan::generation::{GenerationJob, TextsGoal};
 use plan::step::TrainingJob;
 use plan::weighed::Goal;
-use run::event::RunEvent;
 use run::plan::texts::TextsPlanRun;
 use run::plan::{Devices, MOST_DEVICES, PlanRun};
 use run::train::settings::at_least_1;
@@ -74,8 +71,6 @@ pub(crate) struct PlanArgs {
     /// Measure of the best layout
     #[arg(long, default_value = "throughput", value_enum)]
     goal: GoalName,
-    #[command(flatten)]
-    views: ViewArgs<RECORDS>,
     /// Prove the best layout, on a small image of the model and at most 16 ranks, before recommending it
     #[arg(long)]
     prove: bool,
@@ -146,11 +141,11 @@ impl PlanArgs {
         let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
         let plan = PlanRun { job: self.job(config)?, dtype: self.dtype, on: self.on()?, goal };
         plan.check()?;
-        let notes = SearchNotes::until_interrupted()?;
+        let notes = SearchNotes::until_interrupted(views)?;
         let found = plan.find(&|event| notes.watch(event));
         notes.done();
         let found = found?;
-        let equal = plan.tell(&found, &|event: &RunEvent| views.see(event))?;
+        let equal = plan.tell(&found, views)?;
         views.details(|observer| details::tell(&plan.step(&found.best[0]), observer))?;
         Ok(equal)
     }
@@ -164,21 +159,22 @@ impl PlanArgs {
         };
         let job = self.texts(config)?;
         let plan = TextsPlanRun { job, dtype: self.dtype, on: self.on()?, goal };
-        let notes = SearchNotes::until_interrupted()?;
+        let notes = SearchNotes::until_interrupted(views)?;
         let found = plan.find(&|event| notes.watch(event));
         notes.done();
-        plan.tell(&found?, &|event: &RunEvent| views.see(event))
+        plan.tell(&found?, views)
     }
 }
 
 impl Run for PlanArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
         if self.devices > MOST_DEVICES {
             bail!("--devices is {}; it must be at most {MOST_DEVICES}", self.devices);
         }
         let config = config(self.config.as_deref())?;
-        self.views.open(json, "this run", "")?.watched(ProgressWatch::spinner()).during(|views| {
-            if self.generate { self.generation(&config, views) } else { self.training(&config, views) }
-        })
+        views.open("this run")?;
+        if self.generate { self.generation(&config, views) } else { self.training(&config, views) }
     }
 }

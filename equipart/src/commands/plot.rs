@@ -1,11 +1,13 @@
 //! `plot`: tables and curves of the logs of training runs.
 use crate::cli::run::Run;
-use crate::terminal::{out, show};
+use crate::views::Views;
 use crate::views::log::LOG;
 use crate::views::plot::{Points, picture};
+use crate::views::view::RECORDS;
 use clap::Args;
 use parallel::measure::median;
 use parallel::{Error, Result, bail};
+use run::event::{CellValue, RecordColumn, RunRecord, column};
 use run::train::StepLine;
 use run::words::speed;
 use serde::Serialize;
@@ -55,15 +57,29 @@ impl RunSummary {
             tokens_per_second: median(speeds)?,
         })
     }
-    fn cells(&self) -> Vec<String> {
-        let right = || self.best_accuracy.map(|right| format!("{:.2} % right", 100.0 * right));
-        let held_out = self.best_held_out_bits_per_byte.map(|bits| format!("{bits:.4} bits a byte"));
+}
+
+impl RunRecord for RunSummary {
+    fn kind(&self) -> &'static str {
+        "run"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let right =
+            self.best_accuracy.map(|right| CellValue::Shown(right, format!("{:.2} % right", 100.0 * right)));
+        let held_out = self.best_held_out_bits_per_byte;
+        let held_out = held_out.map(|bits| CellValue::Shown(bits, format!("{bits:.4} bits a byte")));
         vec![
-            self.run.clone(),
-            self.steps.to_string(),
-            format!("{:.4}", self.last_loss),
-            held_out.or_else(right).unwrap_or_else(|| "-".into()),
-            speed(self.tokens_per_second),
+            (column("run", "run"), CellValue::word(&self.run)),
+            (column("steps", "steps"), CellValue::Count(self.steps)),
+            (
+                column("last_loss", "last loss"),
+                CellValue::Shown(self.last_loss, format!("{:.4}", self.last_loss)),
+            ),
+            (column("best_held_out", "best held-out"), held_out.or(right).unwrap_or(CellValue::None)),
+            (
+                column("tokens_per_second", "token/s"),
+                CellValue::Shown(self.tokens_per_second, speed(self.tokens_per_second)),
+            ),
         ]
     }
 }
@@ -88,20 +104,21 @@ fn read(run: &Path) -> Result<(String, Vec<StepLine>)> {
 }
 
 impl Run for PlotArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
         let runs: Vec<_> = self.runs.iter().map(|run| read(run)).collect::<Result<_>>()?;
         let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
         if let Some(file) = &self.svg {
             let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
-            files::replace_file(file, picture("training", &points, "steps").as_bytes())?;
+            let svg = picture("training", &points, "steps");
+            files::replace_file(file, svg.as_bytes())?;
+            views.picture("The runs.", &svg)?;
         }
-        show::all(json, &rows, || {
-            let head = ["run", "steps", "last loss", "best held-out", "token/s"];
-            out::line(&show::fitted(show::table(&head, rows.iter().map(RunSummary::cells))).to_string());
-            if let Some(file) = &self.svg {
-                out::line(&format!("\nthe curves are in {}", file.display()));
-            }
-        });
+        views.rows(&rows)?;
+        if let Some(file) = &self.svg {
+            views.say(&format!("\nthe curves are in {}", file.display()))?;
+        }
         Ok(true)
     }
 }

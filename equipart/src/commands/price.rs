@@ -6,14 +6,13 @@ use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{NamedModel, PicturesArgs, only_text};
 use crate::cli::run::Run;
 use crate::cli::train::dropout::DropoutRate;
-use crate::cli::viewing::ViewArgs;
+use crate::views::Views;
 use crate::views::view::RECORDS;
 use clap::Args;
 use layers::OptimizerKind;
 use models::Model;
 use parallel::{Layout, Result, layout};
 use plan::Machine;
-use run::event::RunEvent;
 use run::price::{PriceRun, read_routing};
 use run::train::settings::{SEQ, Settings};
 use std::path::PathBuf;
@@ -79,8 +78,6 @@ pub(crate) struct PriceArgs {
     pub(crate) routing: Option<PathBuf>,
     #[arg(long, value_name = "NAME|FILE", help = MACHINE)]
     machine: Option<String>,
-    #[command(flatten)]
-    views: ViewArgs<RECORDS>,
 }
 
 impl PriceArgs {
@@ -110,7 +107,9 @@ impl PriceArgs {
 }
 
 impl Run for PriceArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
         let mut a = self;
         a.layout = a.table.on(a.layout)?;
         a.microbatches = microbatches(&a.layout, a.microbatches)?;
@@ -137,10 +136,7 @@ impl Run for PriceArgs {
         let layout = a.on_ranks.of(a.layout, &design)?;
         let machine = a.machine.as_deref().map(Machine::named).transpose()?;
         let run = PriceRun { design, experts, settings, layout };
-        a.views.open(json, "this run", "")?.during(|views| {
-            let observer = &|event: &RunEvent| views.see(event);
-            if a.largest_batch { run.tell_largest(observer) } else { run.tell(machine, !json, observer) }
-        })?;
+        if a.largest_batch { run.tell_largest(views) } else { run.tell(machine, views) }?;
         Ok(true)
     }
 }

@@ -4,9 +4,7 @@ use crate::cli::args::{RankedArgs, TableArgs, device, dtype, note};
 use crate::cli::pictures::{NamedModel, PicturesArgs, refuse};
 use crate::cli::processes;
 use crate::cli::run::Run;
-use crate::cli::viewing::ViewArgs;
 use crate::terminal::out;
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use clap::Args;
 use draw::details;
@@ -14,10 +12,8 @@ use models::{Config, Model, names};
 use parallel::dtype::DtypeName;
 use parallel::{Layout, Network, Result, bail};
 use run::device::DeviceName;
-use run::event::RunEvent;
 use run::prove::{ProofRun, ProvenModel, draw, fresh_key, on_card, replay};
 use std::path::PathBuf;
-use std::sync::Arc;
 use tensor::Key;
 
 /// Prove that a layout equals the unsplit model, bit for bit, in a finite field
@@ -60,8 +56,6 @@ pub(crate) struct ProveArgs {
     #[arg(long, conflicts_with_all = ["config", "dump"])]
     pub(crate) model: Option<NamedModel>,
     #[command(flatten)]
-    views: ViewArgs<0>,
-    #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
 }
 
@@ -84,7 +78,7 @@ pub(crate) struct CasesArgs {
 impl Run for ProveArgs {
     const BY_PROCESSES: bool = true;
 
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let a = self;
         let layout = a.table.on(a.layout.unwrap_or_default())?.limited(a.ranks.each.limit);
         let all_here = [
@@ -106,20 +100,16 @@ impl Run for ProveArgs {
                 "--dtype is {number}; a proof runs in a finite field, where nothing rounds; leave --dtype out"
             );
         }
-        let watch = Arc::new(a.cases.cases.map_or_else(ProgressWatch::spinner, ProgressWatch::bar));
-        a.views.open(json, "this run", "")?.watched(watch.clone()).during(|views| {
-            let observer = &|event: &RunEvent| views.see(event);
-            let unsplit = a.layout.unwrap_or_default();
-            match &a.cases {
-                _ if a.device != DeviceName::Cpu => on_card(&unsplit, &a.numbers(), a.device, observer),
-                CasesArgs { case: Some(file), .. } => replay(file, observer),
-                CasesArgs { cases: None, minutes: None, .. } => a.prove((layout, model), network, views),
-                CasesArgs { cases, minutes, .. } => {
-                    let done = &|done, next| watch.case(done, next);
-                    draw((a.layout, a.key.unwrap_or_else(fresh_key)), (*cases, *minutes), (done, observer))
-                }
+        views.open("this run")?;
+        let unsplit = a.layout.unwrap_or_default();
+        match &a.cases {
+            _ if a.device != DeviceName::Cpu => on_card(&unsplit, &a.numbers(), a.device, views),
+            CasesArgs { case: Some(file), .. } => replay(file, views),
+            CasesArgs { cases: None, minutes: None, .. } => a.prove((layout, model), network, views),
+            CasesArgs { cases, minutes, .. } => {
+                draw((a.layout, a.key.unwrap_or_else(fresh_key)), (*cases, *minutes), views)
             }
-        })
+        }
     }
 }
 
@@ -134,18 +124,17 @@ impl ProveArgs {
         let drawn = || network.processes.as_ref().map_or_else(fresh_key, |all| Key(all.number()));
         let mut proof = ProofRun { layout, key: self.key.unwrap_or_else(drawn), keys: self.keys, network };
         proof.check()?;
-        let observer = &|event: &RunEvent| views.see(event);
         let Some(model) = model else {
             if self.ranks.each.split.is_some() {
                 bail!("--split needs one model, but the panel has many; give --config or --model");
             }
             note(&[layout], None);
             views.details(|observer| details::layout(&layout, observer))?;
-            return proof.on_panel(observer);
+            return proof.on_panel(views);
         };
         proof.layout = self.ranks.each.of(layout, &model.design)?;
         views.details(|observer| details::layout(&proof.layout, observer))?;
-        proof.on_model(&model, observer)
+        proof.on_model(&model, views)
     }
     /// Returns the model of the flags, if one is given.
     fn model(&self) -> Result<Option<ProvenModel>> {

@@ -2,7 +2,6 @@
 use crate::cli::args::{self, DtypeArgs, ModelName};
 use crate::cli::config;
 use crate::cli::run::Run;
-use crate::cli::viewing::ViewArgs;
 use crate::terminal::out;
 use crate::views::Views;
 use clap::Args;
@@ -16,9 +15,11 @@ use parallel::step::{PassKind, Plan, check};
 use parallel::{Error, Pipeline, Result, Schedule, bail, pipeline};
 use run::device::DeviceName;
 use run::event::RunEvent;
+use run::records;
 use run::schedule::partition::PartitionRun;
 use run::schedule::peaks;
 use run::train::settings::SEQ;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -77,8 +78,6 @@ pub(crate) struct ScheduleArgs {
     /// compared with those that follow from the cells
     #[arg(long, conflicts_with_all = ["kind", "stages", "microbatches", "chunks", "slices"])]
     file: Option<PathBuf>,
-    #[command(flatten)]
-    views: ViewArgs<0>,
     #[command(flatten)]
     held: HeldArgs,
     #[command(flatten)]
@@ -166,20 +165,18 @@ impl ScheduleArgs {
 }
 
 impl Run for ScheduleArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let a = &self;
-        a.views.apart(&[("svg", a.svg.as_ref()), ("csv", a.csv.as_ref())])?;
-        a.views.open(json, "this run", "")?.during(|views| {
-            let (Some(ranks), Some(model)) = (a.partition.ranks, a.held.model()?) else {
-                return a.draw(json, views).map(|()| true);
-            };
-            if a.held.number.device == DeviceName::Cuda {
-                bail!("--partition measures on the CPU; leave out --device cuda");
-            }
-            let (sequences, seq) = (a.partition.sequences, a.held.seq(&model.config)?);
-            let split = PartitionRun { model: &model, sequences, seq, ranks, dtype: a.held.number.name };
-            split.run(&|event: &RunEvent| views.see(event)).map(|()| true)
-        })
+        let (Some(ranks), Some(model)) = (a.partition.ranks, a.held.model()?) else {
+            return a.draw(views).map(|()| true);
+        };
+        if a.held.number.device == DeviceName::Cuda {
+            bail!("--partition measures on the CPU; leave out --device cuda");
+        }
+        let sequences = a.partition.sequences;
+        let seq = a.held.seq(&model.config)?;
+        let split = PartitionRun { model: &model, sequences, seq, ranks, dtype: a.held.number.name };
+        split.run(views).map(|()| true)
     }
 }
 
@@ -202,7 +199,7 @@ impl ScheduleArgs {
         Ok(times)
     }
     /// Draws a schedule, and shows its figures.
-    fn draw(&self, json: bool, views: &Views) -> Result<()> {
+    fn draw(&self, views: &Views) -> Result<()> {
         let table = self.file.as_deref().map(args::table).transpose()?;
         let (schedule, plan) =
             table.map_or_else(|| self.listed(), |table| Ok((table as &dyn Schedule, table.sizes())))?;
@@ -211,11 +208,11 @@ impl ScheduleArgs {
         if self.svg.is_some() && drawn > MOST_DRAWN {
             bail!("--svg would draw {drawn} cells; it draws {MOST_DRAWN} or fewer");
         }
-        let has_picture = self.svg.is_some() || self.views.has_report() && drawn <= MOST_DRAWN;
-        let kept = match (has_picture, json) {
+        let has_picture = self.svg.is_some() || views.wants_details() && drawn <= MOST_DRAWN;
+        let kept = match (has_picture, views.wants_words()) {
             (true, _) => [plan.ranks, drawn],
-            (_, true) => [0, 0],
-            _ => [MOST_RANKS, KEPT],
+            (_, true) => [MOST_RANKS, KEPT],
+            _ => [0, 0],
         };
         let timeline = Timeline::of(schedule, plan, &times, kept).map_err(Error::new)?;
         let pipeline = Pipeline { number: self.chunks.or(self.slices), ..schedule.into() };
@@ -225,7 +222,7 @@ impl ScheduleArgs {
             if let Some(file) = &self.svg {
                 files::replace_file(file, svg.as_bytes())?;
             }
-            views.see(&RunEvent::Picture { title: "The schedule.", svg: &svg })?;
+            views.picture("The schedule.", &svg)?;
         }
         if let Some(file) = &self.csv {
             files::replace_file(file, table::csv(schedule, &plan).map_err(Error::new)?.as_bytes())?;
@@ -237,8 +234,8 @@ impl ScheduleArgs {
         if let Some(bytes) = &bytes {
             object["peak_bytes"] = json!(bytes);
         }
-        views.object(&object)?;
-        if json { Ok(()) } else { say(self, &timeline, (bytes.as_deref(), table), views) }
+        views.record(&DrawnSchedule(object))?;
+        if views.wants_words() { say(self, &timeline, (bytes.as_deref(), table), views) } else { Ok(()) }
     }
 }
 
@@ -270,6 +267,12 @@ fn say(
     lines.extend(written.map(|(what, file)| format!("the {what} is in {}", file.display())));
     lines.iter().try_for_each(|line| views.say(line))
 }
+
+/// A schedule and its figures.
+#[derive(Serialize)]
+struct DrawnSchedule(Value);
+
+records!(DrawnSchedule: "schedule");
 
 fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: &Timeline) -> Value {
     json!({

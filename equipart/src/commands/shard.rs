@@ -23,7 +23,8 @@ use plan::Machine;
 use plan::clock::time;
 use plan::found::MachinePrices;
 use prove::GraphVerdict;
-use serde_json::json;
+use run::records;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -119,8 +120,28 @@ fn mesh(text: &str) -> std::result::Result<MeshArg, String> {
     Ok(MeshArg(axes.into_iter().zip(sizes).collect()))
 }
 
+/// Blocks of a matrix.
+#[derive(Serialize)]
+struct MatrixBlocks {
+    blocks: [usize; 2],
+    matrix: String,
+    partial_sums: usize,
+    shape: [usize; 2],
+}
+
+/// Price, search, proof and time of a plan.
+#[derive(Serialize)]
+struct FoundSharding {
+    price: f64,
+    proven: Option<bool>,
+    search: String,
+    seconds: Option<f64>,
+}
+
+records!(MatrixBlocks: "matrix", FoundSharding: "sharding");
+
 impl Run for ShardArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    fn run(self, views: &Views) -> Result<bool> {
         let MeshArg(mesh) = &self.mesh;
         let (equations, statements) = sorted(&self.all)?;
         if !(0.0..=3600.0).contains(&self.seconds) {
@@ -157,9 +178,10 @@ impl Run for ShardArgs {
             .map_err(|why| contradiction(&graph, mesh, &statements).unwrap_or_else(|| why.into()))?;
         let took = start.elapsed();
         let checked = check::run(&found.plan)?;
-        self.show(&found, &*prices, (took, &checked), &Views::printed(json))?;
+        self.show(&found, &*prices, (took, &checked), views)?;
         if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
-            tensor::files::replace_file(file, blocks::draw(&found.plan, &shown(&found)).as_bytes())?;
+            let svg = blocks::draw(&found.plan, &shown(&found));
+            tensor::files::replace_file(file, svg.as_bytes())?;
         }
         Ok(checked.is_none_or(|(verdict, _)| verdict.differs.is_none()))
     }
@@ -200,18 +222,17 @@ impl ShardArgs {
     ) -> Result<()> {
         let plan = &found.plan;
         let lines = plan.lines(prices);
-        lines.iter().try_for_each(|line| views.object(line))?;
+        lines.iter().try_for_each(|line| views.record(line))?;
         for (tensor, at) in shown(found) {
             let (matrix, blocks) = (&plan.graph.tensors[tensor], at.blocks(&plan.mesh));
             let sums: usize = at.partial.iter().map(|axis| size(&plan.mesh, axis)).product();
-            views.object(&json!({
-                "matrix": *matrix.name, "shape": matrix.shape, "blocks": blocks, "partial_sums": sums,
-            }))?;
+            let name = matrix.name.to_string();
+            views.record(&MatrixBlocks { blocks, matrix: name, partial_sums: sums, shape: matrix.shape })?;
         }
         let proven = checked.as_ref().map(|(verdict, _)| verdict.differs.is_none());
-        let seconds = checked.as_ref().map(|(_, seconds)| seconds);
+        let seconds = checked.as_ref().map(|(_, seconds)| *seconds);
         let end = ended(found, took);
-        views.object(&json!({ "price": plan.price, "search": end, "proven": proven, "seconds": seconds }))?;
+        views.record(&FoundSharding { price: plan.price, proven, search: end.clone(), seconds })?;
         let axes: Vec<_> = plan.mesh.iter().map(|(axis, n)| format!("{axis}={n}")).collect();
         views.say(&format!("Mesh {}. Blocks of rows and columns:", axes.join(" x ")))?;
         for (tensor, at) in shown(found) {

@@ -7,15 +7,16 @@ mod process;
 use crate::cli;
 use crate::cli::args::ModelName;
 use crate::cli::run::Run;
-use crate::terminal::out::line;
-use crate::terminal::show;
-use crate::terminal::watch::ProgressWatch;
+use crate::views::Views;
+use crate::views::view::RECORDS;
 use clap::Args;
 use forwards::Forward;
 use parallel::measure::median;
 use parallel::{Result, bail};
 use plan::share::{knee, slope, throughput};
 use process::Worker;
+use run::event::{CellValue, RecordColumn, RunRecord, column, hidden};
+use run::records;
 use serde::Serialize;
 use std::ops::Range;
 
@@ -74,6 +75,53 @@ struct TogetherRow {
     in_turns_forwards_per_second: f64,
 }
 
+impl RunRecord for ShareRow {
+    fn kind(&self) -> &'static str {
+        "share"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let Self { cores, predicted_seconds, measured_seconds, throughput_of_a_core: rate, slope, .. } =
+            *self;
+        let ms = |seconds: f64| CellValue::Shown(seconds, format!("{:.2}", 1e3 * seconds));
+        let off = measured_seconds / predicted_seconds - 1.0;
+        vec![
+            (hidden("model"), CellValue::word(&self.model)),
+            (column("cores", "S"), CellValue::Number(cores)),
+            (column("predicted_seconds", "E, ms"), ms(predicted_seconds)),
+            (column("measured_seconds", "measured"), ms(measured_seconds)),
+            (column("off_by", "off by"), CellValue::Shown(off, format!("{:+.0} %", 100.0 * off))),
+            (column("throughput_of_a_core", "A, 1/s"), CellValue::Shown(rate, format!("{rate:.1}"))),
+            (column("slope", "slope, 1/s²"), CellValue::Shown(slope, format!("{slope:.0}"))),
+        ]
+    }
+}
+
+impl RunRecord for TogetherRow {
+    fn kind(&self) -> &'static str {
+        "together"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let [together, turns] = [self.together_forwards_per_second, self.in_turns_forwards_per_second];
+        let rate = |rate: f64| CellValue::Shown(rate, format!("{rate:.1}"));
+        let gain = together / turns;
+        vec![
+            (column("model", "forwards/s"), CellValue::word(&self.model)),
+            (column("cores", "cores"), CellValue::Count(self.cores)),
+            (column("together_forwards_per_second", "together"), rate(together)),
+            (column("in_turns_forwards_per_second", "in turns, on all cores"), rate(turns)),
+            (column("gain", "gain"), CellValue::Shown(gain, format!("x{gain:.2}"))),
+        ]
+    }
+}
+
+/// Seconds of some forwards.
+#[derive(Serialize)]
+struct ForwardTime {
+    seconds: f64,
+}
+
+records!(KneeRow: "knee", ForwardTime: "forwards");
+
 /// The most tokens of a forward.
 const MOST: usize = 1 << 16;
 /// Rounds of all shares.
@@ -82,34 +130,35 @@ const ROUNDS: usize = 5;
 const PARTS: [f64; 9] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 
 impl Run for ShareArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
         let cores = pins::cores()?;
         self.check(&cores)?;
         if let (Some(cores), Some(forwards)) = (&self.cores, self.forwards) {
             let forward = Forward::new(cli::model(self.models.first())?, self.tokens[0]);
             let seconds = forward.run(cores, forwards, &process::ready)?;
-            show::one(json, &serde_json::json!({ "seconds": seconds }), || format!("{seconds}"));
+            views.record(&ForwardTime { seconds })?;
+            views.say(&format!("{seconds}"))?;
             return Ok(true);
         }
-        let watch = ProgressWatch::spinner();
         let mut of_models = Vec::new();
         for (number, name) in self.models.iter().enumerate() {
             let forward = Forward::new(cli::model(Some(name))?, self.tokens(number));
             let worker = Worker { model: name.clone(), tokens: forward.tokens };
             forward.fits(&worker.label(), cores.len())?;
-            of_models.push((self.rows((&forward.counted()?, &worker), &cores, &watch)?, worker));
+            of_models.push((self.rows((&forward.counted()?, &worker), &cores, views)?, worker));
         }
-        watch.done();
         let knees: Vec<_> = of_models.iter().map(|(rows, worker)| knees(worker, rows)).collect();
         for ((rows, worker), knee) in of_models.iter().zip(&knees) {
-            show::all(json, rows, || tell(&worker.label(), rows));
-            show::one(json, knee, || {
-                format!("knee: {} predicted, {} measured\n", knee.predicted_knee, knee.measured_knee)
-            });
+            views.say(&format!("{}:", worker.label()))?;
+            views.rows(rows)?;
+            views.record(knee)?;
+            let KneeRow { predicted_knee, measured_knee, .. } = knee;
+            views.say(&format!("knee: {predicted_knee} predicted, {measured_knee} measured\n"))?;
         }
         if of_models.len() > 1 {
-            let rows = self.together(&of_models, &knees, &cores)?;
-            show::all(json, &rows, || tell_together(&rows));
+            views.rows(&self.together(&of_models, &knees, &cores)?)?;
         }
         Ok(true)
     }
@@ -151,7 +200,7 @@ impl ShareArgs {
         &self,
         (forward, worker): (&Forward, &Worker),
         all: &[usize],
-        watch: &ProgressWatch,
+        views: &Views,
     ) -> Result<Vec<ShareRow>> {
         let whole = (1..=all.len()).filter(|cores| forwards::layout(&forward.model, *cores).is_ok());
         let shares: Vec<f64> = PARTS.into_iter().chain(whole.map(|cores| cores as f64)).collect();
@@ -159,7 +208,7 @@ impl ShareArgs {
         let mut seen = vec![[const { Vec::new() }; 3]; shares.len()];
         let (mut kernels, parallel) = (Vec::new(), forward.parallel()?);
         for round in 1..=ROUNDS {
-            watch.say(&format!("{}, round {round} of {ROUNDS}", worker.label()));
+            views.doing(&format!("{}, round {round} of {ROUNDS}", worker.label()))?;
             let now = forward.kernels(all[0], &parallel)?;
             let one = now.seconds(1.0);
             kernels.push(now);
@@ -256,32 +305,6 @@ fn knees(worker: &Worker, rows: &[ShareRow]) -> KneeRow {
         predicted_knee: of(|row| row.predicted_seconds),
         measured_knee: of(|row| row.measured_seconds),
     }
-}
-
-fn tell(label: &str, rows: &[ShareRow]) {
-    let cells = |row: &ShareRow| {
-        let ratio = row.measured_seconds / row.predicted_seconds;
-        vec![
-            format!("{}", row.cores),
-            format!("{:.2}", 1e3 * row.predicted_seconds),
-            format!("{:.2}", 1e3 * row.measured_seconds),
-            format!("{:+.0} %", 100.0 * (ratio - 1.0)),
-            format!("{:.1}", row.throughput_of_a_core),
-            format!("{:.0}", row.slope),
-        ]
-    };
-    let head = ["S", "E, ms", "measured", "off by", "A, 1/s", "slope, 1/s²"];
-    line(&format!("{label}:\n{}", show::table(&head, rows.iter().map(cells))));
-}
-
-fn tell_together(rows: &[TogetherRow]) {
-    let cells = |row: &TogetherRow| {
-        let [together, turns] = [row.together_forwards_per_second, row.in_turns_forwards_per_second];
-        let ratio = format!("x{:.2}", together / turns);
-        vec![row.model.clone(), row.cores.to_string(), format!("{together:.1}"), format!("{turns:.1}"), ratio]
-    };
-    let head = ["forwards/s", "cores", "together", "in turns, on all cores", "gain"];
-    line(&show::table(&head, rows.iter().map(cells)).to_string());
 }
 
 #[cfg(test)]

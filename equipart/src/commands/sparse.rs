@@ -6,9 +6,9 @@ use crate::cli::args::ModelName;
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::run::Run;
 use crate::cli::train::TrainArgs;
-use crate::terminal::out::line;
-use crate::terminal::watch::ProgressWatch;
-use crate::terminal::{out, show};
+use crate::terminal::out;
+use crate::views::Views;
+use crate::views::view::RECORDS;
 use algorithms::Link;
 use clap::Args;
 use comm::Axis;
@@ -16,6 +16,7 @@ use draw::curves::{self, Quantity};
 use models::TrainableModel;
 use parallel::{Error, Layout, Network, Result, bail, budget};
 use plan::sparse::{SparseLayer, zero_weights};
+use run::event::{CellValue, RecordColumn, RunRecord, column};
 use run::train::data::TrainData;
 use run::train::{StepLine, TrainRun, of_steps, state};
 use serde::Serialize;
@@ -97,13 +98,55 @@ struct QualityRow {
     dense: f64,
 }
 
+fn percent(left_out: usize) -> CellValue {
+    CellValue::Shown(left_out as f64, format!("{left_out} %"))
+}
+
+impl RunRecord for TimeRow {
+    fn kind(&self) -> &'static str {
+        "time"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let ms = |seconds: f64| CellValue::Shown(seconds, format!("{:.2}", 1e3 * seconds));
+        vec![
+            (column("left_out_percent", "left out"), percent(self.left_out_percent)),
+            (column("messages_seconds", "messages"), ms(self.messages_seconds)),
+            (column("products_seconds", "products"), ms(self.products_seconds)),
+            (column("predicted_seconds", "predicted"), ms(self.predicted_seconds)),
+            (column("measured_seconds", "measured"), ms(self.measured_seconds)),
+            (column("whole_layer_seconds", "layer"), ms(self.whole_layer_seconds)),
+            (column("dense_layer_seconds", "dense layer"), ms(self.dense_layer_seconds)),
+        ]
+    }
+}
+
+impl RunRecord for QualityRow {
+    fn kind(&self) -> &'static str {
+        "quality"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let value = |value: f64| CellValue::Shown(value, format!("{value:.3}"));
+        let zero = CellValue::Shown(self.zero_weights, format!("{:.1} %", 100.0 * self.zero_weights));
+        vec![
+            (column("left_out_percent", "left out"), percent(self.left_out_percent)),
+            (column("zero_weights", "zero weights"), zero),
+            (column("sparse", "sparse"), value(self.sparse)),
+            (column("dense", "dense, as long"), value(self.dense)),
+        ]
+    }
+}
+
 impl Run for SparseArgs {
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS);
+
+    fn run(self, views: &Views) -> Result<bool> {
         self.check()?;
-        let times = self.times(json)?;
-        let (quality, title) = if self.trains() { self.trained(json)? } else { (Vec::new(), "") };
+        let times = self.times(views)?;
+        let (quality, title) = if self.trains() { self.trained(views)? } else { (Vec::new(), "") };
         if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
-            files::replace_file(file, picture(&times, &quality, title).as_bytes())?;
+            let svg = picture(&times, &quality, title);
+            files::replace_file(file, svg.as_bytes())?;
+            views.picture("Both tables as curves.", &svg)?;
         }
         Ok(true)
     }
@@ -156,11 +199,10 @@ impl SparseArgs {
         budget::fits::<Host>("timing the layer", [*ranks; 2], held)
     }
     /// Times the layer, and prints the first table.
-    fn times(&self, json: bool) -> Result<Vec<TimeRow>> {
+    fn times(&self, views: &Views) -> Result<Vec<TimeRow>> {
         let Self { ranks, tokens, features, link, .. } = *self;
         let size = LayerSize { ranks, tokens, features };
-        let watch = ProgressWatch::spinner();
-        watch.say("timing a layer");
+        views.doing("timing a layer")?;
         let layer = SparseLayer {
             ranks,
             dense_products: size.products()?,
@@ -182,32 +224,16 @@ impl SparseArgs {
             })
         };
         let rows = self.leave_out.iter().map(row).collect::<Result<Vec<_>>>()?;
-        watch.done();
-        show::all(json, &rows, || {
-            let ms = |seconds: f64| format!("{:.2}", 1e3 * seconds);
-            let head = ["left out", "messages", "products", "predicted", "measured", "layer", "dense layer"];
-            let cells = |row: &TimeRow| {
-                let seconds = [
-                    row.messages_seconds,
-                    row.products_seconds,
-                    row.predicted_seconds,
-                    row.measured_seconds,
-                    row.whole_layer_seconds,
-                    row.dense_layer_seconds,
-                ];
-                [format!("{} %", row.left_out_percent)].into_iter().chain(seconds.map(ms)).collect()
-            };
-            line(&format!("{features}x{features}, {tokens} tokens, {ranks} ranks, {link}; in ms:"));
-            line(&show::table(&head, rows.iter().map(cells)).to_string());
-            let balance = 100.0 * layer.balance();
-            line(&format!("Messages and products take equally long with {balance:.0} % left out.\n"));
-        });
+        views.records(&rows)?;
+        views.say(&format!("{features}x{features}, {tokens} tokens, {ranks} ranks, {link}; in ms:"))?;
+        views.table_of(&rows)?;
+        let balance = 100.0 * layer.balance();
+        views.say(&format!("Messages and products take equally long with {balance:.0} % left out.\n"))?;
         Ok(rows)
     }
     /// Trains the models, and prints the second table. Returns its rows, and what they measure.
-    fn trained(&self, json: bool) -> Result<(Vec<QualityRow>, &'static str)> {
+    fn trained(&self, views: &Views) -> Result<(Vec<QualityRow>, &'static str)> {
         let args = self.train();
-        let watch = ProgressWatch::spinner();
         let (fresh, learnt) = args.begin_with(None)?;
         let settings = args.settings_for(&learnt)?;
         let title = match learnt {
@@ -218,7 +244,7 @@ impl SparseArgs {
         let folder = self.out.as_deref().unwrap_or(temporary.path());
         let run = |model: &TrainableModel, (name, percent): (&str, usize), layout: String| {
             let dir = folder.join(format!("{name}-{percent}"));
-            watch.say(&format!("training {layout}"));
+            views.doing(&format!("training {layout}"))?;
             let layout = layout.parse::<Layout>()?;
             let run = TrainRun::of((model.clone(), &learnt), settings.clone(), layout, Network::default());
             let run = TrainRun { out: Some(dir.clone()), ..run };
@@ -235,16 +261,8 @@ impl SparseArgs {
             let zero_weights = zero_weights(percent as f64 / 100.0, ranks);
             rows.push(QualityRow { left_out_percent: percent, zero_weights, sparse, dense });
         }
-        watch.done();
-        show::all(json, &rows, || {
-            let cells = |row: &QualityRow| {
-                let zero = format!("{:.1} %", 100.0 * row.zero_weights);
-                let losses = [row.sparse, row.dense].map(|value| format!("{value:.3}"));
-                [format!("{} %", row.left_out_percent), zero].into_iter().chain(losses).collect()
-            };
-            let head = ["left out", "zero weights", "sparse", "dense, as long"];
-            line(&format!("{title}:\n{}", show::table(&head, rows.iter().map(cells))));
-        });
+        views.say(&format!("{title}:"))?;
+        views.rows(&rows)?;
         Ok((rows, title))
     }
     /// Returns the flags of train that are given.

@@ -1,11 +1,11 @@
 //! `strategies`: lists the strategies, and the optimizers whose state they split.
 use crate::cli::run::Run;
-use crate::terminal::{out, show};
+use crate::views::Views;
 use clap::Args;
-use comfy_table::{CellAlignment, ColumnConstraint};
 use layers::{OptimizerInfo, OptimizerKind, StateInfo};
 use ops::OPTIMIZERS;
 use parallel::layout::entry::StrategyEntry;
+use run::records;
 use serde::Serialize;
 
 /// List the strategies that a layout can name, and the optimizers
@@ -36,36 +36,25 @@ impl OptimizerEntry {
     }
 }
 
+records!(OptimizerEntry: "optimizer");
+
 impl Run for StrategiesArgs {
     /// Nothing is compared, so nothing differs.
-    fn run(self, json: bool) -> parallel::Result<bool> {
+    fn run(self, views: &Views) -> parallel::Result<bool> {
         let entries = StrategyEntry::all();
+        views.records(&entries)?;
+        let row =
+            |e: &StrategyEntry| vec![e.layout.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone()];
+        let head = ["layout", "strategy", "sharded over its ranks", "its ranks divide"];
+        views.text_table(&head, entries.iter().map(row))?;
+        views.say(
+            "\nStrategies of experts need a model with experts: --model moe. --json has papers and chapters.\n",
+        )?;
         let optimizers: Vec<_> = OPTIMIZERS.iter().map(|info| OptimizerEntry::new(info)).collect();
-        show::all(json, &entries, || {
-            let row = |e: &StrategyEntry| {
-                vec![e.layout.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone()]
-            };
-            let head = ["layout", "strategy", "sharded over its ranks", "its ranks divide"];
-            let mut table = show::fitted(show::table(&head, entries.iter().map(row)));
-            for column in table.column_iter_mut() {
-                column.set_cell_alignment(CellAlignment::Left);
-                column.remove_constraint();
-            }
-            if let Some(layouts) = table.column_mut(0) {
-                layouts.set_constraint(ColumnConstraint::ContentWidth);
-            }
-            out::line(&table.to_string());
-            out::line(
-                "\nStrategies of experts need a model with experts: --model moe. --json has papers and chapters.\n",
-            );
-        });
-        show::all(json, &optimizers, || {
-            let row = |of: &OptimizerEntry| vec![of.optimizer.into(), of.rule.into(), of.keeps.clone()];
-            let head = ["--optimizer", "rule", "keeps for each parameter, like it, in the wide dtype"];
-            let mut table = show::table(&head, optimizers.iter().map(row));
-            table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Left));
-            out::line(&table.to_string());
-        });
+        views.records(&optimizers)?;
+        let row = |of: &OptimizerEntry| vec![of.optimizer.into(), of.rule.into(), of.keeps.clone()];
+        let head = ["--optimizer", "rule", "keeps for each parameter, like it, in the wide dtype"];
+        views.text_table(&head, optimizers.iter().map(row))?;
         Ok(true)
     }
 }

@@ -8,6 +8,8 @@ mod trained;
 use crate::cli::run::Run;
 pub(crate) use crate::cli::train::TrainArgs;
 use crate::terminal::out;
+use crate::views::Views;
+use crate::views::view::{CURVES, RECORDS};
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail, dump};
 use run::train::state::State;
@@ -16,9 +18,10 @@ use run::train::{NO_CHECKPOINTS, state};
 impl Run for TrainArgs {
     const BY_PROCESSES: bool = true;
 
-    fn run(self, json: bool) -> Result<bool> {
+    const HAS: Option<u8> = Some(RECORDS | CURVES);
+
+    fn run(self, views: &Views) -> Result<bool> {
         let mut a = self;
-        a.views.apart(&[("trace", a.network.trace.as_ref())])?;
         a.schedule_layout()?;
         a.plans_for_machine()?;
         let unknown = a.unknown()?;
@@ -31,13 +34,13 @@ impl Run for TrainArgs {
         in_place.filter(|_| !out::is_silent()).into_iter().for_each(state::tidy);
         let (model, learnt) = a.begin_with(resume.as_ref())?;
         let (settings, unknown) = a.begun(resume.as_ref(), &learnt, unknown)?;
-        let mut run = a.specified((model, &learnt), settings, resume)?;
-        a.join(&mut run, unknown, json)?;
+        let mut run = a.specified((model, &learnt), settings, resume, views)?;
+        a.join(&mut run, unknown, views)?;
         run.ready()?; // now the number of ranks on this machine is known
         a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
         let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
         let _lock = run.out.as_deref().filter(|_| !out::is_silent()).map(lock).transpose()?;
-        a.trained(&mut run, json)
+        a.trained(&mut run, views)
     }
 }
 

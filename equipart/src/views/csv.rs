@@ -7,13 +7,17 @@ pub static CSV: ViewInfo = ViewInfo {
     value: "FILE",
     help: "Write the results to this file as comma-separated values, one line each",
     needs: RECORDS,
-    open: |path, context| {
-        let (without, mut kind) = (context.without, None);
+    wants_details: false,
+    open: |path, _| {
+        let mut kind = None;
         Ok(Box::new(record_file(path, move |record| {
-            if record.kind() == without || kind.is_some_and(|kind| kind != record.kind()) {
+            if record.is_detail() || kind.is_some_and(|kind| kind != record.kind()) {
                 return Vec::new();
             }
             let (columns, cells): (Vec<_>, Vec<_>) = record.cells().into_iter().unzip();
+            if columns.is_empty() {
+                return Vec::new();
+            }
             let heads = columns.into_iter().map(|column| column.key.to_owned());
             let heads = if kind.replace(record.kind()).is_none() { row(heads) } else { String::new() };
             (heads + &row(cells.into_iter().map(|cell| cell.plain()))).into_bytes()

@@ -4,16 +4,13 @@ use crate::terminal::out;
 use parallel::Result;
 use run::event::RunEvent;
 
-/// A view that shows records, but for those of one kind.
-pub struct JsonLines {
-    /// The kind that is not shown.
-    pub without: &'static str,
-}
+/// A view that shows records.
+pub struct JsonLines;
 
 impl RunView for JsonLines {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         if let RunEvent::Record(record) = event
-            && record.kind() != self.without
+            && !record.is_detail()
         {
             out::plain(&record.json());
         }

@@ -6,12 +6,12 @@ use std::path::Path;
 /// Name of the file.
 pub(crate) const LOG: &str = "log.jsonl";
 
-/// Opens the log of records of one kind in a folder.
+/// Opens the log of steps in a folder.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn view(kind: &'static str, dir: &Path) -> Result<impl RunView + use<>> {
+pub fn view(dir: &Path) -> Result<impl RunView + use<>> {
     record_file(&dir.join(LOG), move |record| {
-        if record.kind() == kind { (record.json() + "\n").into_bytes() } else { Vec::new() }
+        if record.is_step() { (record.json() + "\n").into_bytes() } else { Vec::new() }
     })
 }

@@ -3,7 +3,6 @@ use super::view::{CURVES, RunView, ViewInfo};
 use draw::curves::{self, Quantity};
 use parallel::Result;
 use run::event::{CellValue, Curve, RecordColumn, RunEvent, RunRecord};
-use run::train::StepLine;
 use std::path::PathBuf;
 use tensor::files;
 
@@ -66,6 +65,7 @@ pub static PLOT: ViewInfo = ViewInfo {
     value: "FILE",
     help: "Draw loss, learning rate and speed over the steps to this file at the end, as SVG",
     needs: CURVES,
+    wants_details: false,
     open: |path, context| {
         let points = Points::new(context.name.to_owned());
         Ok(Box::new(Plot { title: context.title.to_owned(), file: path.to_owned(), points }))
@@ -87,7 +87,7 @@ impl RunView for Plot {
         Ok(())
     }
     fn earlier(&mut self, record: &dyn RunRecord) {
-        if record.kind() == StepLine::KIND {
+        if record.is_step() {
             self.points.add(record);
         }
     }

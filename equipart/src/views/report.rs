@@ -17,6 +17,7 @@ pub static REPORT: ViewInfo = ViewInfo {
     value: "FILE",
     help: "Write a report to this file: one page of HTML with the results, tables and pictures",
     needs: 0,
+    wants_details: true,
     open: |path, context| Ok(Box::new(ReportPage::begin(path, context)?)),
 };
 
@@ -39,7 +40,6 @@ struct ReportPage {
     file: PathBuf,
     title: String,
     name: String,
-    without: &'static str,
     body: String,
     /// True if the body ends with words, which more words continue.
     in_words: bool,
@@ -54,7 +54,6 @@ impl ReportPage {
             file: path.to_owned(),
             title: context.title.to_owned(),
             name: context.name.to_owned(),
-            without: context.without,
             body: String::new(),
             in_words: false,
             curves: Vec::new(),
@@ -97,7 +96,7 @@ impl ReportPage {
     }
     /// Adds the points of a record that has some.
     fn point(&mut self, record: &dyn RunRecord) {
-        if record.kind() == self.without || record.cells().iter().all(|(column, _)| column.curve.is_none()) {
+        if record.is_detail() || record.cells().iter().all(|(column, _)| column.curve.is_none()) {
             return;
         }
         let index = self.curves.iter().position(|(kind, _)| *kind == record.kind()).unwrap_or_else(|| {
@@ -115,10 +114,13 @@ impl RunView for ReportPage {
     fn see(&mut self, event: &RunEvent) -> Result<()> {
         match event {
             RunEvent::Text(words) | RunEvent::Note(words) => self.say(words),
-            RunEvent::Table { heads, rows } => self.add(&tabled(heads, rows)),
+            RunEvent::Table { heads, rows, .. } => self.add(&tabled(heads, rows)),
             RunEvent::Picture { title, svg } => self.add(&drawn(title, svg)),
             RunEvent::Record(record) => self.point(*record),
-            RunEvent::Progress { .. } | RunEvent::Screen(_) => {}
+            RunEvent::Progress { .. }
+            | RunEvent::Steps(_)
+            | RunEvent::Reached { .. }
+            | RunEvent::Screen(_) => {}
         }
         let is_note = matches!(event, RunEvent::Note(_));
         if self.written.map_or(!is_note, |written| written.elapsed() > EVERY) {
@@ -157,7 +159,7 @@ fn section(kind: &str, points: &Points) -> String {
         rows.push([vec![name.into(), number], ends.to_vec(), vec![median, spread]].concat());
     }
     let curves = picture("training", std::slice::from_ref(points), &format!("{kind}s"));
-    tabled(&[&format!("{kind}s"), "values", "first", "last", "median", "spread"].map(str::to_owned), &rows)
+    tabled(&[&format!("{kind}s"), "values", "first", "last", "median", "spread"], &rows)
         + &drawn("Each value over its number; spread: half of the interquartile range.", &curves)
 }
 
@@ -171,11 +173,11 @@ fn digits(x: f64) -> String {
     }
 }
 
-fn tabled(heads: &[String], rows: &[Vec<String>]) -> String {
-    let row = |cells: &[String], tag: &str| {
-        let cells = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell)));
+fn tabled(heads: &[&str], rows: &[Vec<String>]) -> String {
+    fn row(cells: &[impl AsRef<str>], tag: &str) -> String {
+        let cells = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell.as_ref())));
         format!("<tr>{}</tr>\n", cells.collect::<String>())
-    };
+    }
     let rows: String = rows.iter().map(|cells| row(cells, "td")).collect();
     format!("<div><table>\n{}{rows}</table></div>\n", row(heads, "th"))
 }
@@ -195,7 +197,7 @@ mod tests {
     fn a_page_is_there_from_the_beginning() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.html");
-        let context = ViewContext { title: "a < b", name: "run", without: "" };
+        let context = ViewContext { title: "a < b", name: "run" };
         let mut page = ReportPage::begin(&path, &context).unwrap();
         std::fs::write(&path, "older").unwrap();
         let read = || std::fs::read_to_string(&path).unwrap();
@@ -208,7 +210,7 @@ mod tests {
         for words in ["one", "two", "", "three"] {
             page.see(&RunEvent::Text(words)).unwrap();
         }
-        page.see(&RunEvent::Table { heads: &["x".into()], rows: &[vec!["1".into()]] }).unwrap();
+        page.see(&RunEvent::Table { heads: &["x"], rows: &[vec!["1".into()]], is_text: false }).unwrap();
         page.see(&RunEvent::Text("four")).unwrap();
         assert!(read().contains(UNENDED));
         page.end(None).unwrap();

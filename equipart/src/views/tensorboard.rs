@@ -19,7 +19,8 @@ pub static TENSORBOARD: ViewInfo = ViewInfo {
     value: "DIR",
     help: "Write loss, learning rate and speed of the steps to a file in this folder, for TensorBoard",
     needs: CURVES,
-    open: |folder, context| Ok(Box::new(view(folder, context.without)?)),
+    wants_details: false,
+    open: |folder, _| Ok(Box::new(view(folder)?)),
 };
 
 /// An event: the file's version, the start of a session, or the scalars of a step.
@@ -62,7 +63,7 @@ struct ScalarMessage {
 }
 
 /// Prepares a file in a folder, which is made if there is none.
-fn view(folder: &Path, without: &'static str) -> Result<impl RunView + use<>> {
+fn view(folder: &Path) -> Result<impl RunView + use<>> {
     let cannot = |why| Error::new(format!("{} cannot be made a folder: {why}", folder.display()));
     fs::create_dir_all(folder).map_err(cannot)?;
     let old = fs::read_dir(folder).map_err(cannot)?.flatten();
@@ -74,7 +75,7 @@ fn view(folder: &Path, without: &'static str) -> Result<impl RunView + use<>> {
     file.begin_with(&framed(&EventMessage { file_version: Some("brain.Event:2".into()), ..at_step(0) }));
     let mut has_begun = false;
     let text = move |record: &dyn RunRecord| {
-        let shown = (record.kind() != without).then(|| events(record, !has_begun)).flatten();
+        let shown = (!record.is_detail()).then(|| events(record, !has_begun)).flatten();
         has_begun |= shown.is_some();
         shown.unwrap_or_default()
     };
@@ -166,7 +167,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let line =
             |step| StepLine { step, loss: 2.5, lr: 0.125, tokens_per_second: 64.0, ..StepLine::default() };
-        let mut first = view(folder.path(), "epoch").unwrap();
+        let mut first = view(folder.path()).unwrap();
         first.earlier(&line(6));
         first.see(&RunEvent::Record(&line(7))).unwrap();
         let events = taken(folder.path());
@@ -174,7 +175,7 @@ mod tests {
         let starts = events.iter().map(|event| event.session_log.is_some());
         assert_eq!(starts.collect::<Vec<_>>(), [true, false, false]);
         fs::write(folder.path().join("events.out.tfevents.1"), "").unwrap();
-        let mut second = view(folder.path(), "epoch").unwrap();
+        let mut second = view(folder.path()).unwrap();
         fs::remove_file(folder.path().join("events.out.tfevents.1")).unwrap();
         second.earlier(&line(6));
         second.see(&RunEvent::Record(&line(7))).unwrap();

@@ -4,7 +4,7 @@ use run::event::{RunEvent, RunRecord};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use tensor::files::{Replacement, replace_file};
+use tensor::files::{Replacement, replace_file, was_opened};
 
 /// A way of showing events.
 pub trait RunView: Send {
@@ -34,8 +34,6 @@ pub struct ViewContext<'a> {
     pub title: &'a str,
     /// Name of the run beside others.
     pub name: &'a str,
-    /// Kind of records that only logs and curves show.
-    pub without: &'static str,
 }
 
 /// A view that writes to a file or a folder, and its flag.
@@ -49,6 +47,8 @@ pub struct ViewInfo {
     pub help: &'static str,
     /// Results that a run must have for this view: [`RECORDS`], [`CURVES`].
     pub needs: u8,
+    /// True if the view shows tables and pictures that are made for it alone.
+    pub wants_details: bool,
     /// Opens the view.
     pub open: fn(&Path, &ViewContext) -> Result<Box<dyn RunView>>,
 }
@@ -133,4 +133,18 @@ pub fn record_file<F: FnMut(&dyn RunRecord) -> Vec<u8> + Send + 'static>(
     text: F,
 ) -> Result<impl RunView + use<F>> {
     Ok(RecordFile { file: AppendedFile::at(path)?, with_earlier: true, text })
+}
+
+/// Refuses a flag whose file this command has read, though no flag names it.
+///
+/// # Errors
+/// If it has.
+pub fn unread(flag: &str, file: &Path) -> Result<()> {
+    if was_opened(file) { Err(used(flag, file)) } else { Ok(()) }
+}
+
+/// Returns the error of a flag whose file a command uses.
+pub fn used(flag: &str, file: &Path) -> Error {
+    let shown = file.display();
+    Error::new(format!("--{flag} would replace {shown}, which this command uses, too; choose another file"))
 }

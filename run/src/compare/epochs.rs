@@ -3,7 +3,7 @@
 //! microbatches, one each: parts of a batch of 32 are small, and their products slower.
 use super::partitioning::Partitioning;
 use super::work::{Comparison, Data};
-use crate::event::{self, CellValue, Observer, RecordColumn, RunEvent, RunRecord, column, hidden};
+use crate::event::{CellValue, Observer, RecordColumn, RunRecord, column, hidden};
 use crate::train::data::TrainData;
 use crate::train::epochs::EpochLine;
 use crate::train::settings::Settings;
@@ -91,9 +91,6 @@ impl RunRecord for EpochsRow {
             (column("equal", "to unsplit"), CellValue::Word(equal)),
         ]
     }
-    fn json(&self) -> String {
-        event::json(self)
-    }
 }
 
 fn accuracy(line: &EpochLine) -> String {
@@ -126,16 +123,15 @@ impl Comparison<'_> {
         for (way, run) in &runs {
             rows.push(self.row_of((way, run), rows.first(), observer)?);
         }
-        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
-        event::tell_table(&rows, observer)?;
+        observer.rows(&rows)?;
         let first = format!("on {} test pictures\nafter epoch", digits.test.len());
         let heads: Vec<_> = [&*first].into_iter().chain(rows.iter().map(|row| &*row.layout)).collect();
         let after = |epoch: usize| {
             let of_rows = rows.iter().map(|row| accuracy(&row.epochs[epoch]));
             [(epoch + 1).to_string()].into_iter().chain(of_rows).collect()
         };
-        event::say("", observer)?;
-        event::table(&heads, (0..rows.first().map_or(0, |row| row.epochs.len())).map(after), observer)?;
+        observer.say("")?;
+        observer.table(&heads, (0..rows.first().map_or(0, |row| row.epochs.len())).map(after))?;
         Ok(rows)
     }
     /// Trains under one layout.
@@ -152,7 +148,7 @@ impl Comparison<'_> {
             told.1.clone_from(&line.peak_bytes); // so far
             let Some(epoch) = &line.epoch else { return Ok(()) };
             told.0.push(epoch.clone());
-            event::doing(&format!("{name}: {epoch}"), observer)
+            observer.doing(&format!("{name}: {epoch}"))
         };
         way.timed(&self.network, |_| run.train(&of_steps(&step)).map(drop))?;
         let (epochs, peak_bytes) = told.into_inner().expect("no rank is left");

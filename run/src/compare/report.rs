@@ -1,7 +1,7 @@
 //! A comparison for people: a table for each kind of work, and what its columns mean.
 use super::row::{LayoutRow, Workload};
 use super::work::Comparison;
-use crate::event::{Observer, say, tell_table};
+use crate::event::Observer;
 use layers::counted;
 use parallel::Result;
 use parallel::dtype::DtypeName;
@@ -16,16 +16,16 @@ pub(super) fn tell(
 ) -> Result<()> {
     let step = rows.iter().find_map(|row| row.microbatches).map(|n| counted(n, "microbatch"));
     let step = step.map_or_else(String::new, |n| format!("\nA training step has {n}."));
-    say(&format!("The model is {}, the run in {number}.{step}", of.model.origin), observer)?;
+    observer.say(&format!("The model is {}, the run in {number}.{step}", of.model.origin))?;
     for workload in [Workload::Inference, Workload::Training] {
         let of_this = || rows.iter().filter(|row| row.workload == workload);
         if of_this().next().is_some() {
-            say("", observer)?;
-            tell_table(of_this(), observer)?;
+            observer.say("")?;
+            observer.table_of(of_this())?;
         }
     }
     for words in dominating(rows).into_iter().chain(unsteady(rows.iter().filter_map(|row| row.spread))) {
-        say(&words, observer)?;
+        observer.say(&words)?;
     }
     for row in rows.iter().filter(|row| row.workload == Workload::Inference) {
         if let Some(t) = &row.tie {
@@ -33,17 +33,16 @@ pub(super) fn tell(
                 "{}: text {} differs from token {} on, a tie within rounding (margin {:.1e}, bound {:.1e}).",
                 row.name, t.sequence, t.token, t.margin, t.bound
             );
-            say(&words, observer)?;
+            observer.say(&words)?;
         }
-        row.note.iter().try_for_each(|note| say(&format!("{}: {note}.", row.name), observer))?;
+        row.note.iter().try_for_each(|note| observer.say(&format!("{}: {note}.", row.name)))?;
     }
     for text in FOOTNOTES {
-        say(&text.replace("token/s", rows.first().map_or("token/s", |row| row.rate.unit())), observer)?;
+        observer.say(&text.replace("token/s", rows.first().map_or("token/s", |row| row.rate.unit())))?;
     }
     if number == DtypeName::F64 {
-        say(
+        observer.say(
             "In f64 the unsplit run's error is 0; there the unit is one rounding of the largest value.",
-            observer,
         )?;
     }
     let never: BTreeSet<_> = rows.iter().flat_map(|row| &row.never_ran).collect();
@@ -55,7 +54,7 @@ pub(super) fn tell(
          (--json lists them); `equipart prove` without a model proves them, on small models.",
         counted(never.len(), "feature")
     );
-    say(&words, observer)
+    observer.say(&words)
 }
 
 /// One line for each row that holds at most 0.6 of the unsplit model's memory on a rank, holds less than

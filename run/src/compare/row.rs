@@ -1,5 +1,5 @@
 //! Rows of a comparison: one for each workload under each layout.
-use crate::event::{self, CellValue, RecordColumn, RunRecord, column, hidden};
+use crate::event::{CellValue, RecordColumn, RunRecord, column, hidden};
 use crate::words::speed;
 use parallel::measure::PeakBytes;
 use serde::Serialize;
@@ -165,9 +165,6 @@ impl RunRecord for LayoutRow {
             ),
             (column("error_ratio", "error"), CellValue::Shown(error, format!("x{error:.2}"))),
         ]
-    }
-    fn json(&self) -> String {
-        event::json(self)
     }
 }
 

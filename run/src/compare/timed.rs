@@ -4,7 +4,7 @@
 use super::partitioning::Partitioning;
 use super::row::{LayoutRow, Rate, Workload};
 use super::work::{Comparison, LR, trainer};
-use crate::event::{Observer, doing};
+use crate::event::Observer;
 use models::Model;
 use models::generate::{Generated, Prompts};
 use parallel::dtype::RunDevice;
@@ -69,7 +69,7 @@ pub(super) fn generating<D: RunDevice>(
     observer: &Observer,
 ) -> Result<Vec<(Generated<D::Elem>, RowTimes)>> {
     let untraced = work.network.untraced();
-    doing("generating, rows in turn", observer)?;
+    observer.doing("generating, rows in turn")?;
     let timed = in_turn(ways.len(), work.seconds, |row, runs| {
         let mut generated = ways[row].generate::<D>((model, &untraced), (request, runs))?;
         let seconds = generated.iter().map(|generated| measure::seconds(&generated.taken)).collect();
@@ -109,7 +109,7 @@ pub(super) fn steps<D: RunDevice>(
             Ok((last, (1..=counted).map(seconds).collect()))
         })
     };
-    doing("training, rows in turn", observer)?;
+    observer.doing("training, rows in turn")?;
     let timed = in_turn(ways.len(), work.seconds, |row, runs| turn(&ways[row], &untraced, runs))?;
     if work.network.trace.is_some() {
         ways.iter().try_for_each(|way| turn(way, &work.network, 1).map(drop))?;

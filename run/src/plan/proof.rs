@@ -1,5 +1,5 @@
 //! Proof of the best layout, on a small image of the model.
-use crate::event::{Observer, doing};
+use crate::event::Observer;
 use crate::prove::fresh_key;
 use layers::Shape;
 use parallel::{Error, Layout, Network, Result};
@@ -23,7 +23,7 @@ pub(super) fn of(shape: Option<&Shape>, layout: &Layout, observer: &Observer) ->
     let subject = Subject::smallest(image, &proven)?;
     let network = Network::default();
     let keys = Keys::Sure(fresh_key(), *KEYS.start());
-    let verdict = certify(&subject, &proven, keys, (&network, &|what| drop(doing(what, observer))));
+    let verdict = certify(&subject, &proven, keys, (&network, &|what| drop(observer.doing(what))));
     let fewer = (proven != *layout).then(|| format!("{layout} with fewer ranks along its axes"));
     verdict.map(|verdict| Verdict { image: fewer, ..verdict })
 }

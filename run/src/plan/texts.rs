@@ -1,7 +1,8 @@
 //! The best layout for generating texts.
 use super::{CUT, Devices, indivisible, proof, tell_proof};
-use crate::event::{self, CellValue, Observer, RecordColumn, RunEvent, RunRecord, column, hidden, say};
+use crate::event::{CellValue, Observer, RecordColumn, RunRecord, column, hidden};
 use crate::price::seconds::{spent, used};
+use crate::records;
 use crate::words::amount;
 use layers::counted;
 use parallel::dtype::DtypeName;
@@ -9,7 +10,8 @@ use parallel::{Result, bail, with_dtype};
 use plan::clock::time;
 use plan::generation::{FoundTexts, GenerationJob, GenerationSearch, TextsGoal, WeighedTexts};
 use plan::watch::SearchWatch;
-use serde_json::json;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 /// Generation to plan.
 pub struct TextsPlanRun {
@@ -50,8 +52,10 @@ impl TextsPlanRun {
         let (Self { job, on, .. }, best) = (self, &found.best[0]);
         let proof = on.proves.then(|| proof::of(job.design.shape(), &best.layout, observer)).transpose()?;
         let rows: Vec<_> = found.best.iter().map(|of| TextsRow::new(of, job)).collect();
-        rows.iter().try_for_each(|row| observer(&RunEvent::Record(row)))?;
-        proof.iter().try_for_each(|proof| event::object(&json!({ "proof": proof }), observer))?;
+        observer.records(&rows)?;
+        if let Some(proof) = &proof {
+            observer.record(&TextsPlanEnd(json!({ "proof": proof })))?;
+        }
         self.tell_rows(&rows, found, observer)?;
         tell_proof(proof.as_ref(), observer)
     }
@@ -68,13 +72,13 @@ impl TextsPlanRun {
             found.weighed,
             found.refused,
         );
-        say(&words, observer)?;
-        event::tell_table(rows, observer)?;
+        observer.say(&words)?;
+        observer.table_of(rows)?;
         let best = &found.best[0];
         let parts = used(&best.time.parts, 0.0);
-        say(&format!("\nWith the best, a text spends {}.", spent(&parts, best.time.seconds)), observer)?;
+        observer.say(&format!("\nWith the best, a text spends {}.", spent(&parts, best.time.seconds)))?;
         if found.cut {
-            say(CUT, observer)?;
+            observer.say(CUT)?;
         }
         on.tell_idle(best.layout.ranks(), observer)
     }
@@ -91,6 +95,12 @@ struct TextsRow {
     peak_bytes: usize,
     parts: Parts,
 }
+
+/// Proof of the best layout.
+#[derive(Serialize)]
+struct TextsPlanEnd(Value);
+
+records!(TextsPlanEnd: "plan's end");
 
 /// Seconds by use.
 type Parts = std::collections::BTreeMap<&'static str, f64>;
@@ -111,6 +121,17 @@ impl TextsRow {
     }
 }
 
+impl Serialize for TextsRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let Self { layout, devices, texts, seconds, tokens_per_second, peak_bytes, parts } = self;
+        let object = json!({
+            "layout": layout, "devices": devices, "texts": texts, "first_token_seconds": seconds[0],
+            "seconds": seconds[2], "tokens_per_second": tokens_per_second, "peak_bytes": peak_bytes, "parts": parts,
+        });
+        object.serialize(serializer)
+    }
+}
+
 impl RunRecord for TextsRow {
     fn kind(&self) -> &'static str {
         "plan of texts"
@@ -128,13 +149,5 @@ impl RunRecord for TextsRow {
             (column("tokens_per_second", "tokens/s"), CellValue::Shown(rate, amount(rate))),
             (column("peak_bytes", "holds"), CellValue::bytes(self.peak_bytes as u128)),
         ]
-    }
-    fn json(&self) -> String {
-        let Self { layout, devices, texts, seconds, tokens_per_second, peak_bytes, parts } = self;
-        let of_texts = json!({
-            "layout": layout, "devices": devices, "texts": texts, "first_token_seconds": seconds[0],
-            "seconds": seconds[2], "tokens_per_second": tokens_per_second, "peak_bytes": peak_bytes, "parts": parts,
-        });
-        of_texts.to_string()
     }
 }

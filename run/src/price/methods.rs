@@ -6,7 +6,7 @@
 //! ```
 //! So which one is cheapest depends on `α·β` alone. Compute that hides traffic is left out.
 use super::cost::Cost;
-use crate::event::{self, Observer};
+use crate::event::Observer;
 use algorithms::Link;
 use comm::{Axes, Axis, Op, Traffic};
 use layers::Choice;
@@ -120,13 +120,10 @@ pub(super) fn tell(methods: &[Method], observer: &Observer) -> Result<()> {
         let [bytes, peak] = [method.bytes, method.peak_bytes].map(|n| readable(n as u128));
         vec![method.layout.clone(), method.latencies.to_string(), bytes, peak, over(method)]
     };
-    event::say(
-        "\nAttention over shared tokens, on the busiest rank in a step. A method is cheapest over links whose latency \
+    observer.say("\nAttention over shared tokens, on the busiest rank in a step. A method is cheapest over links whose latency \
          times\nbandwidth is in its range (5 us and 50 GB/s make 250 kB); a ring also hides its messages behind \
-         compute:\n",
-        observer,
-    )?;
-    event::table(&["layout", "latencies", "sends", "peak", "cheapest"], methods.iter().map(row), observer)
+         compute:\n")?;
+    observer.table(&["layout", "latencies", "sends", "peak", "cheapest"], methods.iter().map(row))
 }
 
 #[cfg(test)]

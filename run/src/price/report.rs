@@ -1,7 +1,7 @@
 //! Prices for people: a summary, a row for each kind of rank, and the traffic of all ranks.
 use super::cost::{Price, RankTraffic};
 use super::row::PriceRow;
-use crate::event::{self, Observer, say};
+use crate::event::Observer;
 use crate::train::settings::Settings;
 use crate::words::amount;
 use layers::counted;
@@ -21,11 +21,11 @@ pub(super) fn tell(rows: &[PriceRow], of: &Settings, observer: &Observer) -> Res
         counted(of.batch_size, "sequence"),
         counted(of.microbatches, "microbatch"),
     );
-    say(&step, observer)?;
-    say(&summary(&prices), observer)?;
+    observer.say(&step)?;
+    observer.say(&summary(&prices))?;
     let each = if rows.iter().any(|row| row.alike) { "each kind of rank" } else { "each rank" };
-    say(&format!("\nPeak memory of {each}, in total and by category, each at its own time:\n"), observer)?;
-    event::tell_table(rows, observer)?;
+    observer.say(&format!("\nPeak memory of {each}, in total and by category, each at its own time:\n"))?;
+    observer.table_of(rows)?;
     // summed over ranks, counts may overflow 64 bits
     let mut rank_traffic: Vec<(&RankTraffic, [u128; 3])> = Vec::new();
     for (more, ranks) in prices.iter().flat_map(|p| p.traffic.iter().map(move |more| (more, p.ranks))) {
@@ -41,8 +41,8 @@ pub(super) fn tell(rows: &[PriceRow], of: &Settings, observer: &Observer) -> Res
     let cells = |(s, [calls, given, sent]): &(&RankTraffic, [u128; 3])| {
         vec![format!("{} {}", s.axis, s.operation), calls.to_string(), readable(*given), readable(*sent)]
     };
-    say("\nTraffic of all ranks:\n", observer)?;
-    event::table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells), observer)
+    observer.say("\nTraffic of all ranks:\n")?;
+    observer.table(&["call", "calls", "given", "sent"], rank_traffic.iter().map(cells))
 }
 
 /// Describes the model, the fullest rank, and the work and the traffic of all ranks.

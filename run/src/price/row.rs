@@ -1,7 +1,7 @@
 //! Prices as records: one for each kind of rank.
 use super::cost::Price;
 use super::seconds::MachineTime;
-use crate::event::{self, CellValue, RecordColumn, RunRecord, column};
+use crate::event::{CellValue, RecordColumn, RunRecord, column};
 use serde::Serialize;
 use tensor::Category;
 
@@ -52,8 +52,5 @@ impl RunRecord for PriceRow {
             (column("traffic_bytes", "sends"), bytes(price.traffic_bytes as u128)),
         ]);
         cells
-    }
-    fn json(&self) -> String {
-        event::json(self)
     }
 }

@@ -1,6 +1,6 @@
 //! Drawn cases, and saved ones.
 use super::tell;
-use crate::event::{self, Observer, doing, say};
+use crate::event::{Observer, RunEvent};
 use crate::train::settings::at_least_1;
 use comm::caught;
 use parallel::{Error, Layout, Network, Result, bail};
@@ -27,18 +27,22 @@ const MOST: u64 = 16 << 20;
 pub fn draw(
     (layout, key): (Option<Layout>, Key),
     (cases, minutes): (Option<usize>, Option<f64>),
-    (watch, observer): (&dyn Fn(usize, Key), &Observer),
+    observer: &Observer,
 ) -> Result<bool> {
     at_least_1(&[("cases", cases.unwrap_or(1))])?;
     if let Some(minutes) = minutes.filter(|minutes| !(*minutes > 0.0 && *minutes <= MINUTES)) {
         bail!("--minutes is {minutes}; it must be above 0 and at most {MINUTES}");
     }
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
-    doing(&format!("proving drawn cases from --key {key}"), observer)?;
-    let mut report = Campaign { key, cases, until, layout, judge: &judge }.run(watch)?;
+    observer.doing(&format!("proving drawn cases from --key {key}"))?;
+    let watch = |done, next| {
+        let words = format!("{done} cases equal; continue with --key {next}");
+        drop(observer.see(&RunEvent::Reached { words: &words, done, of: cases.unwrap_or(0) }));
+    };
+    let mut report = Campaign { key, cases, until, layout, judge: &judge }.run(&watch)?;
     report.failure = report.failure.map(Failure::located);
-    event::object(&report, observer)?;
-    say(&report.statement(), observer)?;
+    observer.record(&report)?;
+    observer.say(&report.statement())?;
     Ok(report.equal)
 }
 

@@ -1,13 +1,15 @@
 //! Stages with as many ranks as they need: profiles a model's parts, and splits them into replicated stages
 //! as `PipeDream` does.
-use crate::event::{self, Observer, RunEvent, say};
+use crate::event::Observer;
+use crate::records;
 use bench::parts;
 use layers::counted;
 use models::Model;
 use parallel::dtype::DtypeName;
 use parallel::{Result, bail, with_dtype};
 use plan::partition::{ModelProfile, Partition};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 use tensor::readable;
 
 /// The most ranks, and the most sequences of a microbatch.
@@ -48,7 +50,7 @@ impl PartitionRun<'_> {
                 counted(sequences, "rank")
             );
         }
-        observer(&RunEvent::Note(&format!("profiling {}", counted(blocks, "block"))))?;
+        observer.note(&format!("profiling {}", counted(blocks, "block")))?;
         let shape = model.config.shape;
         let profile =
             with_dtype!(dtype, D => parts::profile::<D>((shape, model.values()), [sequences, seq]))?;
@@ -58,26 +60,23 @@ impl PartitionRun<'_> {
         let layout = layout(&partition);
         let simulated = layout.is_none().then(|| partition.simulated(&profile, SIMULATED)).transpose()?;
         let (named, split) = layout.clone().unzip();
-        event::object(
-            &json!({
-                "sequences": sequences, "seq": seq, "parts": profile.parts, "bandwidth": profile.bandwidth,
-                "stages": partition.stages, "bottleneck": partition.bottleneck, "speedup": speedup, "layout": named,
-                "split": split.flatten(), "microbatches_per_second": rate, "simulated_microbatches_per_second": simulated,
-            }),
-            observer,
-        )?;
+        observer.record(&FoundPartition(json!({
+            "sequences": sequences, "seq": seq, "parts": profile.parts, "bandwidth": profile.bandwidth,
+            "stages": partition.stages, "bottleneck": partition.bottleneck, "speedup": speedup, "layout": named,
+            "split": split.flatten(), "microbatches_per_second": rate, "simulated_microbatches_per_second": simulated,
+        })))?;
         let batch = format!("{} of {}", counted(sequences, "sequence"), counted(seq, "token"));
         let (origin, steps) = (&model.origin, parts::STEPS);
         let words = format!(
             "The model is {origin}. Its parts, on one rank and a microbatch of {batch}, median of {steps} steps:\n"
         );
-        say(&words, observer)?;
+        observer.say(&words)?;
         tables(&profile, &partition, observer)?;
         let ms = partition.bottleneck * 1e3;
         let words = format!(
             "\nThe bottleneck takes {ms:.3} ms a microbatch: {speedup:.2} times the speed of one rank."
         );
-        say(&words, observer)?;
+        observer.say(&words)?;
         let runs = match layout {
             Some((layout, None)) => format!("It runs: train --layout {layout}"),
             Some((layout, Some(split))) => format!("It runs: train --layout {layout} --split {split}"),
@@ -87,9 +86,15 @@ impl PartitionRun<'_> {
                 simulated.unwrap_or_default(),
             ),
         };
-        say(&runs, observer)
+        observer.say(&runs)
     }
 }
+
+/// A partition that was found, and its speed.
+#[derive(Serialize)]
+struct FoundPartition(Value);
+
+records!(FoundPartition: "partition");
 
 /// Returns the layout of stages with equal numbers of ranks, and the blocks of each if there are several.
 fn layout(Partition { stages, .. }: &Partition) -> Option<(String, Option<String>)> {
@@ -113,10 +118,10 @@ fn tables(
         let sizes = [part.activation_bytes, part.weight_bytes].map(bytes);
         [vec![format!("block {block}"), ms(part.seconds())], sizes.into()].concat()
     });
-    event::table(&["part", "ms", "activation", "weights"], rows, observer)?;
+    observer.table(&["part", "ms", "activation", "weights"], rows)?;
     let speed = bytes(profile.bandwidth as usize);
     let words = format!("\nTwo ranks pass {speed}/s. Stages, and messages from the stage before and back:\n");
-    say(&words, observer)?;
+    observer.say(&words)?;
     let rows = stages.iter().zip(0..).map(|(of, stage)| {
         vec![
             format!("stage {stage}"),
@@ -127,5 +132,5 @@ fn tables(
             ms(2.0 * profile.message(of.parts.start)),
         ]
     });
-    event::table(&["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"], rows, observer)
+    observer.table(&["stage", "blocks", "ranks", "ms", "of bottleneck", "messages, ms"], rows)
 }

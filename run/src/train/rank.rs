@@ -1,4 +1,5 @@
 //! A rank of a training run: its steps, one after the other or overlapping, with what is due between them.
+use super::data::TrainData;
 use super::epochs::{Epoch, EpochLine};
 use super::evaluations::Evaluations;
 use super::run::{Finished, StepLine, TrainRun};
@@ -78,11 +79,14 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
     /// If a loss is not finite, a call fails, or a checkpoint cannot be written.
     pub(super) fn train(mut self) -> Result<(Finished, Option<Recorded<D::Elem>>)> {
         let (run, mesh, observer) = (self.run, self.at.mesh, self.observer);
-        let note = |words: &str| drop(observer(&RunEvent::Note(words))); // the next step tells of an error
+        let note = |words: &str| drop(observer.note(words)); // the next step tells of an error
         let saver = |dir| Saver::new((dir, &run.saves), (&run.settings, &run.model), mesh);
         let mut saver = run.out.as_deref().map(saver).transpose()?;
         let (mut copies, mut saved) = (None, run.resume.is_some());
         drop(mesh.take_waits()); // while the model was built
+        if mesh.rank() == 0 {
+            observer.see(&RunEvent::Steps(run.settings.steps))?;
+        }
         while self.line.step < self.until && !self.evaluations.end() {
             self.begin()?;
             // Ranks must not wait for each other while a step of a full pipeline runs.
@@ -169,6 +173,7 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
             skipped,
             tokens_per_second: batch.tokens() as f64 / end.duration_since(self.clock).as_secs_f64(),
             peak_bytes: std::mem::take(&mut self.line.peak_bytes),
+            of_pictures: matches!(run.source, TrainData::Digits(_)),
             ..StepLine::default()
         };
         self.evaluations.epoch = self.epoch.as_mut().map(|epoch| epoch.learnt(loss, &batch));
@@ -191,7 +196,7 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         let experts = run.network.of_all(mesh, self.experts)?.into_iter().collect();
         let reported = |done, of| {
             if mesh.rank() == 0 {
-                drop(observer(&RunEvent::Progress { what: "held-out text: evaluated", done, of }));
+                drop(observer.see(&RunEvent::Progress { what: "held-out text: evaluated", done, of }));
             }
         };
         let held_out_bits_per_byte = match line.held_out_bits_per_byte {

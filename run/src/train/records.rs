@@ -1,7 +1,7 @@
 //! Records of training: steps and epochs.
 use super::epochs::EpochLine;
 use super::run::StepLine;
-use crate::event::{self, CellValue, Curve, RecordColumn, RunEvent, RunRecord, column};
+use crate::event::{CellValue, Curve, RecordColumn, RunEvent, RunRecord, column};
 use crate::words::speed;
 use parallel::Result;
 use std::any::Any;
@@ -10,19 +10,17 @@ use tensor::readable;
 /// Makes an observer of the steps of a training run, and of nothing else.
 pub fn of_steps(see: impl Fn(&StepLine) -> Result<()> + Sync) -> impl Fn(&RunEvent) -> Result<()> + Sync {
     move |event| match event {
-        RunEvent::Record(record) => (*record as &dyn Any).downcast_ref().map_or(Ok(()), &see),
+        RunEvent::Record(record) => record.as_any().and_then(<dyn Any>::downcast_ref).map_or(Ok(()), &see),
         _ => Ok(()),
     }
 }
 
-impl StepLine {
-    /// Kind of its record.
-    pub const KIND: &str = "step";
-}
-
 impl RunRecord for StepLine {
     fn kind(&self) -> &'static str {
-        Self::KIND
+        "step"
+    }
+    fn is_step(&self) -> bool {
+        true
     }
     fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
         use Curve::{FromLowest, FromZero, Measured};
@@ -47,9 +45,6 @@ impl RunRecord for StepLine {
             (column("skipped", "skipped"), CellValue::Count(usize::from(self.skipped))),
         ]
     }
-    fn json(&self) -> String {
-        event::json(self)
-    }
     fn words(&self) -> String {
         let memory = readable(self.peak_bytes.iter().max().copied().unwrap_or(0) as u128);
         let held_out = self.held_out_bits_per_byte.map(|bits| format!(", held out {bits:.3}"));
@@ -61,6 +56,12 @@ impl RunRecord for StepLine {
     }
     fn is_notable(&self) -> bool {
         self.held_out_bits_per_byte.is_some() || self.skipped
+    }
+    fn is_detail(&self) -> bool {
+        self.of_pictures
+    }
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }
 
@@ -84,9 +85,6 @@ impl RunRecord for EpochLine {
             ),
             (speed, shown(examples_per_second, format!("{examples_per_second:.0}"))),
         ]
-    }
-    fn json(&self) -> String {
-        event::json(self)
     }
     fn words(&self) -> String {
         self.to_string()

@@ -5,7 +5,7 @@ use super::evaluations::Evaluations;
 use super::rank::RankTraining;
 use super::settings::Settings;
 use super::state::{self, Saves, State};
-use crate::event::{Observer, RunEvent};
+use crate::event::Observer;
 use crate::in_device;
 use comm::RankWaits;
 use models::TrainableModel;
@@ -78,6 +78,9 @@ pub struct StepLine {
     /// Report on the epoch, if this step ends one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochLine>,
+    /// True if the run learns pictures: then its epochs are its results.
+    #[serde(skip)]
+    pub of_pictures: bool,
 }
 
 /// Result of a run.
@@ -169,10 +172,10 @@ impl TrainRun<'_> {
         let priced = self.priced.filter(|_| line.step == 2);
         for (held, priced) in line.peak_bytes.iter().zip(priced.into_iter().cycle()).filter(|(a, b)| *a > b) {
             let note = format!("note: a rank holds {held} bytes, more than its price, {priced}");
-            observer(&RunEvent::Note(&note))?;
+            observer.note(&note)?;
         }
-        observer(&RunEvent::Record(line))?;
-        line.epoch.iter().try_for_each(|epoch| observer(&RunEvent::Record(epoch)))
+        observer.record(line)?;
+        observer.records(&line.epoch)
     }
     /// Returns bits a byte on the held-out text, if there is one.
     pub(super) fn held_out<D: RunDevice>(

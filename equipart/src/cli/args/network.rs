@@ -1,6 +1,6 @@
 //! Flags of the network between ranks: train, generate and compare have them.
 use crate::cli::echo::tell;
-use crate::cli::files;
+use crate::views::view::unread;
 use algorithms::Link;
 use clap::Args;
 use comm::{Axis, RankError, StuckReport, Trace};
@@ -38,7 +38,7 @@ impl NetworkArgs {
                 let [file, out] = [file, out].map(Path::display);
                 bail!("--trace {file} is inside {out}, the folder of the run; choose a file outside of it");
             }
-            files::unread("trace", file)?;
+            unread("trace", file)?;
             trace::prepare(file)?;
         }
         let trace = self.trace.as_ref().map(|_| Trace::new());

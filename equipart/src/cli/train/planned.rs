@@ -15,6 +15,7 @@ use plan::search::LayoutSearch;
 use plan::step::TrainingJob;
 use plan::watch::SearchEvent;
 use plan::weighed::Goal;
+use run::event::Observer;
 use run::train::data::TrainData;
 use run::train::settings::Settings;
 use run::train::state::State;
@@ -32,11 +33,11 @@ pub(crate) struct LayoutPlanner {
 
 impl LayoutPlanner {
     /// Returns the best layout of exactly this number of ranks, if there is one.
-    pub(crate) fn find(&self, ranks: usize) -> Option<Layout> {
+    pub(crate) fn find(&self, ranks: usize, observer: &Observer) -> Option<Layout> {
         let Self { job, machine, .. } = self;
         let microbatches = Some(self.batch.microbatches().len());
         let goal = Goal::Time;
-        let notes = SearchNotes::new();
+        let notes = SearchNotes::new(observer);
         let watch = &|event: &SearchEvent| notes.watch(event);
         let memory = self.memory;
         let search = LayoutSearch { job, machine, memory, ranks, microbatches, goal, all: false, watch };
@@ -149,6 +150,7 @@ impl TrainArgs {
         settings: &Settings,
         model: &TrainableModel,
         learnt: &TrainData,
+        observer: &Observer,
     ) -> Result<Layout> {
         if self.layout != LayoutFlag::Auto {
             return Ok(self.layout());
@@ -160,7 +162,7 @@ impl TrainArgs {
             )
         };
         let planner = self.planner_of(settings, model, learnt)?;
-        let Some(layout) = planner.find(ranks) else {
+        let Some(layout) = planner.find(ranks, observer) else {
             bail!("no layout of {} fits {}; start fewer", counted(ranks, "rank"), planner.step())
         };
         out::note(&format!("note: --layout auto takes {layout}"));

@@ -3,8 +3,6 @@ use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, OffloadArgs, RankedArg
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::PicturesArgs;
 use crate::cli::processes;
-use crate::cli::viewing::ViewArgs;
-use crate::views::view::RECORDS;
 use algorithms::Link;
 use clap::Args;
 use comm::Axis;
@@ -59,8 +57,6 @@ pub(crate) struct CompareArgs {
     /// generation under --layout, or of the experiment with experts; with --epochs, accuracy, loss and time
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) views: ViewArgs<RECORDS>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
     #[command(flatten)]

@@ -7,10 +7,19 @@ use bench::profile;
 use models::TrainableModel;
 use parallel::price::largest::Unknown;
 use parallel::{Network, Result};
+use run::records;
 use run::train::data::TrainData;
 use run::train::settings::Settings;
 use run::train::state::State;
 use run::train::{TrainRun, epochs};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The batch that memory decided.
+#[derive(Serialize)]
+struct FoundBatch(Value);
+
+records!(FoundBatch: "largest batch");
 
 impl TrainArgs {
     /// Settings of a new run, or of one that is resumed, which keeps the number that memory would decide.
@@ -44,12 +53,13 @@ impl TrainArgs {
         (model, source): (TrainableModel, &'a TrainData),
         settings: Settings,
         resume: Option<State>,
+        views: &Views,
     ) -> Result<TrainRun<'a>> {
-        let layout = self.planned(&settings, &model, source)?;
+        let layout = self.planned(&settings, &model, source, views)?;
         let out = self.out.clone().or_else(|| self.resume.clone());
         let network = Network { counts_waits: self.stragglers, ..self.network.network(out.as_deref())? };
         let here = processes::launch()?.is_none_or(|launch| launch.ranks == 1);
-        let profiled = match (self.profile, self.views.has_report()) {
+        let profiled = match (self.profile, views.wants_details()) {
             (true, _) => profile::MOST,
             (false, true) if here => 1, // for its timeline
             _ => 0,
@@ -73,7 +83,7 @@ impl TrainArgs {
         })
     }
     /// Gives a run its network of processes, and the numbers that memory decides.
-    pub(super) fn join(&mut self, run: &mut TrainRun, unknown: Option<Unknown>, json: bool) -> Result<()> {
+    pub(super) fn join(&mut self, run: &mut TrainRun, unknown: Option<Unknown>, views: &Views) -> Result<()> {
         run.fit_microbatches().iter().for_each(|note| out::note(note));
         let engine = run.settings.device.open(run.layout.ranks(), &out::note)?;
         run.check()?;
@@ -86,6 +96,6 @@ impl TrainArgs {
         run.checkpoint_every = self.checkpoint_every(run.source, &run.settings);
         run.priced = Some(found.peak_bytes);
         out::note(&format!("note: --{} auto takes {found}", largest::flag(unknown)));
-        Views::printed(json).object(&serde_json::json!({ "largest_batch": found }))
+        views.record(&FoundBatch(json!({ "largest_batch": found })))
     }
 }

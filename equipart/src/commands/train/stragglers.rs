@@ -2,11 +2,20 @@
 use crate::views::Views;
 use comm::RankWaits;
 use parallel::Result;
+use run::records;
 use run::train::stragglers::Straggler;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// How long others waited for each rank.
+#[derive(Serialize)]
+struct Stragglers(Value);
+
+records!(Stragglers: "stragglers");
 
 /// Shows the ranks, and the longest wait for the first of them.
 pub(crate) fn tell(all: &[Straggler], views: &Views) -> Result<()> {
-    views.object(&serde_json::json!({ "stragglers": all }))?;
+    views.record(&Stragglers(json!({ "stragglers": all })))?;
     let ms = |wait: &RankWaits| format!("{:.1} ms", 1e3 * wait.longest_seconds);
     let cells = |of: &Straggler| {
         let [others, own] = [of.seconds, of.own_seconds].map(|seconds| format!("{seconds:.3} s"));

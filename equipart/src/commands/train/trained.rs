@@ -2,7 +2,6 @@
 use super::stragglers;
 use crate::cli::train::TrainArgs;
 use crate::cli::{loads, profile};
-use crate::terminal::watch::ProgressWatch;
 use crate::views::Views;
 use comm::Trace;
 use draw::{details, timeline};
@@ -10,27 +9,31 @@ use layers::counted;
 use parallel::Result;
 use parallel::dtype::DtypeName;
 use run::device::DeviceName;
-use run::event::RunEvent;
 use run::price::PriceRun;
+use run::records;
 use run::train::data::TrainData;
 use run::train::stragglers::stragglers;
 use run::train::{Finished, TrainRun};
-use std::sync::Arc;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Tokens of each expert, by layer.
+#[derive(Serialize)]
+struct ExpertLoads(Value);
+
+records!(ExpertLoads: "experts");
 
 impl TrainArgs {
     /// Trains, and shows it in the views that flags ask for.
     ///
     /// # Errors
     /// If the run or a view fails.
-    pub(super) fn trained(&self, run: &mut TrainRun, json: bool) -> Result<bool> {
-        let watch = Arc::new(ProgressWatch::bar(run.settings.steps));
-        let views = self.views(run, &watch, json)?;
-        views.during(|views| {
-            views.details(|observer| details::tell(&PriceRun::step_of(run), observer))?;
-            let finished = run.train(&|event: &RunEvent| views.see(event));
-            watch.done();
-            self.ended(run, &self.network.keep_trace(&run.network, finished)?, views).map(|()| true)
-        })
+    pub(super) fn trained(&self, run: &mut TrainRun, views: &Views) -> Result<bool> {
+        self.open(run, views)?;
+        views.details(|observer| details::tell(&PriceRun::step_of(run), observer))?;
+        let finished = run.train(views);
+        views.doing("")?;
+        self.ended(run, &self.network.keep_trace(&run.network, finished)?, views).map(|()| true)
     }
     /// Shows the end of a run, and what flags ask for besides.
     ///
@@ -38,11 +41,10 @@ impl TrainArgs {
     /// If a view fails.
     fn ended(&self, run: &TrainRun, finished: &Finished, views: &Views) -> Result<()> {
         if let Some(why) = finished.evaluations.ended(run.source) {
-            views
-                .see(&RunEvent::Note(&format!("note: the run ends after step {}: {why}", finished.steps)))?;
+            views.note(&format!("note: the run ends after step {}: {why}", finished.steps))?;
         }
         if let TrainData::Digits(digits) = run.source {
-            views.records(&finished.epochs)?;
+            views.table_of(&finished.epochs)?;
             let test = digits.test.len();
             views.say(&format!(
                 "\nloss: the epoch's mean in training; accuracy: on {test} test pictures, after it"
@@ -57,7 +59,7 @@ impl TrainArgs {
             |dir| format!("the model is in {}", dir.display()),
         ))?;
         if !finished.experts.is_empty() {
-            views.object(&serde_json::json!({ "experts": finished.experts }))?;
+            views.record(&ExpertLoads(json!({ "experts": finished.experts })))?;
         }
         loads::loads(&finished.experts, views)?;
         if self.stragglers {
@@ -67,7 +69,7 @@ impl TrainArgs {
             let runs = run.network.trace.as_ref().map_or_else(Vec::new, Trace::runs);
             let svg = runs.last().and_then(timeline::draw);
             let title = "What each rank did in a step, as measured.";
-            svg.map_or(Ok(()), |svg| observer(&RunEvent::Picture { title, svg: &svg }))
+            svg.map_or(Ok(()), |svg| observer.picture(title, &svg))
         })?;
         if self.profile {
             // the dtype of the measured peak
