@@ -9,7 +9,7 @@ pub(crate) mod processes;
 pub(crate) mod profile;
 pub(crate) mod requests;
 pub(crate) mod run;
-pub(crate) mod searching;
+pub(crate) mod start;
 pub(crate) mod train;
 
 use crate::terminal::out;

@@ -263,6 +263,20 @@ impl dyn Observe + '_ {
     pub fn doing(&self, what: &str) -> Result<()> {
         self.see(&RunEvent::Progress { what, done: 0, of: 0 })
     }
+    /// Tells the number of the run's steps.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn steps(&self, steps: usize) -> Result<()> {
+        self.see(&RunEvent::Steps(steps))
+    }
+    /// Tells how many parts of some work are done.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn progress(&self, what: &str, done: usize, of: usize) -> Result<()> {
+        self.see(&RunEvent::Progress { what, done, of })
+    }
     /// Tells a sentence about the run.
     ///
     /// # Errors

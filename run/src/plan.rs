@@ -1,4 +1,6 @@
 //! Plans: the best layouts of a model on a machine, for training or for generating texts.
+pub mod notes;
+pub mod planner;
 mod proof;
 pub mod texts;
 

@@ -1,5 +1,8 @@
 //! Training on text, on given ids or on pictures, with checkpoints.
+pub mod amount;
+pub mod asked;
 mod check;
+pub mod constants;
 mod copies;
 pub mod data;
 mod dumped;
@@ -16,4 +19,4 @@ pub mod stragglers;
 
 pub use check::NO_CHECKPOINTS;
 pub use records::of_steps;
-pub use run::{Finished, StepLine, TrainRun};
+pub use run::{Finished, RunFacts, StepLine, TrainRun};

@@ -16,7 +16,6 @@ use ops::OPTIMIZERS;
 use parallel::dtype::DtypeName;
 use run::device::DeviceName;
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::path::{PathBuf, is_separator};
 
 /// Parser of dtype names.
@@ -56,16 +55,6 @@ pub(crate) fn named<T: Copy + Send + Sync + 'static>(
     let names: Vec<_> = choices.iter().map(|(name, about, _)| PossibleValue::new(name).help(about)).collect();
     let value = move |given: String| choices.iter().find(|(name, ..)| given == *name).copied();
     PossibleValuesParser::new(names).map(move |name| value(name).expect("a name of the list").2)
-}
-
-/// Describes a flag that differs from the setting of a run that has begun.
-pub(crate) fn differs_from(flag: &str, given: &impl Display, begun: &impl Display) -> String {
-    format!("--{flag} is {given}, but the run to resume began with {begun}; leave it out")
-}
-
-/// Says that a flag differs from the setting of a run that has begun, if it is given and does.
-pub(crate) fn differs<T: PartialEq + Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
-    given.filter(|given| *given != begun).map(|given| differs_from(flag, &given, &begun))
 }
 
 /// A model, given by its name or its folder.

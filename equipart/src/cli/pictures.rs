@@ -2,7 +2,8 @@
 use clap::{Args, ValueEnum};
 use models::TrainableModel;
 use models::digits::Digits;
-use parallel::{Error, Result};
+use parallel::Result;
+pub(crate) use run::train::settings::refuse;
 use std::path::Path;
 
 /// Features of the hidden layers of a classifier.
@@ -50,14 +51,6 @@ pub(crate) enum NamedModel {
     Mlp,
     /// The embedded default model with experts.
     Moe,
-}
-
-/// Refuses the first flag that is given; the flags apply only to `others`.
-pub(crate) fn refuse(flags: &[(&str, bool)], others: &str) -> Result<()> {
-    match flags.iter().find(|(_, given)| *given) {
-        Some((flag, _)) => Err(Error::new(format!("--{flag} is for {others} has no use for it"))),
-        None => Ok(()),
-    }
 }
 
 /// Refuses flags that do not apply to a classifier.

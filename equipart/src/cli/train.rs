@@ -1,34 +1,28 @@
-//! Flags of train: the initial model and data, the settings of a new run, and the checks of a resumed run.
+//! Flags of train, and what they ask for: settings, the initial model and data, a layout to plan.
 pub(crate) mod auto;
-pub(crate) mod dropout;
-mod evaluations;
-pub(crate) mod largest;
-mod loss_scale;
-mod planned;
 mod saving;
 
 use crate::cli::args::{self, ModelName, NetworkArgs, OffloadArgs, RankedArgs, TableArgs};
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
-use crate::cli::{config, corpus, model, noted, pictures, processes};
-use crate::terminal::out;
-use auto::{Amount, LayoutFlag};
-use clap::{Args, Command, FromArgMatches};
-use dropout::DropoutRate;
-use evaluations::EvaluationArgs;
-use layers::{OptimizerKind, counted};
-use loss_scale::LossScaleArgs;
-use models::text::{Corpus, documents};
-use models::tokenizer::TokenizerSource;
-use models::{Config, Model, TrainableModel, ids};
+use crate::cli::processes;
+use crate::cli::start::RunStart;
+use auto::LayoutFlag;
+use clap::Args;
+use layers::OptimizerKind;
+use models::TrainableModel;
 use parallel::dtype::DtypeName;
-use parallel::pipeline::table::Table;
-use parallel::{Error, Result, bail, layout};
+use parallel::{Layout, Result, bail, layout};
+use plan::Machine;
 use run::device::DeviceName;
+use run::event::Observer;
+use run::plan::planner::LayoutPlanner;
+use run::train::amount::{Amount, DropoutRate};
+use run::train::asked::AskedSettings;
 use run::train::data::{DataFiles, TrainData};
-use run::train::epochs;
+use run::train::evaluations::Evaluations;
 use run::train::schedule::LrSchedule;
-use run::train::settings::{SEQ, Settings, at_least_1};
+use run::train::settings::{SEQ, Settings};
 use run::train::state::State;
 use saving::SaveArgs;
 use std::path::PathBuf;
@@ -71,8 +65,13 @@ pub(crate) struct TrainArgs {
     /// Largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
     pub(crate) clip: Option<f64>,
-    #[command(flatten)]
-    pub(crate) loss_scale: LossScaleArgs,
+    /// With --dtype f16: loss scale of the first step, a power of two; a step whose gradients overflow is
+    /// skipped, and halves it [default: 65536]
+    #[arg(long, value_name = "N")]
+    loss_scale: Option<u32>,
+    /// With --dtype f16: number of steps in turn without overflow that double the loss scale [default: 2000]
+    #[arg(long, value_name = "STEPS")]
+    loss_scale_window: Option<u32>,
     /// Dropout rate everywhere, or config for the rates of config.json [default: config; with --batch, 0]
     #[arg(long)]
     pub(crate) dropout: Option<DropoutRate>,
@@ -132,8 +131,13 @@ pub(crate) struct TrainArgs {
     pub(crate) resume: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) saving: SaveArgs,
-    #[command(flatten)]
-    pub(crate) evaluations: EvaluationArgs,
+    /// Steps between evaluations on the held-out text [default: only at the end; with --resume, as before]
+    #[arg(long, value_name = "N")]
+    eval_every: Option<usize>,
+    /// End the run after this number of evaluations in a row without a better value; with --model mlp, of
+    /// epochs [default: never; with --resume, as before]
+    #[arg(long, value_name = "N")]
+    patience: Option<usize>,
     /// With --model mlp: number of epochs [default: 3; with --resume, as before]
     #[arg(long)]
     pub(crate) epochs: Option<usize>,
@@ -166,10 +170,52 @@ fn grammar() -> String {
 }
 
 impl TrainArgs {
-    /// The flags of `train` without any.
-    pub(crate) fn usual() -> Self {
-        let none = Self::augment_args(Command::new("train")).get_matches_from(["train"]);
-        Self::from_arg_matches(&none).expect("no flag is required")
+    /// Returns the settings that are given. The layout has the table of `--schedule`, and the step its number
+    /// of microbatches.
+    ///
+    /// # Errors
+    /// If the table does not fit, or the layout is still to be planned and a flag is for one layout only.
+    pub(crate) fn asked(&self) -> Result<AskedSettings> {
+        let layout = match self.layout {
+            LayoutFlag::Auto => self.can_be_planned("--layout auto").map(|()| Layout::UNSPLIT),
+            LayoutFlag::Layout(layout) => self.table.on(layout),
+        }?;
+        self.plans_for_machine()?;
+        let asked = AskedSettings {
+            steps: self.steps,
+            epochs: self.epochs,
+            seq: self.seq,
+            batch_size: self.batch_size,
+            microbatches: self.microbatches,
+            lr: self.lr,
+            warmup: self.warmup,
+            lr_schedule: self.lr_schedule,
+            min_lr: self.min_lr,
+            optimizer: self.optimizer,
+            constants: self.constants.0.clone(),
+            clip: self.clip,
+            loss_scale: self.loss_scale,
+            loss_scale_window: self.loss_scale_window,
+            dropout: self.dropout,
+            label_smoothing: self.label_smoothing,
+            z_loss: self.z_loss,
+            seed: self.seed,
+            number: self.number,
+            device: self.device,
+            layout,
+        };
+        asked.unknown()?;
+        let of_table = args::microbatches(&layout, self.microbatches.and_then(Amount::number))?;
+        Ok(AskedSettings { microbatches: of_table.map(Amount::Number).or(self.microbatches), ..asked })
+    }
+    /// Evaluations of a run that begins, or of one that is resumed.
+    pub(crate) fn evaluations(&self, resume: Option<&State>) -> Evaluations {
+        let begun = resume.map(|state| state.evaluations).unwrap_or_default();
+        Evaluations {
+            every: self.eval_every.or(begun.every),
+            patience: self.patience.or(begun.patience),
+            ..begun
+        }
     }
     /// Returns the files of the training data: those of the flags, or if none is given those of the run to
     /// resume.
@@ -179,6 +225,9 @@ impl TrainArgs {
         resume.filter(|_| batch.is_none() && data.is_empty()).map_or(given, |state| state.data.clone())
     }
     /// Returns the initial model of the run and its training data.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or a flag is for another kind of model.
     pub(crate) fn begin_with(&self, resume: Option<&State>) -> Result<(TrainableModel, TrainData)> {
         if resume.is_some() && (self.model.is_some() || self.config.is_some()) {
             bail!("--resume continues with its own model; leave out --model and --config");
@@ -187,114 +236,27 @@ impl TrainArgs {
         let of_pictures =
             self.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
         self.unused(of_pictures)?;
-        let DataFiles { batch, data, field } = self.files(resume);
+        let files = self.files(resume);
         let remembered = self.batch.is_none() && self.data.is_empty();
-        if let Some(file) = batch.iter().chain(&data).find(|file| remembered && !file.exists()) {
-            let (file, flag) = (file.display(), if batch.is_some() { "--batch" } else { "--data" });
+        if let Some(file) = files.batch.iter().chain(&files.data).find(|file| remembered && !file.exists()) {
+            let (file, flag) = (file.display(), if files.batch.is_some() { "--batch" } else { "--data" });
             bail!(
                 "the run to resume began with {flag} {file}, which is gone; give its new place with {flag}"
             );
         }
-        if of_pictures {
-            if data.len() > 1 {
-                bail!("--data is given {} times; --model mlp reads one folder", data.len());
-            }
-            let digits = pictures::digits(data.first().map(PathBuf::as_path))?;
-            let fresh = || self.pictures.fresh(Some(&digits), self.seed.unwrap_or(0));
-            return Ok((begun.unwrap_or_else(fresh), TrainData::Digits(digits)));
-        }
-        let seq = resume.map(|s| s.settings.seq).or(self.seq).unwrap_or(SEQ);
-        let model = match (begun, &self.model, &self.config) {
-            (Some(TrainableModel { text: Some(begun), .. }), ..) => noted(begun),
-            (_, Some(_), _) => model(self.model.as_ref())?,
-            (_, None, file) => {
-                let mut model = Model::fresh(config(file.as_deref())?, self.seed.unwrap_or(0));
-                let beside = file.as_deref().and_then(TokenizerSource::beside);
-                // the bytes it is about to learn
-                let bytes = self.batch.is_none().then_some(TokenizerSource::Bytes);
-                model.tokens = beside.or(bytes).unwrap_or(model.tokens);
-                model
-            }
-        };
-        let Config { shape, positions, .. } = &model.config;
-        let learnt = match &batch {
-            Some(file) => TrainData::Ids(ids::read(file, shape.vocabulary, *positions)?),
-            None if data.is_empty() => TrainData::Text(corpus(None, seq, &model.tokenizer()?)?),
-            None => {
-                let end = model.config.eos.iter().copied().find(|id| (*id as usize) < shape.vocabulary);
-                let texts = documents::read(&data, field.as_deref(), end.is_none())?;
-                TrainData::Text(Corpus::joined(&texts, (seq, end), &model.tokenizer()?)?)
-            }
-        };
-        Ok((model.into(), learnt))
-    }
-    /// Settings of a new run on this data: the usual ones, unless flags change them. A number that is auto
-    /// has its smallest value.
-    pub(crate) fn settings_for(&self, learnt: &TrainData) -> Result<Settings> {
-        let usual = learnt.usual_settings(self.optimizer);
-        let (mut steps, mut batch_size) = (self.steps.unwrap_or(usual.steps), usual.batch_size);
-        let mut warmup = 0;
-        match learnt {
-            TrainData::Text(_) => (batch_size, warmup) = (self.sequences(batch_size), steps / 10),
-            TrainData::Ids(_) => {}
-            TrainData::Digits(digits) => {
-                let (epochs, each) = (self.epochs.unwrap_or(3), self.sequences(32));
-                at_least_1(&[("epochs", epochs), ("batch-size", each)])?;
-                batch_size = each.min(digits.train.len());
-                steps = epochs.saturating_mul(epochs::steps(digits, batch_size));
-            }
-        }
-        let seq = if let TrainData::Text(_) = learnt { self.seq.unwrap_or(SEQ) } else { usual.seq };
-        let lr = self.lr.unwrap_or(usual.lr);
-        let lr_schedule = self.lr_schedule.unwrap_or(usual.lr_schedule);
-        let number = self.number.unwrap_or_default();
-        Ok(Settings {
-            steps,
-            seq,
-            batch_size,
-            microbatches: self.parts(),
-            table: self.layout().table().map(Table::digest),
-            lr,
-            warmup: self.warmup.unwrap_or(warmup),
-            optimizer: self.constants.of(usual.optimizer, lr)?,
-            clip: self.clip,
-            loss_scaling: self.loss_scale.of(number)?,
+        let start = RunStart {
+            model: self.model.as_ref(),
+            config: self.config.as_deref(),
+            begun,
+            pictures: &self.pictures,
+            files: &files,
             seed: self.seed.unwrap_or(0),
-            lr_schedule,
-            floor: self.floor(lr_schedule, lr)?.unwrap_or(usual.floor),
-            dropout: self.dropout.map_or(usual.dropout, |rate| rate.0),
-            label_smoothing: self.label_smoothing.unwrap_or(0.0),
-            z_loss: self.z_loss.unwrap_or(0.0),
-            number,
-            device: self.device,
-            ..usual
-        })
-    }
-    /// The last step's learning rate, as a fraction of the largest, if it is given.
-    fn floor(&self, schedule: LrSchedule, lr: f64) -> Result<Option<f64>> {
-        match self.min_lr {
-            Some(min) if schedule == LrSchedule::Constant => {
-                bail!("--min-lr is {min}, but --lr-schedule constant has no use for it; leave it out")
-            }
-            Some(min) if !(0.0..=lr).contains(&min) => {
-                bail!("--min-lr is {min}; it must be 0 or more and at most the largest rate, {lr}")
-            }
-            min => Ok(min.map(|min| min / lr)),
-        }
-    }
-    /// Sequences of a step, if the usual number is this one.
-    fn sequences(&self, usual: usize) -> usize {
-        match self.batch_size {
-            Some(Amount::Auto) => self.parts().max(1).saturating_mul(self.layout().tokens().data_ranks()),
-            given => given.and_then(Amount::number).unwrap_or(usual),
-        }
-    }
-    /// Microbatches of a step.
-    fn parts(&self) -> usize {
-        self.microbatches.and_then(Amount::number).unwrap_or(1)
+            seq: resume.map(|s| s.settings.seq).or(self.seq).unwrap_or(SEQ),
+        };
+        if of_pictures { start.pictures() } else { start.text() }
     }
     /// Refuses flags that are for the other kind of model.
-    pub(crate) fn unused(&self, pictures: bool) -> Result<()> {
+    fn unused(&self, pictures: bool) -> Result<()> {
         if !pictures {
             self.pictures.unused()?;
             let has_fields = self.data_field.is_some() && self.batch.is_some();
@@ -308,67 +270,73 @@ impl TrainArgs {
             ("label-smoothing", self.label_smoothing.is_some()),
             ("z-loss", self.z_loss.is_some()),
             ("batch", self.batch.is_some()),
-            ("eval-every", self.evaluations.eval_every.is_some()),
+            ("eval-every", self.eval_every.is_some()),
             ("data-field", self.data_field.is_some()),
         ])
     }
-    /// Settings of a resumed run: those it began with, except its last step, which may change; a note reports
-    /// the change. Any other flag that differs is refused.
-    pub(crate) fn again(&self, state: &State, learnt: &TrainData) -> Result<Settings> {
-        let begun = &state.settings;
-        let table = self.layout().table().map(Table::digest);
-        if table != begun.table {
-            let in_words = |table: Option<u64>| {
-                table.map_or("no table".into(), |digest| format!("the table {digest:016x}"))
-            };
-            let [given, begun] = [table, begun.table].map(in_words);
-            bail!("--schedule gives {given}, but the run to resume began with {begun}; give the same");
+    /// Refuses a machine where nothing is planned for it: in a run that no launcher began.
+    ///
+    /// # Errors
+    /// If one is given for a layout that is written.
+    fn plans_for_machine(&self) -> Result<()> {
+        let named = self.machine.as_deref().map(Machine::named).transpose()?;
+        let is_launched = processes::launch().is_ok_and(|launch| launch.is_some());
+        if named.is_some() && self.layout != LayoutFlag::Auto && !is_launched {
+            bail!("--machine is for --layout auto and launch --min-ranks, which plan; leave it out");
         }
-        let number = |amount: Option<Amount>| amount.and_then(Amount::number);
-        let same = self.floor(begun.lr_schedule, begun.lr)? == Some(begun.floor);
-        self.constants.of(begun.optimizer, begun.lr)?;
-        let reported = [
-            args::differs("seq", self.seq, begun.seq),
-            args::differs("batch-size", number(self.batch_size), begun.batch_size),
-            args::differs("microbatches", number(self.microbatches), begun.microbatches),
-            args::differs("lr", self.lr, begun.lr),
-            args::differs("warmup", self.warmup, begun.warmup),
-            args::differs("lr-schedule", self.lr_schedule, begun.lr_schedule),
-            args::differs("min-lr", self.min_lr.filter(|_| !same), begun.lr * begun.floor),
-            args::differs("optimizer", self.optimizer.map(OptimizerKind::name), begun.optimizer.name()),
-            self.constants.differ(begun.optimizer, begun.lr),
-            args::differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
-            self.loss_scale.differ(begun.loss_scaling),
-            args::differs("seed", self.seed, begun.seed),
-            args::differs("dropout", self.dropout, DropoutRate(begun.dropout)),
-            args::differs("label-smoothing", self.label_smoothing, begun.label_smoothing),
-            args::differs("z-loss", self.z_loss, begun.z_loss),
-            args::differs("dtype", self.number, begun.number),
+        Ok(())
+    }
+    /// Refuses flags that go with one layout only, where `flag` plans another.
+    ///
+    /// # Errors
+    /// If one is given.
+    pub(crate) fn can_be_planned(&self, flag: &str) -> Result<()> {
+        let auto = Some(Amount::Auto);
+        let given = [
+            ("schedule", self.table.schedule.is_some()),
+            ("split", self.ranks.each.split.is_some()),
+            ("link", !self.network.link.is_empty()),
+            ("offload-dir", self.offload.folder.is_some()),
+            ("batch-size auto", self.batch_size == auto),
+            ("microbatches auto", self.microbatches == auto),
         ];
-        if let Some(why) = reported.into_iter().flatten().next() {
-            return Err(Error::new(why));
+        let resumes = |dir: &PathBuf| State::read(dir).is_ok_and(|state| state.model.text.is_none());
+        if self.model == Some(ModelName::Mlp) || self.resume.as_ref().is_some_and(resumes) {
+            bail!(
+                "{flag} plans a layout, which needs a model of text; a plain classifier has none planned; write one"
+            );
         }
-        if learnt.hash() != begun.text {
-            bail!("the training data is not that of the run to resume; give the same --data or --batch",);
-        }
-        let steps = match learnt {
-            TrainData::Digits(digits) => {
-                self.epochs.map(|n| n.saturating_mul(epochs::steps(digits, begun.batch_size)))
+        match given.iter().find(|(_, given)| *given) {
+            Some((other, _)) => {
+                bail!("{flag} plans a layout, but --{other} is for one layout; leave one of them out")
             }
-            _ => self.steps,
-        };
-        let steps = steps.unwrap_or(begun.steps);
-        let done = state.steps();
-        let settings = Settings { steps, device: self.device, ..begun.clone() };
-        if steps != begun.steps && steps > done {
-            out::note(&format!(
-                "note: this run began with {} and now ends at {steps}; its learning rate follows the schedule of \
-                 {steps}: {:.3e} in step {}",
-                counted(begun.steps, "step"),
-                settings.learning_rate().at(done),
-                done + 1
-            ));
+            None => Ok(()),
         }
-        Ok(settings)
+    }
+    /// Returns the search for layouts of the run of these flags.
+    ///
+    /// # Errors
+    /// If the model, the data, the checkpoint or the machine cannot be read, or a size is invalid.
+    pub(crate) fn planner(&self, observer: &Observer) -> Result<LayoutPlanner> {
+        let resume = self.resume.as_deref().map(State::read).transpose()?;
+        let (model, learnt) = self.begin_with(resume.as_ref())?;
+        let settings = match resume {
+            Some(state) => state.settings,
+            None => self.asked()?.settings(None, &learnt, observer)?,
+        };
+        self.planner_of(&settings, &model, &learnt)
+    }
+    /// Returns the search for layouts of a run with these settings.
+    ///
+    /// # Errors
+    /// As [`planner`](Self::planner).
+    pub(crate) fn planner_of(
+        &self,
+        settings: &Settings,
+        model: &TrainableModel,
+        learnt: &TrainData,
+    ) -> Result<LayoutPlanner> {
+        let machine = self.machine.as_deref().unwrap_or("h100");
+        LayoutPlanner::new(settings, model, learnt, machine, self.ranks.each.limit)
     }
 }

@@ -11,7 +11,6 @@ use layers::counted;
 use models::{Model, ids, text};
 use parallel::{Layout, Network, Result, Sequence, bail};
 use run::eval::{Evaluation, evaluate};
-use run::event::RunEvent;
 use run::in_device;
 use run::train::settings::{SEQ, sequences};
 use std::path::PathBuf;
@@ -101,7 +100,7 @@ impl Run for EvalArgs {
         let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
         let layout = a.ranks.each.of(a.layout, &model.design.clone().inferring())?;
         args::note_inference(&layout);
-        let watching = |done, of| drop(views.see(&RunEvent::Progress { what: "evaluated", done, of }));
+        let watching = |done, of| drop(views.progress("evaluated", done, of));
         let network = Network { timeout: a.timeout, ..Network::default() };
         let network = a.ranks.join(network, &[layout], a.number.device, &[])?;
         let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;

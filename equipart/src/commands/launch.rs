@@ -2,7 +2,7 @@
 mod local;
 
 use crate::cli::processes::program;
-use crate::cli::run::Run;
+use crate::cli::run::{Run, Shown};
 use crate::cli::train::TrainArgs;
 use crate::terminal::out;
 use crate::views::Views;
@@ -172,17 +172,17 @@ struct TrainCommand {
 
 #[derive(Subcommand)]
 enum TrainOnly {
-    Train(Box<TrainArgs>),
+    Train(Box<Shown<TrainArgs>>),
 }
 
 /// Returns the flags of a training run.
 ///
 /// # Errors
 /// If it is another command.
-fn train_args(command: &[String]) -> Result<Box<TrainArgs>> {
+fn train_args(command: &[String]) -> Result<TrainArgs> {
     let program = std::iter::once("equipart");
     match TrainCommand::try_parse_from(program.chain(command.iter().map(String::as_str))) {
-        Ok(TrainCommand { command: TrainOnly::Train(train), .. }) => Ok(train),
+        Ok(TrainCommand { command: TrainOnly::Train(train), .. }) => Ok(train.flags),
         Err(_) => bail!("--min-ranks is for train, which continues from checkpoints; leave it out"),
     }
 }
@@ -196,7 +196,7 @@ fn can_shrink(command: &[String], [least, ranks]: [usize; 2]) -> Result<()> {
         bail!("--min-ranks is {least}; it must be 1 to the number of ranks, {ranks}");
     }
     let train = train_args(command)?;
-    let schedule = train.layout().pipeline().schedule;
+    let schedule = train.asked()?.layout.pipeline().schedule;
     if schedule.updates_each() {
         bail!(
             "--min-ranks continues in an exact layout, but {} trains with stale weights; leave one of them out",
@@ -208,7 +208,7 @@ fn can_shrink(command: &[String], [least, ranks]: [usize; 2]) -> Result<()> {
 
 /// Returns the best layout of the most ranks, of these numbers, that keeps the steps of a training run.
 fn smaller(command: &[String], ranks: Range<usize>, views: &Views) -> Result<Layout> {
-    let planner = train_args(command)?.planner()?;
+    let planner = train_args(command)?.planner(views)?;
     ranks.clone().rev().find_map(|ranks| planner.find(ranks, views)).ok_or_else(|| {
         let to = counted(ranks.end - 1, "rank");
         let these = if ranks.len() == 1 { to } else { format!("{} to {to}", ranks.start) };

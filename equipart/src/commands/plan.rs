@@ -3,7 +3,6 @@ use crate::cli::args::{dtype, optimizer, size};
 use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
 use crate::cli::run::Run;
-use crate::cli::searching::SearchNotes;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use clap::Args;
@@ -12,16 +11,24 @@ use layers::{Design, OptimizerKind};
 use models::Config;
 use ops::GradientScaling;
 use parallel::dtype::DtypeName;
-use parallel::{Result, bail};
+use parallel::{Error, Result, bail};
 use plan::Machine;
 use plan::generation::{GenerationJob, TextsGoal};
 use plan::step::TrainingJob;
 use plan::weighed::Goal;
+use run::event::Observer;
+use run::plan::notes::SearchNotes;
 use run::plan::texts::TextsPlanRun;
 use run::plan::{Devices, MOST_DEVICES, PlanRun};
 use run::train::settings::at_least_1;
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Exit code after a second Ctrl-C, as of shells: 128 and the number of the signal.
+const INTERRUPTED: i32 = 128 + SIGINT;
 
 /// Help on JSON.
 const JSON: &str = "With --json: one object a layout, the best first. devices that it uses; seconds, tokens_per_second and\nshare_of_peak of a step; peak_bytes of the fullest rank, and sent_bytes of the one that sends most; parts: seconds\nby use, of the rank that ends last. The last object has steps: questions of the decision trees and their answers;\nwith --prove the proof, and cut: true if Ctrl-C ended the search. With --generate: texts at once;\nfirst_token_seconds, seconds of a whole text, tokens_per_second of all texts, peak_bytes and parts.";
@@ -141,7 +148,7 @@ impl PlanArgs {
         let goal = if self.goal == GoalName::Memory { Goal::Memory } else { Goal::Time };
         let plan = PlanRun { job: self.job(config)?, dtype: self.dtype, on: self.on()?, goal };
         plan.check()?;
-        let notes = SearchNotes::until_interrupted(views)?;
+        let notes = until_interrupted(views)?;
         let found = plan.find(&|event| notes.watch(event));
         notes.done();
         let found = found?;
@@ -159,11 +166,23 @@ impl PlanArgs {
         };
         let job = self.texts(config)?;
         let plan = TextsPlanRun { job, dtype: self.dtype, on: self.on()?, goal };
-        let notes = SearchNotes::until_interrupted(views)?;
+        let notes = until_interrupted(views)?;
         let found = plan.find(&|event| notes.watch(event));
         notes.done();
         plan.tell(&found?, views)
     }
+}
+
+/// Returns a watch of a search that Ctrl-C cuts; a second Ctrl-C ends the process.
+///
+/// # Errors
+/// If the system refuses to announce the signal.
+fn until_interrupted<'a>(observer: &'a Observer<'a>) -> Result<SearchNotes<'a>> {
+    let cut = Arc::new(AtomicBool::new(false));
+    let heard = flag::register_conditional_shutdown(SIGINT, INTERRUPTED, cut.clone())
+        .and_then(|_| flag::register(SIGINT, cut.clone()));
+    heard.map_err(|why| Error::new(format!("Ctrl-C cannot be heard: {why}")))?;
+    Ok(SearchNotes::new(observer, cut))
 }
 
 impl Run for PlanArgs {

@@ -5,7 +5,6 @@ use crate::cli::config;
 use crate::cli::constants::ConstantArgs;
 use crate::cli::pictures::{NamedModel, PicturesArgs, only_text};
 use crate::cli::run::Run;
-use crate::cli::train::dropout::DropoutRate;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use clap::Args;
@@ -14,6 +13,7 @@ use models::Model;
 use parallel::{Layout, Result, layout};
 use plan::Machine;
 use run::price::{PriceRun, read_routing};
+use run::train::amount::DropoutRate;
 use run::train::settings::{SEQ, Settings};
 use std::path::PathBuf;
 

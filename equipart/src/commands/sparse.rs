@@ -3,9 +3,9 @@
 mod timed;
 
 use crate::cli::args::ModelName;
-use crate::cli::pictures::PicturesArgs;
+use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::run::Run;
-use crate::cli::train::TrainArgs;
+use crate::cli::start::RunStart;
 use crate::terminal::out;
 use crate::views::Views;
 use crate::views::view::RECORDS;
@@ -17,7 +17,9 @@ use models::TrainableModel;
 use parallel::{Error, Layout, Network, Result, bail, budget};
 use plan::sparse::{SparseLayer, zero_weights};
 use run::event::{CellValue, RecordColumn, RunRecord, column};
-use run::train::data::TrainData;
+use run::train::asked::AskedSettings;
+use run::train::data::{DataFiles, TrainData};
+use run::train::settings::{SEQ, Settings};
 use run::train::{StepLine, TrainRun, of_steps, state};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -233,9 +235,7 @@ impl SparseArgs {
     }
     /// Trains the models, and prints the second table. Returns its rows, and what they measure.
     fn trained(&self, views: &Views) -> Result<(Vec<QualityRow>, &'static str)> {
-        let args = self.train();
-        let (fresh, learnt) = args.begin_with(None)?;
-        let settings = args.settings_for(&learnt)?;
+        let (fresh, learnt, settings) = self.start(views)?;
         let title = match learnt {
             TrainData::Digits(_) => "accuracy on the test pictures, %",
             _ => "bits a byte on the held-out text",
@@ -265,17 +265,31 @@ impl SparseArgs {
         views.rows(&rows)?;
         Ok((rows, title))
     }
-    /// Returns the flags of train that are given.
-    fn train(&self) -> TrainArgs {
+    /// Returns the model to train, its data, and the settings of a run.
+    fn start(&self, views: &Views) -> Result<(TrainableModel, TrainData, Settings)> {
         let is_mlp = self.model == Some(ModelName::Mlp);
-        TrainArgs {
-            steps: self.steps.or((!is_mlp).then_some(STEPS)),
-            epochs: self.epochs.or(is_mlp.then_some(1)),
-            model: self.model.clone(),
-            data: self.data.iter().cloned().collect(),
-            pictures: PicturesArgs { hidden: self.pictures.hidden.clone() },
-            ..TrainArgs::usual()
+        if is_mlp {
+            only_text(&[("steps", self.steps.is_some())])?;
+        } else {
+            self.pictures.unused()?;
+            refuse(&[("epochs", self.epochs.is_some())], "--model mlp; a model of text")?;
         }
+        let files = DataFiles { data: self.data.iter().cloned().collect(), ..DataFiles::default() };
+        let start = RunStart {
+            model: self.model.as_ref(),
+            config: None,
+            begun: None,
+            pictures: &self.pictures,
+            files: &files,
+            seed: 0,
+            seq: SEQ,
+        };
+        let (fresh, learnt) = if is_mlp { start.pictures() } else { start.text() }?;
+        let steps = self.steps.or(Some(STEPS));
+        let epochs = self.epochs.or(Some(1));
+        let asked = AskedSettings { steps, epochs, ..AskedSettings::default() };
+        let settings = asked.settings(None, &learnt, views)?;
+        Ok((fresh, learnt, settings))
     }
 }
 

@@ -74,8 +74,6 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,
-        epoch_before: None,
-        priced: None,
     };
     let reported = |line: &StepLine| {
         steps.fetch_add(1, Ordering::Relaxed);

@@ -107,8 +107,6 @@ fn step_on(sequences: Vec<Sequence>, model: &Model, layout: Layout, dir: &Path) 
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: Some(dir.to_path_buf()),
-        epoch_before: None,
-        priced: None,
     };
     let loss = Mutex::new(0.0);
     run.train(&of_steps(|line| {

@@ -312,8 +312,6 @@ fn slow_links_take_their_time_and_change_nothing() {
             stop_after,
             evaluations: Evaluations::default(),
             dump,
-            epoch_before: None,
-            priced: None,
         };
         let losses = Mutex::new(Vec::new());
         let finished = run

@@ -57,8 +57,6 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
         stop_after: None,
         evaluations: Evaluations::default(),
         dump: None,
-        epoch_before: None,
-        priced: None,
     };
     run.train(&of_steps(|_| Ok(()))).unwrap();
     (network.trace.as_ref().unwrap().runs().remove(0), flops)

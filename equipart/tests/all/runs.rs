@@ -127,8 +127,6 @@ fn train_as(
         check_every: None,
         stop_after,
         dump: None,
-        epoch_before: None,
-        priced: None,
     };
     let losses = Mutex::new(Vec::new());
     run.train(&of_steps(|line| {

@@ -5,6 +5,7 @@ use super::evaluations::Evaluations;
 use super::run::TrainRun;
 use super::settings::{Settings, at_least_1};
 use super::state::State;
+use crate::event::Observer;
 use crate::in_device;
 use bench::profile;
 use comm::Axis;
@@ -69,9 +70,12 @@ impl TrainRun<'_> {
     fn only_evaluates(&self) -> bool {
         self.stop_after == Some(0) && self.resume.is_some()
     }
-    /// Lowers the number of microbatches of a resumed run, if its layout cannot deal those that it began
-    /// with, to the next that it can. The batch of a step stays. Returns a note on it.
-    pub fn fit_microbatches(&mut self) -> Option<String> {
+    /// Returns the number of microbatches with which a resumed run goes on, if its layout cannot deal those
+    /// that it began with: the next that it can. The batch of a step stays. A note says so.
+    ///
+    /// # Errors
+    /// That of the observer.
+    pub fn fitting_microbatches(&self, observer: &Observer) -> Result<Option<usize>> {
         let begun = self.settings.microbatches;
         let fixed = self.layout.table().is_some() || self.layout.pipeline().schedule.updates_each();
         let deals = |microbatches: &usize| {
@@ -81,10 +85,9 @@ impl TrainRun<'_> {
         };
         let is_wrong = begun > self.settings.batch_size; // a file says so; no run begins like this
         if self.resume.is_none() || fixed || is_wrong || deals(&begun) {
-            return None;
+            return Ok(None);
         }
-        let fits = (1..begun).rev().find(deals)?;
-        self.settings.microbatches = fits;
+        let Some(fits) = (1..begun).rev().find(deals) else { return Ok(None) };
         let (layout, batch) = (self.layout, counted(self.settings.batch_size, "sequence"));
         let experts = if self.model.design.shape().is_some_and(|shape| shape.experts.is_some()) {
             "; their number matters to the balance and the capacity of experts"
@@ -92,7 +95,10 @@ impl TrainRun<'_> {
             ""
         };
         let begun = counted(begun, "microbatch");
-        Some(format!("note: {layout} cannot deal {batch} in {begun}; the run goes on with {fits}{experts}"))
+        observer.note(&format!(
+            "note: {layout} cannot deal {batch} in {begun}; the run goes on with {fits}{experts}"
+        ))?;
+        Ok(Some(fits))
     }
     /// Checks the run as [`check`](Self::check) does, and that its memory is free.
     ///

@@ -2,9 +2,9 @@
 use super::data::TrainData;
 use super::epochs::{Epoch, EpochLine};
 use super::evaluations::Evaluations;
-use super::run::{Finished, StepLine, TrainRun};
+use super::run::{Finished, RunFacts, StepLine, TrainRun};
 use super::state::{Saver, State};
-use crate::event::{Observer, RunEvent};
+use crate::event::Observer;
 use bench::profile;
 use kernels::loss_scale;
 use ops::LayerCounts;
@@ -26,6 +26,7 @@ struct BegunStep<D: RunDevice> {
 /// A rank in its run.
 pub(super) struct RankTraining<'r, D: RunDevice> {
     run: &'r TrainRun<'r>,
+    facts: &'r RunFacts,
     at: &'r BuildContext<'r, D>,
     trainer: &'r mut Trainer<D>,
     observer: &'r Observer<'r>,
@@ -48,7 +49,7 @@ pub(super) struct RankTraining<'r, D: RunDevice> {
 impl<'r, D: RunDevice> RankTraining<'r, D> {
     /// Prepares the run of a rank.
     pub(super) fn new(
-        run: &'r TrainRun<'r>,
+        (run, facts): (&'r TrainRun<'r>, &'r RunFacts),
         at: &'r BuildContext<'r, D>,
         trainer: &'r mut Trainer<D>,
         observer: &'r Observer<'r>,
@@ -57,6 +58,7 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         let until = run.stop_after.map_or(usize::MAX, |n| from.saturating_add(n)).min(run.settings.steps);
         Self {
             run,
+            facts,
             at,
             trainer,
             observer,
@@ -69,7 +71,7 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
             epoch: None,
             evaluations: run.evaluations,
             experts: LayerCounts::default(),
-            shown: run.epoch_before.iter().flat_map(|before| before.whole.clone()).collect(),
+            shown: facts.epoch_before.iter().flat_map(|before| before.whole.clone()).collect(),
             seen: None,
         }
     }
@@ -85,7 +87,7 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         let (mut copies, mut saved) = (None, run.resume.is_some());
         drop(mesh.take_waits()); // while the model was built
         if mesh.rank() == 0 {
-            observer.see(&RunEvent::Steps(run.settings.steps))?;
+            observer.steps(run.settings.steps)?;
         }
         while self.line.step < self.until && !self.evaluations.end() {
             self.begin()?;
@@ -179,11 +181,13 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         self.evaluations.epoch = self.epoch.as_mut().map(|epoch| epoch.learnt(loss, &batch));
         self.experts.join(self.trainer.take_counts());
         if is_alone {
-            run.evaluate(self.trainer, (&mut self.line, self.epoch.as_ref()), &mut self.evaluations)?;
+            let before = self.facts.epoch_before.as_ref();
+            let line = (&mut self.line, self.epoch.as_ref());
+            run.evaluate(self.trainer, line, &mut self.evaluations, before)?;
         }
         if mesh.rank() == 0 {
             self.shown.extend(self.line.epoch.clone());
-            run.tell(&self.line, self.observer)?;
+            self.facts.tell(&self.line, self.observer)?;
         }
         self.clock = if is_alone { Instant::now() } else { end };
         Ok(())
@@ -196,7 +200,7 @@ impl<'r, D: RunDevice> RankTraining<'r, D> {
         let experts = run.network.of_all(mesh, self.experts)?.into_iter().collect();
         let reported = |done, of| {
             if mesh.rank() == 0 {
-                drop(observer.see(&RunEvent::Progress { what: "held-out text: evaluated", done, of }));
+                drop(observer.progress("held-out text: evaluated", done, of));
             }
         };
         let held_out_bits_per_byte = match line.held_out_bits_per_byte {

@@ -44,10 +44,29 @@ pub struct TrainRun<'a> {
     pub stop_after: Option<usize>,
     /// Folder for activations, gradients and weights of the last step; prepared before.
     pub dump: Option<PathBuf>,
+}
+
+/// Facts that are found out before a run begins.
+#[derive(Default)]
+pub struct RunFacts {
     /// Epochs before a resume, and the first one of this run.
     pub epoch_before: Option<EpochBefore>,
     /// Bytes that a rank should not exceed, by the run's price.
     pub priced: Option<usize>,
+}
+
+impl RunFacts {
+    /// Tells of a step, and of the epoch that it ends.
+    pub(super) fn tell(&self, line: &StepLine, observer: &Observer) -> Result<()> {
+        // the second step is the first that holds everything
+        let priced = self.priced.filter(|_| line.step == 2);
+        for (held, priced) in line.peak_bytes.iter().zip(priced.into_iter().cycle()).filter(|(a, b)| *a > b) {
+            let note = format!("note: a rank holds {held} bytes, more than its price, {priced}");
+            observer.note(&note)?;
+        }
+        observer.record(line)?;
+        observer.records(&line.epoch)
+    }
 }
 
 /// Report on a step.
@@ -125,8 +144,6 @@ impl<'a> TrainRun<'a> {
             check_every: None,
             stop_after: None,
             dump: None,
-            epoch_before: None,
-            priced: None,
         }
     }
 }
@@ -139,9 +156,16 @@ impl TrainRun<'_> {
     /// If the settings, the layout and the model do not fit, a rank or the observer fails, or a
     /// checkpoint cannot be written.
     pub fn train(&self, observer: &Observer) -> Result<Finished> {
-        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(observer))
+        self.train_on(&RunFacts::default(), observer)
     }
-    fn train_in<D: RunDevice>(&self, observer: &Observer) -> Result<Finished> {
+    /// Trains as [`train`](Self::train) does, and tells of the run what these facts add.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train).
+    pub fn train_on(&self, facts: &RunFacts, observer: &Observer) -> Result<Finished> {
+        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(facts, observer))
+    }
+    fn train_in<D: RunDevice>(&self, facts: &RunFacts, observer: &Observer) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
         let design = self.settings.design(&self.model);
@@ -153,7 +177,7 @@ impl TrainRun<'_> {
                 state.restore(&mut trainer)?;
             }
             self.network.agrees(at.mesh)?;
-            let work = || RankTraining::new(self, &at, &mut trainer, observer).train();
+            let work = || RankTraining::new((self, facts), &at, &mut trainer, observer).train();
             let (done, _) = measure::work(&at, Phase::Step, work)?;
             Ok(done)
         })?;
@@ -165,17 +189,6 @@ impl TrainRun<'_> {
         let finished = Finished { experts: experts.collect(), waits, ..ranks[0].0.clone() };
         self.write_dump(ranks.into_iter().filter_map(|(_, seen)| seen).collect(), finished.steps)?;
         Ok(finished)
-    }
-    /// Tells of a step, and of the epoch that it ends.
-    pub(super) fn tell(&self, line: &StepLine, observer: &Observer) -> Result<()> {
-        // the second step is the first that holds everything
-        let priced = self.priced.filter(|_| line.step == 2);
-        for (held, priced) in line.peak_bytes.iter().zip(priced.into_iter().cycle()).filter(|(a, b)| *a > b) {
-            let note = format!("note: a rank holds {held} bytes, more than its price, {priced}");
-            observer.note(&note)?;
-        }
-        observer.record(line)?;
-        observer.records(&line.epoch)
     }
     /// Returns bits a byte on the held-out text, if there is one.
     pub(super) fn held_out<D: RunDevice>(
@@ -205,13 +218,14 @@ impl TrainRun<'_> {
         trainer: &mut Trainer<D>,
         (line, epoch): (&mut StepLine, Option<&Epoch>),
         evaluations: &mut Evaluations,
+        before: Option<&EpochBefore>,
     ) -> Result<()> {
         let ends = |steps: usize| line.step.is_multiple_of(steps);
         if let (TrainData::Digits(digits), Some(epoch)) = (self.source, epoch) {
             if ends(epochs::steps(digits, self.settings.batch_size)) {
                 let judged = epoch.judged(&digits.test, trainer)?;
                 line.accuracy = Some(judged.accuracy);
-                let whole = self.epoch_before.iter().fold(judged, EpochLine::after);
+                let whole = before.into_iter().fold(judged, EpochLine::after);
                 (line.epoch, evaluations.epoch) = (Some(whole), None);
             }
         } else if evaluations.every.is_some_and(ends) {

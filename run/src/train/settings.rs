@@ -10,6 +10,7 @@ use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use plan::step::TrainingJob;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::fmt::Display;
 use tensor::mix;
 
 /// The most tokens of a step.
@@ -215,6 +216,22 @@ pub fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
         Some((flag, _)) => Err(Error::new(format!("--{flag} is 0; it must be at least 1"))),
         None => Ok(()),
     }
+}
+
+/// Refuses the first flag that is given; the flags apply only to `others`.
+///
+/// # Errors
+/// The first that is given.
+pub fn refuse(flags: &[(&str, bool)], others: &str) -> Result<()> {
+    match flags.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(Error::new(format!("--{flag} is for {others} has no use for it"))),
+        None => Ok(()),
+    }
+}
+
+/// Describes a flag that differs from the setting of a run that has begun.
+pub(super) fn differs_from(flag: &str, given: &impl Display, begun: &impl Display) -> String {
+    format!("--{flag} is {given}, but the run to resume began with {begun}; leave it out")
 }
 
 /// Pairs of ids and targets as sequences.

@@ -13,7 +13,7 @@ use run::price::PriceRun;
 use run::records;
 use run::train::data::TrainData;
 use run::train::stragglers::stragglers;
-use run::train::{Finished, TrainRun};
+use run::train::{Finished, RunFacts, TrainRun};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -28,10 +28,9 @@ impl TrainArgs {
     ///
     /// # Errors
     /// If the run or a view fails.
-    pub(super) fn trained(&self, run: &mut TrainRun, views: &Views) -> Result<bool> {
-        self.open(run, views)?;
+    pub(super) fn trained(&self, run: &TrainRun, facts: &RunFacts, views: &Views) -> Result<bool> {
         views.details(|observer| details::tell(&PriceRun::step_of(run), observer))?;
-        let finished = run.train(views);
+        let finished = run.train_on(facts, views);
         views.doing("")?;
         self.ended(run, &self.network.keep_trace(&run.network, finished)?, views).map(|()| true)
     }

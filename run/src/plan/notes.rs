@@ -1,58 +1,38 @@
-//! Progress of a search for layouts on standard error, and its cut by Ctrl-C.
-use parallel::{Error, Result};
+//! Progress of a search for layouts, told every few seconds.
+use crate::event::Observer;
 use plan::clock::time;
 use plan::watch::SearchEvent;
 use plan::weighed::{Goal, Weighed};
-use run::event::Observer;
-use signal_hook::consts::SIGINT;
-use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time without a line: at the beginning, and between two lines.
 const QUIET: Duration = Duration::from_secs(2);
-/// Exit code after a second Ctrl-C, as of shells: 128 and the number of the signal.
-const INTERRUPTED: i32 = 128 + SIGINT;
 
 /// Watch of a search.
-pub(crate) struct SearchNotes<'a> {
+pub struct SearchNotes<'a> {
     cut: Arc<AtomicBool>,
     last: Mutex<Instant>, // time of the last line, or the beginning
     observer: &'a Observer<'a>,
 }
 
 impl<'a> SearchNotes<'a> {
-    /// Returns a watch that shows progress.
-    pub(crate) fn new(observer: &'a Observer<'a>) -> Self {
-        Self { cut: Arc::default(), last: Mutex::new(Instant::now()), observer }
-    }
-    /// Returns a watch that Ctrl-C cuts; a second Ctrl-C ends the process.
-    ///
-    /// # Errors
-    /// If the system refuses to announce the signal.
-    pub(crate) fn until_interrupted(observer: &'a Observer<'a>) -> Result<Self> {
-        let notes = Self::new(observer);
-        let heard = flag::register_conditional_shutdown(SIGINT, INTERRUPTED, notes.cut.clone())
-            .and_then(|_| flag::register(SIGINT, notes.cut.clone()));
-        heard.map_err(|why| Error::new(format!("Ctrl-C cannot be heard: {why}")))?;
-        Ok(notes)
+    /// Returns a watch that tells progress, and cuts the search once `cut` is true.
+    pub fn new(observer: &'a Observer<'a>, cut: Arc<AtomicBool>) -> Self {
+        Self { cut, last: Mutex::new(Instant::now()), observer }
     }
     /// Shows an event, if the last line is old enough. Returns false if the search is to be cut.
-    pub(crate) fn watch(&self, event: &SearchEvent) -> bool {
+    pub fn watch(&self, event: &SearchEvent) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= QUIET {
             drop(self.observer.doing(&said(event))); // the results tell of an error
             *last = Instant::now();
         }
-        !self.is_cut()
+        !self.cut.load(Relaxed)
     }
-    /// Returns true if Ctrl-C cut the search.
-    fn is_cut(&self) -> bool {
-        self.cut.load(Relaxed)
-    }
-    /// Ends the watch: the next Ctrl-C ends the process.
-    pub(crate) fn done(&self) {
+    /// Ends the watch, and counts the search as cut.
+    pub fn done(&self) {
         self.cut.store(true, Relaxed);
         drop(self.observer.doing(""));
     }
@@ -80,7 +60,7 @@ fn said(event: &SearchEvent) -> String {
         }
         SearchEvent::WeighingTexts { left, best } => {
             let best = best.map_or_else(String::new, |(layout, rate)| {
-                format!("; the best so far, {layout}, makes {} tokens a second", run::words::amount(rate))
+                format!("; the best so far, {layout}, makes {} tokens a second", crate::words::amount(rate))
             });
             format!("weighing layouts: {left} are left{best}")
         }
