@@ -15,7 +15,7 @@ use layers::counted;
 use parallel::Schedule;
 use parallel::step::simulate::{CellTimes, Simulated, StepTimes, simulate};
 use parallel::step::{Cell, PassKind, Plan};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
 
@@ -55,14 +55,8 @@ impl fmt::Display for Ran {
     }
 }
 
-/// The acts, in the order of the legend: meaning, hue.
-const ACTS: [(PassKind, &str, f64); 5] = [
-    (PassKind::F, "forward", 0.6),
-    (PassKind::B, "backward", 0.38),
-    (PassKind::I, "input half of backward", 0.75),
-    (PassKind::W, "weight half of backward", 0.12),
-    (PassKind::U, "update", 0.0),
-];
+/// Hues of cells, by the number of their kind.
+const HUES: [f64; PassKind::ALL.len()] = [0.6, 0.38, 0.75, 0.12, 0.0];
 
 /// Ranks that are shown in a terminal.
 pub const MOST_RANKS: usize = 64;
@@ -129,10 +123,9 @@ impl Timeline {
             format!("a rank saves at most the activations of {most} microbatch{need}{each}"),
         ]
     }
-    /// Acts that occur.
-    fn acts(&self) -> impl Iterator<Item = &(PassKind, &'static str, f64)> {
-        let has = |act| self.rows.iter().flatten().any(|ran| ran.cell.act == act);
-        ACTS.iter().filter(move |(act, ..)| has(*act))
+    /// Acts that occur, in the order of the legend.
+    fn acts(&self) -> BTreeSet<PassKind> {
+        self.rows.iter().flatten().map(|ran| ran.cell.act).collect()
     }
     /// Lightness of a cell's background: a rank's first chunk is lightest.
     fn lightness(&self, cell: Cell) -> f64 {
@@ -221,11 +214,11 @@ impl Timeline {
     }
     fn legend(&self, tick: f64, colour: bool) -> [String; 2] {
         let first = self.lightness(Cell { act: PassKind::F, of: parallel::step::Task::new(0, 0) });
-        let word = |(act, means, hue): &(PassKind, &str, f64)| {
-            let sample = if colour { ground(*hue, first, "  ") } else { format!("{act:?}") };
-            format!("{sample} {means}")
+        let word = |act: PassKind| {
+            let sample = if colour { ground(hue(act), first, "  ") } else { format!("{act:?}") };
+            format!("{sample} {}", means(act))
         };
-        let acts = self.acts().map(word).collect::<Vec<_>>().join(", ");
+        let acts = self.acts().into_iter().map(word).collect::<Vec<_>>().join(", ");
         let chunks = match (self.plan.chunks, colour) {
             (1, _) => "",
             (_, true) => "; the darker, the later the chunk",
@@ -272,7 +265,13 @@ fn label(ran: &Ran, chunks: usize, colour: bool) -> String {
 }
 
 fn hue(act: PassKind) -> f64 {
-    ACTS.iter().find(|(of, ..)| *of == act).map_or(0.0, |(.., hue)| *hue)
+    HUES[act.number()]
+}
+
+/// Meaning of an act in a legend: its name, and whose half it is.
+fn means(act: PassKind) -> String {
+    let half = act.does(PassKind::I) != act.does(PassKind::W);
+    format!("{}{}", act.name, if half { " of backward" } else { "" })
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub struct BlockCost {
 /// One block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockTime {
-    /// Seconds by `PassKind as usize`, of each slice or of the whole; those of halves of a backward, if the
+    /// Seconds by `PassKind::number`, of each slice or of the whole; those of halves of a backward, if the
     /// layout's schedule has any.
     pub acts: Vec<[f64; 4]>,
     /// Seconds of attention within the whole, which slices of a sequence do not share evenly.
@@ -150,7 +150,7 @@ impl BlockCost {
         let of_last = |slice: usize| {
             let lap = last.as_ref().and_then(|last| lap(last, PassKind::F, stages - 1, slice));
             let like = &blocks[(stages - 1) % unlike].acts[slice];
-            lap.map_or(0.0, |lap| lap.seconds - like[PassKind::F as usize])
+            lap.map_or(0.0, |lap| lap.seconds - like[PassKind::F.number()])
         };
         let head: f64 = (0..slices).map(of_last).sum();
         let sent = middle[0].cost(Action::Send(Payload::Activation, Task::new(2, 0), 2), true);

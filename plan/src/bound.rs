@@ -130,7 +130,7 @@ impl BlockCost {
     fn cells(&self, blocks: Range<usize>, is_last: bool, plan: &Plan) -> Vec<[f64; 4]> {
         let seconds = |slice: usize, act: usize| {
             let head =
-                if is_last && act == PassKind::F as usize { self.head / plan.slices as f64 } else { 0.0 };
+                if is_last && act == PassKind::F.number() { self.head / plan.slices as f64 } else { 0.0 };
             blocks.clone().map(|n| self.block(n).pass(act, (slice, plan.slices))).sum::<f64>() + head
         };
         (0..plan.slices).map(|slice| std::array::from_fn(|act| seconds(slice, act))).collect()
@@ -151,7 +151,7 @@ struct Cells<'a> {
 
 impl StepTimes for Cells<'_> {
     fn cell(&self, _: usize, _: usize, Cell { act, of }: Cell) -> f64 {
-        self.of_chunks[usize::from(of.chunk)][usize::from(of.slice)][act as usize]
+        self.of_chunks[usize::from(of.chunk)][usize::from(of.slice)][act.number()]
     }
     fn message(&self, _: usize, _: usize, _: Payload, plan: &Plan) -> Option<[f64; 2]> {
         let [occupies, waits] = self.cost.message;

@@ -218,16 +218,13 @@ pub fn held(pipeline: &Pipeline, blocks: usize, plan: &Plan) -> Vec<HeldChunks> 
         let mut begun = BTreeSet::new();
         for Cell { act, of } in schedule.row(rank, plan) {
             let size = usize::from(sizes[usize::from(of.chunk)] > blocks / chunks);
-            if matches!(act, PassKind::B | PassKind::I) {
+            if act.does(PassKind::I) {
                 see(&HeldChunks { begins: true, ..now });
                 now.saved[size] -= 1;
             }
-            match act {
-                PassKind::F => now.saved[size] += 1,
-                PassKind::I => now.halfway[size] += 1,
-                PassKind::W => now.halfway[size] -= 1,
-                PassKind::B | PassKind::U => {}
-            }
+            now.saved[size] += usize::from(act.does(PassKind::F));
+            now.halfway[size] += usize::from(act.does(PassKind::I));
+            now.halfway[size] -= usize::from(act.adds());
             if act.adds() && begun.insert(of.chunk) {
                 now.begun[size] += 1;
             }

@@ -168,7 +168,7 @@ impl StepTimes for PartitionTimes<'_> {
         let parts = &profile.parts[stage.parts.clone()];
         let forward: f64 = parts.iter().map(|part| part.forward).sum();
         let share = forward / parts.iter().map(PartCost::seconds).sum::<f64>();
-        stage.seconds * if cell.act == PassKind::F { share } else { 1.0 - share }
+        stage.seconds * if cell.act.number() == PassKind::F.number() { share } else { 1.0 - share }
     }
     fn message(&self, from: usize, to: usize, _: Payload, _: &Plan) -> Option<[f64; 2]> {
         Some([self.0.message(self.1[from.max(to)].parts.start), 0.0])

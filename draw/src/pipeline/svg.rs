@@ -1,7 +1,7 @@
 //! The diagram: a rank is a row from left to right, a cell a box as wide as its time, on a hatched background
 //! while the rank waits between its first and its last cell. A long step is folded into bands of equal time,
 //! below each other.
-use super::{Ran, Timeline, hue, label, short};
+use super::{Ran, Timeline, hue, label, means, short};
 use crate::picture::{HATCH, INK, MUTED, Picture, WAITS, round_numbers, shade};
 use parallel::step::{Cell, PassKind, Plan, Task};
 
@@ -152,10 +152,10 @@ fn axis(picture: &mut Picture, span: f64, fold: &Fold, band: usize) {
 fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
     let mut x = LEFT;
     let Plan { ranks, chunks, slices, .. } = timeline.plan;
-    for (act, means, hue) in timeline.acts() {
+    for act in timeline.acts() {
         for chunk in 0..chunks {
-            let cell = Cell { act: *act, of: Task::new(chunk * ranks, 0) };
-            picture.rect([x, y - 12.0, 16.0, 16.0], &shade(*hue, timeline.lightness(cell)));
+            let cell = Cell { act, of: Task::new(chunk * ranks, 0) };
+            picture.rect([x, y - 12.0, 16.0, 16.0], &shade(hue(act), timeline.lightness(cell)));
             x += 17.0;
         }
         let versioned = timeline.rows.iter().flatten().any(|ran| ran.version.is_some());
@@ -165,7 +165,7 @@ fn legend(picture: &mut Picture, timeline: &Timeline, y: f64) {
             (PassKind::F, _) => " (number: microbatch.slice)",
             _ => "",
         };
-        let what = format!("{means}{number}");
+        let what = format!("{}{number}", means(act));
         picture.text([x + 6.0, y], "start", MUTED, &what);
         x += 30.0 + 6.2 * what.len() as f64;
     }

@@ -24,7 +24,7 @@ pub(super) fn plans(run: &TraceRun) -> Option<Vec<Vec<Planned>>> {
     let mut free = Duration::ZERO;
     for step in 0..steps.iter().map(Vec::len).min()? {
         let cells: Vec<&[&Event]> = steps.iter().map(|steps| &steps[step][..]).collect();
-        let forwards = cells[0].iter().filter(|cell| name(cell).starts_with(PassKind::F.name())).count();
+        let forwards = cells[0].iter().filter(|cell| name(cell).starts_with(PassKind::F.name)).count();
         let one = pipeline.plan(ranks, 1);
         let plan = pipeline.plan(ranks, (forwards / (one.chunks * one.slices)).max(1));
         let Some((times, begun)) =
@@ -74,8 +74,7 @@ fn name(event: &Event) -> &str {
 /// Cells of each step.
 fn steps(events: &[Event]) -> Vec<Vec<&Event>> {
     let spans: Vec<_> = events.iter().filter(|event| matches!(event.what, TimeUse::Span(_))).collect();
-    let acts = [PassKind::F, PassKind::B, PassKind::I, PassKind::W].map(PassKind::name);
-    let cell = |event: &&Event| acts.iter().any(|act| name(event).starts_with(act));
+    let cell = |event: &&Event| PassKind::ALL[..4].iter().any(|act| name(event).starts_with(act.name));
     let steps = spans.split(|event| name(event).starts_with(parallel::STEP)).skip(1);
     steps.map(|step| step.iter().copied().filter(cell).collect()).collect()
 }

@@ -194,7 +194,7 @@ impl ScheduleArgs {
                 bail!("--update is {update}, but {} has no update cells; leave it out", schedule.about().word)
             }
             (None, false) => {}
-            (update, true) => times.acts[PassKind::U as usize] = update.map_or(UPDATE, |update| update.0[0]),
+            (update, true) => times.acts[PassKind::U.number()] = update.map_or(UPDATE, |update| update.0[0]),
         }
         Ok(times)
     }

@@ -28,7 +28,7 @@ pub const W2: ChunkPass = (PassKind::W, 1);
 
 /// Returns a row in phases: the turns of each phase, repeated its number of times. The n-th forward, input
 /// half, weight half or update of a chunk is of the task that `of` returns; a whole backward counts as both
-/// halves. Phases may be those of more microbatches than the step has: cells of the extra ones are left out,
+/// halves, and a kind without a part is of the task whose backward comes next. Phases may be those of more microbatches than the step has: cells of the extra ones are left out,
 /// which takes nothing from a table that other cells need.
 pub fn phases<const N: usize>(
     plan: &Plan,
@@ -39,15 +39,8 @@ pub fn phases<const N: usize>(
     let microbatches = plan.microbatches as u32;
     let turns = phases.into_iter().flat_map(|(times, turns)| (0..times).flat_map(move |_| turns));
     let cell = move |&(act, chunk): &ChunkPass| {
-        let counts = match act {
-            PassKind::F => 0..1,
-            PassKind::B => 1..3,
-            PassKind::I => 1..2,
-            PassKind::W => 2..3,
-            PassKind::U => 3..4,
-        };
-        let n = so_far[chunk][counts.start];
-        so_far[chunk][counts].iter_mut().for_each(|n| *n += 1);
+        let n = so_far[chunk][act.parts().start];
+        so_far[chunk][act.parts()].iter_mut().for_each(|n| *n += 1);
         Cell { act, of: of((act, chunk), n) }
     };
     Box::new(turns.map(cell).filter(move |cell| cell.of.microbatch < microbatches))
@@ -77,7 +70,7 @@ pub fn in_rounds(rank: usize, plan: &Plan, round: usize) -> impl Fn(ChunkPass, u
     let Plan { ranks, chunks, .. } = *plan;
     move |(act, _), n| {
         let forth = n / round % chunks;
-        let chunk = if act == PassKind::F { forth } else { chunks - 1 - forth };
+        let chunk = if act.does(PassKind::F) { forth } else { chunks - 1 - forth };
         Task::new(chunk * ranks + rank, (n / (round * chunks) * round + n % round) as u32)
     }
 }

@@ -146,7 +146,10 @@ impl Table {
     pub fn digest(&self) -> u64 {
         let numbers = |cell: &Cell| {
             let Task { chunk, slice, microbatch } = cell.of;
-            [(cell.act as u64) << 32 | u64::from(microbatch), u64::from(chunk) << 16 | u64::from(slice)]
+            [
+                (cell.act.number() as u64) << 32 | u64::from(microbatch),
+                u64::from(chunk) << 16 | u64::from(slice),
+            ]
         };
         let row = |row: &Vec<Cell>| row.iter().flat_map(numbers).chain([u64::MAX]).collect::<Vec<_>>();
         let versions = self.versions.values().map(|version| *version as u64);

@@ -113,7 +113,7 @@ impl<D: Kernels> Stages<D> {
                 if run.learns && self.updates_each() {
                     self.versions.before(cell, (&self.pipeline, &run.plan), &mut self.stage.params());
                 }
-                if cell.act == PassKind::U {
+                if cell.act.does(PassKind::U) {
                     self.versions.updated();
                     let span = self.mesh.span(cell.within(&run.plan));
                     return Ok(Some(StepEvent::UpdateEach(cell.of, span)));

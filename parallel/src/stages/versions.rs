@@ -26,7 +26,7 @@ impl<D: Kernels> Versions<D> {
         (pipeline, plan): (&Pipeline, &Plan),
         params: &mut [&mut Param<D>],
     ) {
-        if cell.act != PassKind::U {
+        if !cell.act.does(PassKind::U) {
             return self.take(pipeline.schedule.version(cell, plan), params);
         }
         self.take(self.latest, params);

@@ -1,6 +1,7 @@
 //! Cells of a schedule and actions of a rank, as data.
 use layers::counted;
 use std::fmt;
+use std::ops::Range;
 
 /// A task: a chunk of the model, for a slice of the tokens of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,20 +21,19 @@ impl Task {
     }
 }
 
-/// Pass through a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PassKind {
-    /// Forward.
-    F,
-    /// Backward, both halves.
-    B,
-    /// Backward, the input half.
-    I,
-    /// Backward, the weight half.
-    W,
-    /// Update of the chunk's weights with the gradient of a microbatch; schedules without such cells update
-    /// all weights once, at the end of the step.
-    U,
+/// Kind of a cell: a pass through a chunk, or other work on a task. The set is open: a schedule may have
+/// kinds of its own, which a strategy beside it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PassKind {
+    /// Number in [`ALL`](Self::ALL) of the kind whose time its cells take: of itself, if it is there.
+    pub like: u8,
+    /// Letter in tables.
+    pub letter: char,
+    /// Start of a cell's name in a trace.
+    pub name: &'static str,
+    /// Parts of a task that it does, of forward, input half, weight half and update: from one, to before
+    /// another. Its cell stands behind the part before; one from 1 to before 1 does none, behind the forward.
+    pub parts: [u8; 2],
 }
 
 /// One cell of a schedule's table.
@@ -57,7 +57,7 @@ impl Cell {
     /// Returns its name in a trace: "forward 3"; if the plan has several chunks or slices, "input half 3 of
     /// chunk 1, slice 0".
     pub fn within(self, plan: &Plan) -> impl fmt::Display {
-        let act = self.act.name();
+        let act = self.act.name;
         let Task { chunk, slice, .. } = self.of;
         let microbatch = plan.in_flight(self.of);
         let chunks = plan.chunks > 1;
@@ -123,30 +123,44 @@ impl Payload {
 }
 
 impl PassKind {
-    /// All of them, in the order of `PassKind as usize`.
+    /// Forward.
+    pub const F: Self = Self { like: 0, letter: 'F', name: "forward", parts: [0, 1] };
+    /// Backward, both halves.
+    pub const B: Self = Self { like: 1, letter: 'B', name: "backward", parts: [1, 3] };
+    /// Backward, the input half.
+    pub const I: Self = Self { like: 2, letter: 'I', name: "input half", parts: [1, 2] };
+    /// Backward, the weight half.
+    pub const W: Self = Self { like: 3, letter: 'W', name: "weight half", parts: [2, 3] };
+    /// Update of the chunk's weights with the gradient of a microbatch; schedules without such cells update
+    /// all weights once, at the end of the step.
+    pub const U: Self = Self { like: 4, letter: 'U', name: "update", parts: [3, 4] };
+    /// Those that the executor runs, by their [number](Self::number).
     pub const ALL: [Self; 5] = [Self::F, Self::B, Self::I, Self::W, Self::U];
 
-    /// Start of a cell's name in a trace.
-    pub fn name(self) -> &'static str {
-        match self {
-            PassKind::F => "forward",
-            PassKind::B => "backward",
-            PassKind::I => "input half",
-            PassKind::W => "weight half",
-            PassKind::U => "update",
-        }
+    /// Number of the kind whose time its cells take.
+    pub fn number(self) -> usize {
+        self.like.into()
+    }
+    /// Parts of a task that it does, of the four.
+    pub fn parts(self) -> Range<usize> {
+        let [from, to] = self.parts.map(usize::from);
+        from..to
+    }
+    /// Returns true if it does all that another kind does, if that does anything.
+    pub fn does(self, other: Self) -> bool {
+        other.parts().all(|part| self.parts().contains(&part))
     }
     /// Returns true if it computes something that another chunk needs.
     pub fn passes(self) -> bool {
-        !matches!(self, PassKind::W | PassKind::U)
+        self.does(Self::F) || self.does(Self::I)
     }
     /// Returns the data that such a cell needs from one neighbouring chunk, and gives to the other.
     pub fn gives(self) -> Payload {
-        if self == PassKind::F { Payload::Activation } else { Payload::Gradient }
+        if self.does(Self::F) { Payload::Activation } else { Payload::Gradient }
     }
     /// Returns true if it adds to the gradients of weights.
     pub fn adds(self) -> bool {
-        matches!(self, PassKind::B | PassKind::W)
+        self.does(Self::W)
     }
 }
 
@@ -194,26 +208,27 @@ impl Action {
 /// Returns the cells that must run before a cell, each with the data that it passes if it is of another
 /// chunk.
 pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Option<Payload>)> {
-    let at = |act, chunk: Option<u16>, slice: Option<u16>| {
+    let at = |act: Option<PassKind>, chunk: Option<u16>, slice: Option<u16>| {
         let of = Task { chunk: chunk?, slice: slice?, ..of };
-        plan.has(of).then_some(Cell { act, of })
+        Some(Cell { act: act?, of }).filter(|_| plan.has(of))
     };
     let [chunk, slice] = [of.chunk, of.slice].map(Some);
-    let needs = match act {
-        PassKind::F => [
-            (at(PassKind::F, of.chunk.checked_sub(1), slice), Some(Payload::Activation)),
-            (at(PassKind::F, chunk, of.slice.checked_sub(1)), None),
-            (None, None),
-        ],
-        PassKind::B | PassKind::I => [
-            (at(PassKind::F, chunk, slice), None),
-            (at(PassKind::B, of.chunk.checked_add(1), slice), Some(Payload::Gradient)),
-            (at(PassKind::B, chunk, of.slice.checked_add(1)), None),
-        ],
-        PassKind::W => [(at(PassKind::I, chunk, slice), None), (None, None), (None, None)],
-        PassKind::U => [(at(PassKind::B, chunk, slice), None), (None, None), (None, None)],
-    };
+    let before = act.parts().start.checked_sub(1).map(|part| [PassKind::F, PassKind::I, PassKind::B][part]);
+    let forth = act.does(PassKind::F);
+    let next_to = |n: u16| if forth { n.checked_sub(1) } else { n.checked_add(1) };
+    let beside = act.passes().then_some(if forth { PassKind::F } else { PassKind::B });
+    let needs = [
+        (at(before, chunk, slice), None),
+        (at(beside, next_to(of.chunk), slice), Some(act.gives())),
+        (at(beside, chunk, next_to(of.slice)), None),
+    ];
     needs.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
+}
+
+impl fmt::Debug for PassKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.letter)
+    }
 }
 
 impl fmt::Display for Cell {

@@ -49,7 +49,7 @@ pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(PeakNeeds
 
 /// Checks that ranks can run these actions, and returns their needs.
 fn steps(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Action>]) -> Result<PeakNeeds, String> {
-    let mut walk = RowWalk { plan, rank_of, rows, did: vec![[false; 5]; plan.units()] };
+    let mut walk = RowWalk { plan, rank_of, rows, did: vec![[false; 4]; plan.units()] };
     let needs = (0..rows.len()).map(|rank| walk.row(rank)).collect::<Result<Vec<_>, _>>()?;
     meet::meet(rows)?;
     let (saved, waiting) = needs.into_iter().unzip();
@@ -77,7 +77,7 @@ fn complete(
     (rank_of, updates): (impl Fn(u16) -> usize, bool),
     rows: &[Vec<Cell>],
 ) -> Result<(), String> {
-    let mut times = vec![[0; 5]; plan.units()];
+    let mut times = vec![[0; 4]; plan.units()]; // by part
     for (rank, cell) in
         rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |cell| (rank, cell)))
     {
@@ -88,21 +88,24 @@ fn complete(
         if owner != rank {
             return Err(format!("{cell} is in the row of rank {rank}, but its chunk is on rank {owner}"));
         }
-        times[plan.number(cell.of)][cell.act as usize] += 1;
+        times[plan.number(cell.of)][cell.act.parts()].iter_mut().for_each(|n| *n += 1);
     }
-    let wrong = |[f, b, i, w, u]: &[u32; 5]| {
-        *f != 1 || !matches!([b, i, w], [1, 0, 0] | [0, 1, 1]) || *u != u32::from(updates)
-    };
-    let Some(number) = times.iter().position(wrong) else { return Ok(()) };
+    let wanted = [1, 1, 1, u32::from(updates)];
+    let Some(number) = times.iter().position(|times| *times != wanted) else { return Ok(()) };
     let (rest, microbatch) = (number / plan.microbatches, (number % plan.microbatches) as u32);
     let of = Task { slice: (rest % plan.slices) as u16, ..Task::new(rest / plan.slices, microbatch) };
-    let [f, b, i, w, u] =
-        PassKind::ALL.map(|act| format!("{} {}", Cell { act, of }, times[number][act as usize]));
-    let (rest, update) =
-        if updates { (format!(", {w} and {u}"), ", and one update") } else { (format!(" and {w}"), "") };
+    let usual = PassKind::ALL.into_iter().take(4 + usize::from(updates));
+    let mut numbers: BTreeMap<_, _> = usual.map(|act| (Cell { act, of }, 0)).collect();
+    for cell in rows.iter().flatten().filter(|cell| cell.of == of) {
+        *numbers.entry(*cell).or_default() += 1;
+    }
+    let numbers: Vec<_> = numbers.iter().map(|(cell, number)| format!("{cell} {number}")).collect();
+    let (last, first) = numbers.split_last().expect("the usual ones");
+    let update = if updates { ", and one update" } else { "" };
     Err(format!(
-        "the numbers of cells of a task are {f}, {b}, {i}{rest}; it must have one forward, and one \
-         backward or both of its halves{update}"
+        "the numbers of cells of a task are {} and {last}; it must have one forward, and one backward or both \
+         of its halves{update}",
+        first.join(", ")
     ))
 }
 
@@ -111,7 +114,7 @@ struct RowWalk<'a, R> {
     plan: &'a Plan,
     rank_of: R,
     rows: &'a [Vec<Action>],
-    did: Vec<[bool; 5]>, // by task and act
+    did: Vec<[bool; 4]>, // by task and part
 }
 
 /// Messages that wait on a rank, in the order in which they arrived, by kind and sender.
@@ -127,20 +130,20 @@ impl<R: Fn(u16) -> usize> RowWalk<'_, R> {
         let (mut came, mut given) = (Came::new(), Vec::new());
         let (mut saved, mut waiting, mut peaks) = (0_usize, 0_usize, (0, 0));
         let is_update =
-            |step: &Action| matches!(step, Action::Run { cell: Cell { act: PassKind::U, .. }, .. });
+            |step: &Action| matches!(step, Action::Run { cell, .. } if cell.act.does(PassKind::U));
         let updates = self.rows[rank].iter().any(is_update);
         for step in &self.rows[rank] {
             match *step {
                 Action::Run { cell, last, .. } => {
                     waiting -= self.takes(rank, cell, &mut came)?;
-                    self.did[self.plan.number(cell.of)][cell.act as usize] = true;
+                    self.did[self.plan.number(cell.of)][cell.act.parts()].fill(true);
                     let left = &mut left[cell.of.chunk as usize];
                     if updates {
                         *left = 1; // every contribution is the last one before an update
                     }
                     ends(cell, last, left)?;
                     given.extend(cell.gives(self.plan).filter(|(_, of)| (self.rank_of)(of.chunk) != rank));
-                    saved += usize::from(cell.act == PassKind::F);
+                    saved += usize::from(cell.act.does(PassKind::F));
                     peaks.0 = saved.max(peaks.0);
                     saved -= usize::from(cell.act.adds());
                 }
@@ -169,9 +172,8 @@ impl<R: Fn(u16) -> usize> RowWalk<'_, R> {
         for (before, by) in needed(cell, self.plan) {
             let from = (self.rank_of)(before.of.chunk);
             let Some(what) = by.filter(|_| from != rank) else {
-                let did = self.did[self.plan.number(before.of)];
-                let half = if cell.act == PassKind::U { PassKind::W } else { PassKind::I };
-                if did[before.act as usize] || before.act == PassKind::B && did[half as usize] {
+                let part = cell.act.parts().start - usize::from(before.of == cell.of);
+                if self.did[self.plan.number(before.of)][part] {
                     continue;
                 }
                 return Err(format!("rank {rank} has {cell} before {before}"));

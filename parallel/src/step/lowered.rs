@@ -17,7 +17,7 @@ use std::mem::replace;
 pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec<Vec<Action>>, String> {
     let mut cells = Vec::new();
     let mut see = |rank, cell: Cell, tick: f64, _| {
-        if learns || cell.act == PassKind::F {
+        if learns || cell.act.does(PassKind::F) {
             cells.push((tick as usize, rank, cell));
         }
     };

@@ -66,8 +66,10 @@ impl StepMoves {
 /// The microbatch that enters this rank with an action, if any.
 fn enters(action: &Action) -> Option<usize> {
     match action {
-        Action::Run { cell: Cell { act: PassKind::F, of }, .. }
-        | Action::Receive(Payload::Activation, of, _) => Some(of.microbatch as usize),
+        Action::Run { cell, .. } if !cell.act.does(PassKind::F) => None,
+        Action::Run { cell: Cell { of, .. }, .. } | Action::Receive(Payload::Activation, of, _) => {
+            Some(of.microbatch as usize)
+        }
         _ => None,
     }
 }

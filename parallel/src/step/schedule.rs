@@ -40,7 +40,7 @@ pub trait Schedule: Sync {
     }
     /// Returns the version that a cell reads, if its weights change within the step and it is no update.
     fn read_by(&self, cell: Cell, plan: &Plan) -> Option<usize> {
-        (self.updates_each() && cell.act != PassKind::U).then(|| self.version(cell, plan))
+        (self.updates_each() && !cell.act.does(PassKind::U)).then(|| self.version(cell, plan))
     }
     /// Returns the most versions of its weights that a rank holds at once, the latest among them.
     fn versions(&self, _rank: usize, _: &Plan) -> usize {

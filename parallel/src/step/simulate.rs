@@ -39,7 +39,7 @@ pub trait StepTimes {
 /// Times of cells and messages that are the same on all ranks, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CellTimes {
-    /// Times of a rank's whole part of the model for a whole microbatch, by `PassKind as usize`. A cell takes
+    /// Times of a rank's whole part of the model for a whole microbatch, by [`PassKind::number`]. A cell takes
     /// a fraction: one divided by chunks times slices.
     pub acts: [f64; PassKind::ALL.len()],
     /// Time that a message is under way after the link is free for the next one.
@@ -65,7 +65,7 @@ impl CellTimes {
     pub fn measured(plan: &Plan, took: impl IntoIterator<Item = (PassKind, f64)>) -> Self {
         let mut sums = [(0.0, 0.0); 5];
         for (act, took) in took {
-            let (sum, cells) = &mut sums[act as usize];
+            let (sum, cells) = &mut sums[act.number()];
             (*sum, *cells) = (*sum + took, *cells + 1.0);
         }
         let parts = (plan.chunks * plan.slices) as f64;
@@ -75,7 +75,7 @@ impl CellTimes {
 
 impl StepTimes for CellTimes {
     fn cell(&self, _: usize, _: usize, cell: Cell) -> f64 {
-        self.acts[cell.act as usize]
+        self.acts[cell.act.number()]
     }
     fn message(&self, _: usize, _: usize, _: Payload, plan: &Plan) -> Option<[f64; 2]> {
         let parts = plan.chunks as f64; // a message is one slice, of the whole width
@@ -86,13 +86,8 @@ impl StepTimes for CellTimes {
         (plan.chunks * plan.slices) as f64
     }
     fn saves(&self, act: PassKind) -> f64 {
-        match act {
-            PassKind::F => 1.0,
-            PassKind::B => -1.0,
-            PassKind::I => -self.freed,
-            PassKind::W => self.freed - 1.0,
-            PassKind::U => 0.0,
-        }
+        let of_parts = [1.0, -self.freed, self.freed - 1.0, 0.0];
+        of_parts[act.parts()].iter().sum()
     }
 }
 

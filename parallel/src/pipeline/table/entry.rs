@@ -61,16 +61,11 @@ fn entry(text: &str) -> Option<TableEntry> {
         Some(task).filter(|_| plain)
     };
     let own = Some(chunk);
-    let cell = |act| Some(TableEntry::Cell(Cell { act, of: task(own)? }, version.flatten()));
-    if version.is_some() && !["F", "B", "I", "W", "U"].contains(&word) {
-        return None;
+    if let Some(act) = PassKind::ALL.into_iter().find(|act| word.chars().eq([act.letter])) {
+        return Some(TableEntry::Cell(Cell { act, of: task(own)? }, version.flatten()));
     }
     match word {
-        "F" => cell(PassKind::F),
-        "B" => cell(PassKind::B),
-        "I" => cell(PassKind::I),
-        "W" => cell(PassKind::W),
-        "U" => cell(PassKind::U),
+        _ if version.is_some() => None,
         "SEND_F" => Some(TableEntry::Message(true, Payload::Activation, task(chunk.checked_add(1))?)),
         "SEND_B" => Some(TableEntry::Message(true, Payload::Gradient, task(chunk.checked_sub(1))?)),
         "RECV_F" => Some(TableEntry::Message(false, Payload::Activation, task(own)?)),

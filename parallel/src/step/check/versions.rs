@@ -38,7 +38,7 @@ fn held_by(schedule: &dyn Schedule, plan: &Plan, row: &[Cell]) -> Result<usize, 
     for cell in row {
         let read = schedule.version(*cell, plan);
         let microbatch = cell.of.microbatch as usize;
-        if cell.act == PassKind::U {
+        if cell.act.does(PassKind::U) {
             if microbatch != latest {
                 return Err(format!("{cell} is update {latest} of its chunk; wanted microbatches in order"));
             }

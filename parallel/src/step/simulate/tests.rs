@@ -78,7 +78,7 @@ fn both_halves_free_what_the_forward_saved() {
             PassKind::B => -1.0,
             PassKind::I => -freed,
             PassKind::W => freed - 1.0,
-            PassKind::U => 0.0,
+            _ => 0.0,
         };
         let parts = (plan.chunks * plan.slices) as f64;
         let most = |rank| {
@@ -150,7 +150,7 @@ fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
                         .or(other(PassKind::I, chunk + 1))
                         .or(other(PassKind::F, chunk)),
                     PassKind::W => other(PassKind::I, chunk),
-                    PassKind::U => other(PassKind::B, chunk),
+                    _ => other(PassKind::B, chunk),
                 };
                 let there = |(at, end): &(usize, f64)| end + if *at == rank { 0.0 } else { latency };
                 assert!(start >= needs.map_or(0.0, there), "{}, {plan}: {cell}", schedule.about().name);
