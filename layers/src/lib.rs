@@ -35,7 +35,7 @@ pub use attention::cross_attention::CrossAttention;
 pub use attention::head_norm::HeadNorm;
 pub use build::Builder;
 pub use build::design::Design;
-pub use build::hooks::Hooks;
+pub use build::hooks::{CellRun, Hooks, RunPass};
 pub use build::part::{Block, BoxedLayer};
 pub use build::spec::Spec;
 pub use build::stage::{Ending, Half, Input, Output, StageRequest, Targets};

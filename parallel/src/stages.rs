@@ -11,12 +11,12 @@ mod versions;
 
 pub use at::BuildContext;
 
-use crate::Result;
 use crate::pipeline::Pipeline;
 use crate::step::{ActionPhase, Cell, PassKind, Plan, StepMoves, Task};
+use crate::{Error, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
-use layers::{Chunk, Design, Half, Hooks, Input, Output, Params, StageRequest};
+use layers::{CellRun, Chunk, Design, Half, Hooks, Input, Output, Params, RunPass, StageRequest};
 use ops::{Keeper, Param, Partial, PassContext, Region, ShardingStrategy, Stream, TokenShards, filled};
 use passed::{Keyed, Passed, Received, Sent};
 use std::rc::Rc;
@@ -137,17 +137,19 @@ impl<D: Kernels> Stages<D> {
     ) -> Result<ModelOutput<D>> {
         let Cell { act, of } = cell;
         let number = of.chunk as usize;
-        let forward = act == PassKind::F;
+        let forward = act.does(PassKind::F);
         let end = number + 1 == plan.all_chunks();
         let comes = if forward { number > 0 } else { !end && act.passes() };
         let came = comes.then(|| self.ready.take((act.gives(), of)));
         let (came, row) = came.map(|passed| (passed.x, passed.row)).unzip();
-        let (input, dy) = if forward {
-            (Some(came.map_or_else(|| feed.input(of), |x| Ok(Input::Activation(x)))?), None)
+        let pass = if forward {
+            let input = came.map_or_else(|| feed.input(of), |x| Ok(Input::Activation(x)))?;
+            Some(RunPass::Forward(input, if end { Some(feed.wanted(of)?) } else { None }))
+        } else if act.passes() {
+            Some(RunPass::Backward(came, if act.adds() { Half::Both } else { Half::Input }, last))
         } else {
-            (None, came)
+            act.adds().then_some(RunPass::Weight(last))
         };
-        let wanted = if end && forward { Some(feed.wanted(of)?) } else { None };
         let cx = feed.cx(of)?;
         let beside = self::row(&self.hooks, cx.pass().learns);
         match (row, beside) {
@@ -164,16 +166,10 @@ impl<D: Kernels> Stages<D> {
         if self.rooted && forward {
             stage.params().into_iter().try_for_each(Param::replicate)?;
         }
-        let (mut output, given) = if let Some(input) = input {
-            ModelOutput::split(stage.forward(run, cx, keeper, input, wanted)?)
-        } else if act.passes() {
-            let half = if act.adds() { Half::Both } else { Half::Input };
-            (ModelOutput::none(), stage.backward(run, cx, keeper, dy, half, last)?)
-        } else {
-            stage.backward_weight(run, cx, keeper, last)?;
-            (ModelOutput::none(), None)
-        };
-        if self.rooted && act == PassKind::B {
+        let through = &mut |pass| stage.pass(run, (cx, keeper), pass);
+        let run = CellRun { kind: act.name, chunk: number, cx, pass, through, output: None };
+        let (mut output, given) = ModelOutput::split(ran(run, &self.hooks)?);
+        if self.rooted && act.adds() {
             stage.params().into_iter().try_for_each(Param::reduce)?;
         }
         if let (Some((hooks, _)), true) = (beside, end && forward) {
@@ -181,13 +177,24 @@ impl<D: Kernels> Stages<D> {
             *cx.beside() = Some(hooks.turn(cx, row)?);
         }
         drop(span);
-        let row = if end && forward { None } else { cx.beside().take() };
+        let row = if act.passes() && !(end && forward) { cx.beside().take() } else { None };
         output.losses[1] = cx.take_loss();
         if let (Some(name), Some(x)) = (cell.gives(plan), given) {
             self.ready.insert(name, Passed { x, row });
         }
         Ok(output)
     }
+}
+
+/// Runs a cell, by the first strategy that takes it or else as the pass that it is, and returns its output.
+fn ran<D: Kernels>(mut cell: CellRun<D>, hooks: &[Box<dyn Hooks<D>>]) -> Result<Option<Output<D>>> {
+    for hooks in hooks {
+        if hooks.run(&mut cell)? {
+            return Ok(cell.output);
+        }
+    }
+    let none = || Error::new(format!("no strategy runs a cell that is a {}", cell.kind));
+    Ok((cell.through)(cell.pass.ok_or_else(none)?)?)
 }
 
 /// Output of the model in a cell.
@@ -207,11 +214,12 @@ impl<D: Kernels> ModelOutput<D> {
         self.logits.is_some() || self.losses.iter().any(Option::is_some)
     }
     /// Splits the output of a chunk into what leaves the model, and the input of the next chunk.
-    fn split(output: Output<D>) -> (Self, Option<Stream<D>>) {
+    fn split(output: Option<Output<D>>) -> (Self, Option<Stream<D>>) {
         match output {
-            Output::Activation(y) => (Self::none(), Some(y)),
-            Output::Loss(loss) => (Self { losses: [Some(loss), None], logits: None }, None),
-            Output::Logits(logits) => (Self { logits: Some(logits), ..Self::none() }, None),
+            None => (Self::none(), None),
+            Some(Output::Activation(y)) => (Self::none(), Some(y)),
+            Some(Output::Loss(loss)) => (Self { losses: [Some(loss), None], logits: None }, None),
+            Some(Output::Logits(logits)) => (Self { logits: Some(logits), ..Self::none() }, None),
         }
     }
 }

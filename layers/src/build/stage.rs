@@ -6,6 +6,7 @@ use ops::{Keeper, Partial, Result, Stream};
 use tensor::{Tensor, TokenIds};
 
 /// Input of a stage: tokens or rows of features for the first, activations for the others.
+#[derive(Clone)]
 pub enum Input<D: Kernels> {
     /// Token ids `[B]`.
     Tokens(TokenIds<D::Place>),
@@ -22,6 +23,7 @@ impl<D: Kernels> From<TokenIds<D::Place>> for Input<D> {
 }
 
 /// Target of each token's row.
+#[derive(Clone)]
 pub enum Targets<D: Kernels> {
     /// The next token, or a class, `[B]`.
     Ids(TokenIds<D::Place>),
@@ -30,6 +32,7 @@ pub enum Targets<D: Kernels> {
 }
 
 /// Request to the last stage: loss or logits.
+#[derive(Clone)]
 pub enum StageRequest<D: Kernels> {
     /// The loss against these targets.
     Loss(Targets<D>),

@@ -22,7 +22,7 @@ impl Task {
 }
 
 /// Kind of a cell: a pass through a chunk, or other work on a task. The set is open: a schedule may have
-/// kinds of its own, which a strategy beside it runs.
+/// kinds of its own, which a strategy beside it [runs](layers::Hooks::run).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PassKind {
     /// Number in [`ALL`](Self::ALL) of the kind whose time its cells take: of itself, if it is there.
