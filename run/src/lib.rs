@@ -4,15 +4,21 @@
 // Ground: devices, events that a run tells, numbers in words.
 pub mod device;
 pub mod event;
-mod foreign;
 pub mod roundoff;
 pub mod words;
 
 // Runs of one kind each.
 pub mod bench;
 pub mod collectives;
+pub mod devices;
+pub mod diff;
 pub mod eval;
+pub mod generate;
+pub mod machine;
 pub mod schedule;
+pub mod shard;
+pub mod share;
+pub mod strategies;
 pub mod train;
 
 // Prices of a run.

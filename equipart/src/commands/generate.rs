@@ -3,24 +3,15 @@ use crate::cli::args::{DtypeArgs, ModelName, NetworkArgs, RankedArgs, note_infer
 use crate::cli::requests::RequestsArgs;
 use crate::cli::run::Run;
 use crate::cli::{model, processes};
-use crate::terminal::out;
 use crate::views::Views;
 use clap::Args;
 use layers::Design;
-use models::generate::{Generated, Prompts, generate};
+use models::generate::Prompts;
 use models::sampling::{Sampling, no_temperature};
-use models::tokenizer::Tokenizer;
-use models::{Model, names};
-use parallel::dtype::RunDevice;
-use parallel::dump::{self, Provenance};
-use parallel::measure::{self, PeakBytes};
-use parallel::{Layout, Network, Result, bail};
-use run::event::RunEvent;
+use parallel::{Layout, Result, bail};
+use run::generate::GenerateRun;
 use run::in_device;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use tensor::quoted::counted;
-use tensor::{Scalar, readable};
 
 /// Continue prompts
 #[derive(Args, Debug)]
@@ -105,7 +96,7 @@ impl Run for GenerateArgs {
         let draws = if a.greedy { Some(false) } else { a.temperature.map(|_| true) };
         let generation = model.generation(draws)?;
         if let Some(note) = generation.note(a.max_new.is_some()) {
-            out::note(&format!("note: {note}"));
+            views.note(&format!("note: {note}"))?;
         }
         let preset = generation.sampling;
         let seed = a.seed.unwrap_or(0);
@@ -118,75 +109,11 @@ impl Run for GenerateArgs {
         let room = model.config.positions.saturating_sub(prompts.iter().map(Vec::len).max().unwrap_or(0));
         let max_new = a.max_new.unwrap_or(generation.max_new.unwrap_or(128).min(room));
         model.config.eos = generation.eos;
-        let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
+        let prompts = Prompts { prompts, max_new, sampling, record: a.dump.is_some(), requests: mode };
         let network = a.ranks.join(network, &[layout], a.number.device, &[("dump", a.dump.is_some())])?;
-        in_device!((a.number.device, a.number.name), D => continued::<D>(&a, &model, &layout, &network, &request, tokenizer.as_ref(), views))
+        let run = GenerateRun { model, layout, network, prompts, tokenizer, dump: a.dump };
+        in_device!((a.number.device, a.number.name), D =>
+            run.tell::<D>(|generated| a.network.keep_trace(&run.network, generated), views))?;
+        Ok(true)
     }
-}
-
-/// Continues the prompts in the dtype of `D`, and prints them.
-fn continued<D: RunDevice>(
-    a: &GenerateArgs,
-    model: &Model,
-    layout: &Layout,
-    network: &Network,
-    request: &Prompts,
-    tokenizer: Option<&Tokenizer>,
-    views: &Views,
-) -> Result<bool> {
-    request.check::<D>(model, (layout, network))?;
-    note_waiting(request, layout);
-    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let done = AtomicUsize::new(0);
-    let watch = |_| {
-        let done = done.fetch_add(1, Relaxed) + 1;
-        drop(views.see(&RunEvent::Reached { words: "", done, of: request.max_new }));
-    };
-    let generated = generate::<D>(model, (layout, network), request, &watch);
-    let generated = a.network.keep_trace(network, generated)?;
-    if let Some(dir) = &a.dump {
-        let about = Provenance { layout: layout.to_string(), ..Provenance::default() };
-        dump::write(dir, &names::entries(&model.config), generated.seen.clone(), &about)?;
-    }
-    views.records(generated.lines().collect::<Vec<_>>().iter())?;
-    if views.wants_words() {
-        texts(&generated, tokenizer, views)?;
-    }
-    Ok(true)
-}
-
-/// Notes requests that wait for a slot.
-fn note_waiting(request: &Prompts, layout: &Layout) {
-    if let (waiting @ 1.., slots) = request.waiting(layout) {
-        let of = if layout.tokens().data_ranks() > 1 { " of each data rank" } else { "" };
-        let prompts = request.prompts.len();
-        out::note(&format!(
-            "note: {waiting} of {prompts} requests wait for a free slot ({}{of})",
-            counted(slots, "slot")
-        ));
-    }
-}
-
-/// Shows the texts, and their speed.
-fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Tokenizer>, views: &Views) -> Result<()> {
-    for t in &generated.texts {
-        match tokenizer {
-            Some(tokenizer) => views.see(&RunEvent::Screen(&tokenizer.decode(&t.ids)?))?,
-            None => views.say(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","))?,
-        }
-    }
-    let ms = |what, seconds: Option<f64>| {
-        seconds.map(|s| format!(", {what} {:.2} ms", 1e3 * s)).unwrap_or_default()
-    };
-    let latency = generated.latency();
-    let held: Vec<_> = PeakBytes::of(&generated.taken).total.iter().map(|n| readable(*n as u128)).collect();
-    views.note(&format!(
-        "{} new tokens in {:.2} s, {:.0} token/s{}{}; peak of each rank: {}",
-        generated.new_tokens(),
-        measure::seconds(&generated.taken),
-        generated.tokens_per_second(),
-        ms("first token after", latency.first_token_seconds),
-        ms("then one every", latency.token_seconds),
-        held.join(", ")
-    ))
 }

@@ -1,4 +1,4 @@
-//! `diff`: finds the tensors of two runs that differ, and, with the same run in f64, whether by rounding or
+//! Report on the tensors of two runs that differ, and, with the same run in f64, whether by rounding or
 //! by a bug.
 //!
 //! Two orders of the same sums give different bits, so a split run on floats always differs from the unsplit
@@ -6,7 +6,7 @@
 //! error predicts the other's. `judge.rs` has the rule.
 use super::judge::{self, Finding};
 use super::measure::{self, TensorDiff};
-use super::source::{FileSet, RunFiles, Unmatched};
+use super::source::{FileSet, Unmatched, like, open};
 use parallel::{Result, bail};
 use std::path::Path;
 use tensor::quoted::displayed;
@@ -41,30 +41,23 @@ impl DiffReport {
 /// If a path is not a folder or file of tensors, the runs have no tensor in common, or the truth is not more
 /// precise than the runs.
 pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
-    let left = RunFiles::open(a)?;
-    let right = RunFiles::open(b)?;
-    let truth = truth.map(RunFiles::open).transpose()?;
+    let left = open(a)?;
+    let right = open(b)?;
+    let truth = truth.map(open).transpose()?;
     let mut report = DiffReport { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
-    for one in &left.sections {
-        let name = &one.name;
-        let sections = left.sections.len();
-        let of_one = truth.as_ref().and_then(|truth| truth.like(name, sections));
-        compare(one, right.like(name, sections), of_one, &mut report)?;
+    for one in &left {
+        let like = |run| like(run, &one.name, left.len());
+        compare(one, like(&right), truth.as_deref().and_then(like), &mut report)?;
     }
-    for other in &right.sections {
-        let one = left.like(&other.name, right.sections.len());
-        for name in other.names() {
-            if one.is_none_or(|one| one.info(name).is_none()) {
-                report.unmatched.push(other.lacks(name, "A lacks it"));
-            }
+    for other in &right {
+        let one = like(&left, &other.name, right.len());
+        for name in other.order.iter().filter(|name| one.is_none_or(|one| one.tensors.info(name).is_none())) {
+            report.unmatched.push(other.lacks(name, "A lacks it"));
         }
     }
     if report.tensors.is_empty() {
-        bail!(
-            "{} and {} have no tensor of one name and shape in common; there is nothing to compare",
-            a.display(),
-            b.display()
-        );
+        let [a, b] = [a, b].map(Path::display);
+        bail!("{a} and {b} have no tensor of one name and shape in common; there is nothing to compare");
     }
     judge::all(&mut report.tensors);
     Ok(report)
@@ -72,8 +65,8 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
 
 /// Compares the tensors of one file of each run.
 fn compare(a: &FileSet, b: Option<&FileSet>, truth: Option<&FileSet>, report: &mut DiffReport) -> Result<()> {
-    for name in a.names() {
-        let Some(b) = b.filter(|b| b.info(name).is_some()) else {
+    for name in &a.order {
+        let Some(b) = b.filter(|b| b.tensors.info(name).is_some()) else {
             report.unmatched.push(a.lacks(name, "B lacks it"));
             continue;
         };
@@ -83,9 +76,9 @@ fn compare(a: &FileSet, b: Option<&FileSet>, truth: Option<&FileSet>, report: &m
             report.unmatched.push(a.lacks(name, &why));
             continue;
         }
-        let judge = truth.filter(|t| t.info(name).is_some_and(|info| info.shape == shape));
+        let judge = truth.filter(|t| t.tensors.info(name).is_some_and(|info| info.shape == shape));
         if report.judged && judge.is_none() {
-            let why = truth.and_then(|t| t.info(name)).map_or("the truth lacks it".into(), |of| {
+            let why = truth.and_then(|t| t.tensors.info(name)).map_or("the truth lacks it".into(), |of| {
                 format!("its shape is {}, and {} in the truth", dimensions(shape), dimensions(&of.shape))
             });
             report.unmatched.push(a.lacks(name, &why));

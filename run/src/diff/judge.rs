@@ -92,13 +92,10 @@ fn verdict(tensor: &TensorDiff, usual: f64, size: f64) -> Option<Finding> {
     let (a, b) = tensor.a.zip(tensor.b)?;
     let far = |e: &Error| e.mean > far(e.unit) * e.mean_size.max(size);
     Some(match (departs(&a, &b, usual), departs(&b, &a, usual)) {
-        (true, true) => Finding::BugInBoth,
-        (true, false) if far(&b) => Finding::BugInBoth,
-        (false, true) if far(&a) => Finding::BugInBoth,
-        (true, false) => Finding::BugInA,
-        (false, true) => Finding::BugInB,
-        (false, false) if far(&a) || far(&b) => Finding::BugInBoth,
-        (false, false) => Finding::Rounding,
+        (true, false) if !far(&b) => Finding::BugInA,
+        (false, true) if !far(&a) => Finding::BugInB,
+        (false, false) if !far(&a) && !far(&b) => Finding::Rounding,
+        _ => Finding::BugInBoth,
     })
 }
 

@@ -1,13 +1,16 @@
 //! Forwards of a model on pinned cores, and the kernels that they consist of.
 use super::pins::pin;
+use crate::event::Observer;
+use crate::records;
 use comm::{Axis, CallClock, GhostCall, Reduce, TimeUse, Trace};
 use layers::{Builder, Design};
 use models::Model;
 use models::generate::all_logits_peak;
 use ops::{LayerCounts, PassContext};
 use parallel::measure::median;
-use parallel::{BuildContext, Error, Layout, Network, Result, Stages, bail, budget, session};
+use parallel::{BuildContext, Layout, Network, Result, Stages, bail, budget, session};
 use plan::share::{ParallelKernel, SharedModel};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -22,10 +25,25 @@ const SEQUENCE: usize = 64;
 /// The most tensor ranks for which a kernel's parallel part is looked for.
 const RANKS: usize = 64;
 
+/// Line of a process that has warmed up.
+pub(super) const READY: &str = r#"{"ready":true}"#;
+
+/// Line of a process that runs forwards.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum ForwardLine {
+    /// The timed forwards begin.
+    Ready(bool),
+    /// The timed forwards took so long together.
+    Seconds(f64),
+}
+
+records!(ForwardLine: "forwards");
+
 /// Work of a forward: a model, and a number of tokens in sequences of equal length, or nearly so.
-pub(super) struct Forward {
+pub struct Forward {
     pub(super) model: Model,
-    pub(super) tokens: usize,
+    tokens: usize,
     /// Tokens of each expert: one without tokens runs no kernels.
     counts: LayerCounts,
 }
@@ -41,7 +59,8 @@ pub(super) fn layout(model: &Model, cores: usize) -> Result<Layout> {
 }
 
 impl Forward {
-    pub(super) fn new(model: Model, tokens: usize) -> Self {
+    /// Makes a forward whose experts all run.
+    pub fn new(model: Model, tokens: usize) -> Self {
         Self { model, tokens, counts: LayerCounts::default() }
     }
     /// Counts the tokens of each expert in a forward.
@@ -66,25 +85,28 @@ impl Forward {
             all_logits_peak::<Cpu<f32>>(&self.model.config.shape, &Layout::UNSPLIT, &self.sequences())?;
         budget::fits::<Host>(format_args!("forwards of {label}"), [cores; 2], peak.all * cores as u128)
     }
-    /// Runs forwards on these cores, each rank pinned to its own: some to warm up, then after a call of
-    /// `ready` the timed ones. Returns the seconds of the timed ones together.
+    /// Runs forwards on these cores, each rank pinned to its own: some to warm up, then the timed ones. Tells
+    /// when those begin, and the seconds that they take together.
     ///
     /// # Errors
     /// If the model does not fit as many ranks, or a core cannot be used.
-    pub(super) fn run(&self, cores: &[usize], forwards: usize, ready: &(dyn Fn() + Sync)) -> Result<f64> {
+    pub fn tell(&self, cores: &[usize], forwards: usize, observer: &Observer) -> Result<()> {
         let seconds = self.on(&layout(&self.model, cores.len())?, &Network::default(), |at, forward| {
             pin(cores[at.mesh.rank()])?;
             warm_up(at, forward)?;
             at.mesh.barrier()?;
             if at.mesh.rank() == 0 {
-                ready();
+                observer.record(&ForwardLine::Ready(true))?;
+                observer.say(READY)?;
             }
             at.mesh.barrier()?;
             let start = Instant::now();
             (0..forwards).try_for_each(|_| forward().map(drop))?;
             Ok(start.elapsed().as_secs_f64())
         })?;
-        Ok(seconds.into_iter().fold(0.0, f64::max))
+        let seconds = seconds.into_iter().fold(0.0, f64::max);
+        observer.record(&ForwardLine::Seconds(seconds))?;
+        observer.say(&seconds.to_string())
     }
     fn on<T: Send>(
         &self,
@@ -145,10 +167,10 @@ impl Forward {
         let took = self.on(&Layout::UNSPLIT, &network, |at, forward| {
             pin(core)?;
             warm_up(at, &mut *forward)?;
-            let whole = (0..TIMED).map(|_| timed(&mut *forward)).collect::<Result<Vec<_>>>()?;
+            let whole = timed(TIMED, forward)?;
             let _profile = at.mesh.profile(at.device.place());
             (0..TIMED).try_for_each(|_| forward().map(drop))?;
-            Ok(median(whole).unwrap_or(0.0))
+            Ok(whole)
         })?;
         let (kernels, _) = self.shapes(1)?;
         let events = &trace.runs()[0].ranks[0];
@@ -182,8 +204,7 @@ impl Forward {
             let mut once = || {
                 buffers.iter_mut().try_for_each(|x| Ok(mesh.group(Axis::Tp).all_reduce(x, Reduce::Sum)?))
             };
-            let took = (0..TIMED).map(|_| timed(&mut once)).collect::<Result<Vec<_>>>()?;
-            Ok::<_, Error>(median(took).unwrap_or(0.0))
+            timed(TIMED, &mut once)
         })?;
         Ok(took.into_iter().fold(0.0, f64::max))
     }
@@ -206,15 +227,18 @@ impl Forward {
     }
 }
 
-/// Seconds of some work.
-fn timed<T>(work: &mut dyn FnMut() -> Result<T>) -> Result<f64> {
-    let start = Instant::now();
-    work().map(|_| start.elapsed().as_secs_f64())
+/// Median of the seconds of some work, so many times.
+fn timed<T>(times: usize, work: &mut dyn FnMut() -> Result<T>) -> Result<f64> {
+    let once = |_| {
+        let start = Instant::now();
+        work().map(|_| start.elapsed().as_secs_f64())
+    };
+    Ok(median((0..times).map(once).collect::<Result<_>>()?).unwrap_or(0.0))
 }
 
 /// Runs forwards until the processors are up to speed, as many on every rank.
 fn warm_up<T>(at: &BuildContext<Cpu<f32>>, forward: &mut dyn FnMut() -> Result<T>) -> Result<()> {
-    let mut more = [(WARM / timed(forward)?.max(1e-6)).ceil() as usize];
+    let mut more = [(WARM / timed(1, forward)?.max(1e-6)).ceil() as usize];
     at.mesh.world().all_reduce_values(&mut more, usize::max)?;
     (0..more[0]).try_for_each(|_| forward().map(drop))
 }

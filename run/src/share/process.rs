@@ -1,38 +1,28 @@
 //! A model's forwards in a process of their own, which may be paused for a part of the time.
-use crate::cli::args::ModelName;
-use crate::cli::processes::program;
-use layers::counted;
+use super::forwards::READY;
 use parallel::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write, stdout};
+use std::io::{BufRead, BufReader, Read};
 use std::iter::repeat;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-use tensor::quoted::escaped;
 
 /// A running process is stopped once in this time.
-pub(super) const PERIOD: Duration = Duration::from_millis(40);
-/// Line of a process that has warmed up.
-const READY: &str = r#"{"ready":true}"#;
-
+pub const PERIOD: Duration = Duration::from_millis(40);
 /// Rounds seconds up to whole periods: forwards of less are not paused for their part of the time.
 pub(super) fn periods(seconds: f64) -> f64 {
     let period = PERIOD.as_secs_f64();
     (seconds / period - 1e-9).ceil() * period
 }
 
-/// Says that the timed forwards begin.
-pub(super) fn ready() {
-    let mut out = stdout().lock();
-    let _ = writeln!(out, "{READY}").and_then(|()| out.flush()); // if nobody listens, nobody waits
-}
-
 /// A model whose forwards a process of its own runs.
-pub(super) struct Worker {
-    pub(super) model: ModelName,
-    pub(super) tokens: usize,
+pub struct Worker<'a> {
+    /// The model and its tokens, in words.
+    pub label: String,
+    /// Returns the command of a process that tells of so many forwards on these cores, as JSON.
+    pub command: Box<dyn Fn(&[usize], usize) -> Result<Command> + 'a>,
 }
 
 /// A process that runs forwards; dropping it ends the process.
@@ -50,38 +40,23 @@ impl Drop for ForwardProcess {
     }
 }
 
-impl Worker {
-    /// Returns the model and its tokens, in words.
-    pub(super) fn label(&self) -> String {
-        format!("{}, {}", escaped(&self.model.given().to_string_lossy()), counted(self.tokens, "token"))
-    }
+impl Worker<'_> {
     /// Starts forwards on these cores, and waits until they have warmed up.
     ///
     /// # Errors
     /// If the process fails.
     pub(super) fn start(&self, cores: &[usize], forwards: usize) -> Result<ForwardProcess> {
-        let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
-        let mut command = program()?;
-        command.args(["--json", "share"]).arg(self.model.given());
-        command.args(["--tokens", &self.tokens.to_string()]);
-        command.args(["--cores", &cores.join(","), "--forwards", &forwards.to_string()]);
+        let mut command = (self.command)(cores, forwards)?;
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let failed = |why| Error::new(format!("a process for {} cannot be started: {why}", self.label()));
+        let failed = |why| Error::new(format!("a process for {} cannot be started: {why}", self.label));
         let mut process = command.spawn().map_err(failed)?;
         let out = BufReader::new(process.stdout.take().expect("piped"));
-        let mut running = ForwardProcess { process, out, forwards, model: self.label() };
+        let mut running = ForwardProcess { process, out, forwards, model: self.label.clone() };
         let mut said = String::new();
         if running.out.read_line(&mut said).is_err() || said.trim_end() != READY {
             return Err(running.failure());
         }
         Ok(running)
-    }
-    /// Measures the seconds of a forward on these cores, of which the process gets this part of the time.
-    ///
-    /// # Errors
-    /// If the process fails.
-    pub(super) fn seconds(&self, cores: &[usize], forwards: usize, part: f64) -> Result<f64> {
-        self.start(cores, forwards)?.end(part)
     }
     /// Measures the seconds of an unsplit forward on each of these cores, all at once.
     ///
@@ -162,7 +137,7 @@ mod tests {
     /// Kills: a pause in which the process runs on, one that does not end.
     #[test]
     fn a_paused_process_is_stopped_and_goes_on() {
-        let child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
+        let child = Command::new("sleep").arg("60").spawn().expect("a process");
         let mut running = TestChild(child);
         let pid = Pid::from_child(&running.0);
         let is_stopped = || {

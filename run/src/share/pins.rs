@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// # Errors
 /// If the system does not say.
 #[cfg(target_os = "linux")]
-pub(super) fn cores() -> Result<Vec<usize>> {
+pub fn cores() -> Result<Vec<usize>> {
     let may = sched_getaffinity(None).map_err(|why| Error::new(format!("the cores are not known: {why}")))?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| may.is_set(*core)).collect())
 }
@@ -25,7 +25,7 @@ pub(super) fn pin(core: usize) -> Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn cores() -> Result<Vec<usize>> {
+pub fn cores() -> Result<Vec<usize>> {
     Err(Error::new("share keeps threads on cores, for which it needs Linux"))
 }
 

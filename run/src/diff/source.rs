@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tensor::dtype::Dtype;
-use tensor::safetensors::{File, Info, Matrix};
+use tensor::safetensors::{File, Matrix};
 
 const SUFFIX: &str = ".safetensors";
 /// The sections of a dump, in program order.
@@ -20,6 +20,7 @@ const PROGRAM: [&str; 5] = ["weights", "activations", "gradients", "step", "new_
 
 /// A tensor that cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename = "unmatched")]
 pub struct Unmatched {
     /// Name of its file without `.safetensors`.
     pub file: String,
@@ -38,41 +39,34 @@ pub(super) struct FileSet {
     pub(super) rows: Option<Vec<[usize; 2]>>,
     /// Dtype of the run, if the file records one: that of the tensors may be wider.
     computed_in: Option<Dtype>,
-    order: Vec<String>,
+    /// Names of the tensors, in program order.
+    pub(super) order: Vec<String>,
 }
 
-/// All sections of one run.
-pub(super) struct RunFiles {
-    pub(super) sections: Vec<FileSet>,
-}
-
-impl RunFiles {
-    /// Opens a folder or a file.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        if !path.is_dir() {
-            return Ok(Self { sections: vec![FileSet::read(path)?] });
-        }
-        let files = files(path)?;
-        if files.is_empty() {
-            let path = path.display();
-            bail!("{path} holds no safetensors file; wanted a dump, a model or a file");
-        }
-        let is_model = |name: &str| name == "model.safetensors" || name == "model.safetensors.index.json";
-        let is_dump = files.iter().any(|file| PROGRAM.contains(&stem(file).as_str()));
-        let sections = if !is_dump && names(path)?.iter().any(|name| is_model(name)) {
-            vec![FileSet::of("model", File::open_folder(path)?)]
-        } else {
-            files.iter().map(|file| FileSet::read(file)).collect::<Result<_>>()?
-        };
-        Ok(Self { sections })
+/// Opens a folder or a file: all sections of one run.
+pub(super) fn open(path: &Path) -> Result<Vec<FileSet>> {
+    if !path.is_dir() {
+        return Ok(vec![FileSet::read(path)?]);
     }
-    /// Returns the section of this name for a run of `sections` sections; two single sections match in any
-    /// case.
-    pub(super) fn like(&self, name: &str, sections: usize) -> Option<&FileSet> {
-        match self.sections.as_slice() {
-            [only] if sections == 1 => Some(only),
-            all => all.iter().find(|section| section.name == name),
-        }
+    let files = files(path)?;
+    if files.is_empty() {
+        let path = path.display();
+        bail!("{path} holds no safetensors file; wanted a dump, a model or a file");
+    }
+    let is_model = |name: &String| name == "model.safetensors" || name == "model.safetensors.index.json";
+    let is_dump = files.iter().any(|file| PROGRAM.contains(&stem(file).as_str()));
+    if !is_dump && names(path)?.iter().any(is_model) {
+        return Ok(vec![FileSet::of("model", File::open_folder(path)?)]);
+    }
+    files.iter().map(|file| FileSet::read(file)).collect()
+}
+
+/// Returns the section like one of a run of `sections` sections: that of its name; two single sections match
+/// in any case.
+pub(super) fn like<'a>(run: &'a [FileSet], name: &str, sections: usize) -> Option<&'a FileSet> {
+    match run {
+        [only] if sections == 1 => Some(only),
+        all => all.iter().find(|section| section.name == name),
     }
 }
 
@@ -95,20 +89,13 @@ impl FileSet {
         let computed_in = known.map(|(dtype, _)| dtype.stored());
         Self { name: name.to_owned(), tensors, rows, computed_in, order }
     }
-    /// Names of the tensors, in program order.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.order.iter().map(String::as_str)
-    }
-    pub(super) fn info(&self, name: &str) -> Option<&Info> {
-        self.tensors.info(name)
-    }
     /// Dtype in which a tensor of the file was computed.
     pub(super) fn dtype(&self, of: &Matrix<'_>) -> Dtype {
         self.computed_in.unwrap_or(of.dtype())
     }
     /// Shape of a tensor that exists.
     pub(super) fn shape(&self, name: &str) -> &[usize] {
-        &self.info(name).expect("it is there").shape
+        &self.tensors.info(name).expect("it is there").shape
     }
     pub(super) fn lacks(&self, name: &str, why: &str) -> Unmatched {
         Unmatched { file: self.name.clone(), name: name.to_owned(), why: why.to_owned() }

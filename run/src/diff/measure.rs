@@ -1,8 +1,8 @@
 //! Distance between two runs of one tensor, and of each from the truth.
 use super::judge::Finding;
 use super::source::FileSet;
+use crate::roundoff::unit;
 use parallel::{Error as Failure, Result};
-use run::roundoff::unit;
 use serde::Serialize;
 use tensor::dtype::Dtype;
 use tensor::quoted::quoted;
@@ -56,6 +56,7 @@ pub struct Worst {
 
 /// A tensor that both runs have, in one shape.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(tag = "kind", rename = "tensor")]
 pub struct TensorDiff {
     /// Name of its file without `.safetensors`.
     pub file: String,
@@ -110,7 +111,7 @@ pub(super) fn tensor(name: &str, a: &FileSet, b: &FileSet, truth: Option<&FileSe
 
 /// Returns the truth of a tensor, if it is precise enough.
 fn finer<'a>(name: &str, runs: [Dtype; 2], truth: &'a FileSet) -> Result<Matrix<'a>> {
-    let dtype = truth.info(name).expect("it is there").dtype;
+    let dtype = truth.tensors.info(name).expect("it is there").dtype;
     let finest = if unit(runs[0]) < unit(runs[1]) { runs[0] } else { runs[1] };
     truth.tensors.flat(name).filter(|t| unit(t.dtype()) <= FINER * unit(finest)).ok_or_else(|| {
         Failure::new(format!(
@@ -123,11 +124,7 @@ fn finer<'a>(name: &str, runs: [Dtype; 2], truth: &'a FileSet) -> Result<Matrix<
 
 /// Compares tensors that are not of floats: bytes are equal or not.
 fn exact(name: &str, a: &FileSet, b: &FileSet) -> RunDistance {
-    let whole = |section: &FileSet| {
-        let (dtype, _, bytes) = section.tensors.whole(name).expect("it is there");
-        (dtype, bytes.to_vec())
-    };
-    let [(kind, x), (other, y)] = [a, b].map(whole);
+    let [(kind, _, x), (other, _, y)] = [a, b].map(|of| of.tensors.whole(name).expect("it is there"));
     let size = kind.bitsize() / 8;
     let total = x.len() / size;
     let pairs = x.chunks(size).zip(y.chunks(size));

@@ -11,7 +11,7 @@ const SIZE: usize = 64;
 const MOST: usize = 1 << 20;
 
 /// Numbers of blocks of rows and of columns, by the name of the matrix.
-pub(super) type Statements = BTreeMap<String, [usize; 2]>;
+pub type Statements = BTreeMap<String, [usize; 2]>;
 
 /// Parses two numbers between these characters: `[2,1]`, `64x32`.
 fn pair(text: &str, open: &str, between: char, close: &str) -> Option<[usize; 2]> {
@@ -21,21 +21,25 @@ fn pair(text: &str, open: &str, between: char, close: &str) -> Option<[usize; 2]
 }
 
 /// Parses `NAME=ROWSxCOLUMNS`.
-pub(super) fn sized(text: &str) -> std::result::Result<(String, [usize; 2]), String> {
+///
+/// # Errors
+/// If it is written in another way.
+pub fn sized(text: &str) -> std::result::Result<(String, [usize; 2]), String> {
     let named = text.split_once('=').and_then(|(name, size)| Some((name, pair(size, "", 'x', "")?)));
     let (name, size) = named.ok_or(format!("write NAME=ROWSxCOLUMNS, such as X=64x32, each 1 to {MOST}"))?;
     Ok((name.trim().to_string(), size))
 }
 
 /// Splits arguments into equations, each a name and its product, and statements.
-pub(super) fn sorted(all: &[String]) -> Result<(Vec<(&str, &str)>, Statements)> {
+///
+/// # Errors
+/// If one is neither, or a matrix has two shardings.
+pub fn sorted(all: &[String]) -> Result<(Vec<(&str, &str)>, Statements)> {
     let (mut equations, mut statements) = (Vec::new(), Statements::new());
     for text in all {
+        let shown = quoted(text);
         let Some((name, right)) = text.split_once('=') else {
-            bail!(
-                "{} is neither an equation, such as \"Z = X W\", nor a sharding, such as X=[2,1]",
-                quoted(text)
-            );
+            bail!("{shown} is neither an equation, such as \"Z = X W\", nor a sharding, such as X=[2,1]");
         };
         let name = name.trim();
         if !right.trim_start().starts_with('[') {
@@ -43,10 +47,7 @@ pub(super) fn sorted(all: &[String]) -> Result<(Vec<(&str, &str)>, Statements)> 
             continue;
         }
         let Some(blocks) = pair(right, "[", ',', "]") else {
-            bail!(
-                "{} is no sharding; write blocks of rows and of columns, such as {name}=[2,1]",
-                quoted(text)
-            );
+            bail!("{shown} is no sharding; write blocks of rows and of columns, such as {name}=[2,1]");
         };
         if statements.insert(name.to_string(), blocks).is_some_and(|before| before != blocks) {
             bail!("{name} has two shardings; give one");
@@ -58,7 +59,7 @@ pub(super) fn sorted(all: &[String]) -> Result<(Vec<(&str, &str)>, Statements)> 
 /// A product under construction.
 struct Parser<'a> {
     graph: Graph,
-    sizes: &'a BTreeMap<String, [usize; 2]>,
+    sizes: &'a [(String, [usize; 2])],
     values: BTreeMap<String, usize>,
     text: &'a str,
     at: usize, // in bytes
@@ -66,10 +67,13 @@ struct Parser<'a> {
 
 /// Returns the graph of equations. Matrices that no equation gives are parameters. A result that is stated,
 /// and the last one, is a value, of which no rank has a partial sum.
-pub(super) fn graph(
+///
+/// # Errors
+/// If an equation is no product, or its matrices do not fit each other.
+pub fn graph(
     equations: &[(&str, &str)],
     statements: &Statements,
-    sizes: &BTreeMap<String, [usize; 2]>,
+    sizes: &[(String, [usize; 2])],
 ) -> Result<Graph> {
     let mut parser = Parser { graph: Graph::default(), sizes, values: BTreeMap::new(), text: "", at: 0 };
     for (n, &(name, text)) in equations.iter().enumerate() {
@@ -81,8 +85,8 @@ pub(super) fn graph(
         }
         (parser.text, parser.at) = (text, 0);
         let mut result = parser.product(Some(name))?;
-        if let Some(c) = parser.rest().chars().next() {
-            return Err(parser.unexpected(c));
+        if !parser.rest().is_empty() {
+            return Err(parser.unexpected(""));
         }
         if parser.values.contains_key(name) {
             bail!("{name} is given by itself; give its result another name");
@@ -98,13 +102,14 @@ pub(super) fn graph(
         .iter()
         .map(|operator| operator.output)
         .find(|&tensor| tensor != graph.result() && graph.takers(tensor).next().is_none());
-    match unused {
-        Some(tensor) => bail!(
-            "{} is given and never used; only the last equation's result may be",
-            graph.tensors[tensor].name
-        ),
-        None => Ok(graph),
+    if let Some(tensor) = unused {
+        let name = &graph.tensors[tensor].name;
+        bail!("{name} is given and never used; only the last equation's result may be");
     }
+    if let Some((name, _)) = sizes.iter().find(|(name, _)| !graph.tensors.iter().any(|t| *t.name == **name)) {
+        bail!("--size {name}: no equation has a matrix of this name");
+    }
+    Ok(graph)
 }
 
 fn is_of_name(c: char) -> bool {
@@ -118,13 +123,18 @@ impl<'a> Parser<'a> {
         self.at += rest.len() - rest.trim_start().len();
         &self.text[self.at..]
     }
-    fn unexpected(&self, c: char) -> Error {
+    /// Says which character is wrong, or, at the end, what is missing.
+    fn unexpected(&mut self, missing: &str) -> Error {
+        let character = self.rest().chars().next();
         let place = self.text[..self.at].chars().count() + 1;
-        Error::new(format!(
-            "{:?} at character {place} of {} is no part of a product; write names, spaces and parentheses",
-            c.to_string(),
-            quoted(self.text)
-        ))
+        Error::new(match character {
+            Some(c) => format!(
+                "{:?} at character {place} of {} is no part of a product; write names, spaces and parentheses",
+                c.to_string(),
+                quoted(self.text)
+            ),
+            None => format!("{missing} of {}", quoted(self.text)),
+        })
     }
     /// Parses factors, and multiplies them from left to right. The last product has this name.
     fn product(&mut self, name: Option<&str>) -> Result<usize> {
@@ -140,12 +150,13 @@ impl<'a> Parser<'a> {
             x = self.times(x, w, name.filter(|_| is_last).unwrap_or(&factor))?;
             factors += 1;
         }
-        match (factors, name) {
-            (1, Some(name)) if self.rest().is_empty() => {
-                bail!("{name} = {} is no product; write two factors, such as {name} = X W", self.text.trim())
-            }
-            _ => Ok(x),
+        if let Some(name) = name
+            && factors == 1
+            && self.rest().is_empty()
+        {
+            bail!("{name} = {} is no product; write two factors, such as {name} = X W", self.text.trim());
         }
+        Ok(x)
     }
     fn factor(&mut self) -> Result<usize> {
         let rest = self.rest();
@@ -154,26 +165,21 @@ impl<'a> Parser<'a> {
             let inside = self.product(None)?;
             if !self.rest().starts_with(')') {
                 let place = self.text.chars().count() + 1;
-                return match self.rest().chars().next() {
-                    Some(c) => Err(self.unexpected(c)),
-                    None => bail!("a ) is missing at character {place} of {}", quoted(self.text)),
-                };
+                return Err(self.unexpected(&format!("a ) is missing at character {place}")));
             }
             self.at += 1;
             return Ok(inside);
         }
         let name = rest.split(|c| !is_of_name(c)).next().unwrap_or_default();
         if name.is_empty() {
-            return match rest.chars().next() {
-                Some(c) => Err(self.unexpected(c)),
-                None => bail!("a factor is missing at the end of {}", quoted(self.text)),
-            };
+            return Err(self.unexpected("a factor is missing at the end"));
         }
         self.at += name.len();
         if let Some(&known) = self.values.get(name) {
             return Ok(known);
         }
-        let shape = self.sizes.get(name).copied().unwrap_or([SIZE, SIZE]);
+        let given = self.sizes.iter().rfind(|(of, _)| of == name);
+        let shape = given.map_or([SIZE, SIZE], |(_, size)| *size);
         let tensor = self.graph.add(name, shape, TensorSource::Parameter);
         self.values.insert(name.to_string(), tensor);
         Ok(tensor)
