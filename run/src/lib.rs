@@ -18,6 +18,7 @@ pub mod machine;
 pub mod schedule;
 pub mod shard;
 pub mod share;
+pub mod sparse;
 pub mod strategies;
 pub mod train;
 
