@@ -5,12 +5,14 @@
 //! | `rows.rs` | [`OwnRows`]: a row-parallel layer | `RowLinear` |
 //! | `gathered.rs` | [`JustInTime`]: a weight kept cut by rows, and gathered for each use | `ColumnLinear` |
 //! | `rounds.rs` | [`InRounds`]: the order of microbatches on each stage | 1F1B |
+//! | `ahead.rs` | [`Ahead`], [`SecondForwards`]: cells of a kind of its own, and what they run | 1F1B |
 //! | `counted.rs` | [`Counted`]: an optimizer with state in blocks, and its tests | AdamW |
 //! | `tests.rs` | the first three proven, priced and tried, as whole models | |
 //!
 //! [`OwnRows`] explains layers and strategies, [`InRounds`] schedules and layouts. A layer's proof,
 //! `layers::proof::proves`, is at the end of its file; the other proofs are in `tests.rs`, for any number of
 //! strategies. `Cargo.toml` enables the two features with the harnesses, for tests alone.
+mod ahead;
 mod counted;
 mod gathered;
 mod rounds;
@@ -18,6 +20,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+pub use ahead::{Ahead, SecondForwards};
 pub use counted::Counted;
 pub use gathered::JustInTime;
 pub use rounds::InRounds;
