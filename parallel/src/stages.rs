@@ -2,6 +2,7 @@
 //! and gradients from chunk to chunk. It knows neither what a chunk computes nor which schedule wrote the
 //! cells.
 mod at;
+mod cells;
 mod logits;
 mod messages;
 mod passed;
@@ -11,12 +12,12 @@ mod versions;
 
 pub use at::BuildContext;
 
+use crate::Result;
 use crate::pipeline::Pipeline;
 use crate::step::{ActionPhase, Cell, PassKind, Plan, StepMoves, Task};
-use crate::{Error, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
-use layers::{CellRun, Chunk, Design, Half, Hooks, Input, Output, Params, RunPass, StageRequest};
+use layers::{Chunk, Design, Hooks, Input, Output, Params, StageRequest};
 use ops::{Keeper, Param, Partial, PassContext, Region, ShardingStrategy, Stream, TokenShards, filled};
 use passed::{Keyed, Passed, Received, Sent};
 use std::rc::Rc;
@@ -142,14 +143,12 @@ impl<D: Kernels> Stages<D> {
         let comes = if forward { number > 0 } else { !end && act.passes() };
         let came = comes.then(|| self.ready.take((act.gives(), of)));
         let (came, row) = came.map(|passed| (passed.x, passed.row)).unzip();
-        let pass = if forward {
-            let input = came.map_or_else(|| feed.input(of), |x| Ok(Input::Activation(x)))?;
-            Some(RunPass::Forward(input, if end { Some(feed.wanted(of)?) } else { None }))
-        } else if act.passes() {
-            Some(RunPass::Backward(came, if act.adds() { Half::Both } else { Half::Input }, last))
+        let (input, dy) = if forward {
+            (Some(came.map_or_else(|| feed.input(of), |x| Ok(Input::Activation(x)))?), None)
         } else {
-            act.adds().then_some(RunPass::Weight(last))
+            (None, came)
         };
+        let wanted = if end && forward { Some(feed.wanted(of)?) } else { None };
         let cx = feed.cx(of)?;
         let beside = self::row(&self.hooks, cx.pass().learns);
         match (row, beside) {
@@ -166,9 +165,9 @@ impl<D: Kernels> Stages<D> {
         if self.rooted && forward {
             stage.params().into_iter().try_for_each(Param::replicate)?;
         }
-        let through = &mut |pass| stage.pass(run, (cx, keeper), pass);
-        let run = CellRun { kind: act.name, chunk: number, cx, pass, through, output: None };
-        let (mut output, given) = ModelOutput::split(ran(run, &self.hooks)?);
+        let run = (&mut *stage, run);
+        let out = cells::run((act, number), run, (cx, keeper), (input, wanted), (dy, last), &self.hooks)?;
+        let (mut output, given) = ModelOutput::split(out);
         if self.rooted && act.adds() {
             stage.params().into_iter().try_for_each(Param::reduce)?;
         }
@@ -184,17 +183,6 @@ impl<D: Kernels> Stages<D> {
         }
         Ok(output)
     }
-}
-
-/// Runs a cell, by the first strategy that takes it or else as the pass that it is, and returns its output.
-fn ran<D: Kernels>(mut cell: CellRun<D>, hooks: &[Box<dyn Hooks<D>>]) -> Result<Option<Output<D>>> {
-    for hooks in hooks {
-        if hooks.run(&mut cell)? {
-            return Ok(cell.output);
-        }
-    }
-    let none = || Error::new(format!("no strategy runs a cell that is a {}", cell.kind));
-    Ok((cell.through)(cell.pass.ok_or_else(none)?)?)
 }
 
 /// Output of the model in a cell.

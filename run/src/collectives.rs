@@ -1,6 +1,6 @@
 //! All-reduce algorithms round by round, and their time in the α–β model.
+use crate::event::{CellValue, RecordColumn, RunRecord, column};
 use crate::records;
-use algorithms;
 use algorithms::{Algorithm, CommSchedule, Link};
 use parallel::{Result, bail};
 use serde::Serialize;
@@ -53,6 +53,27 @@ pub struct Summary {
     pub seconds: f64,
     /// Seconds that no all-reduce can take less than ([`algorithms::bound`]).
     pub bound_seconds: f64,
+}
+
+impl RunRecord for Summary {
+    fn kind(&self) -> &'static str {
+        "all-reduce"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        let [seconds, times] = [self.seconds, self.seconds / self.bound_seconds];
+        let nodes = self.node.map_or_else(String::new, |node| format!(", nodes of {node}"));
+        let time = CellValue::Shown(seconds, format!("{:.2?}", Duration::from_secs_f64(seconds)));
+        let of_bound = CellValue::Shown(times, format!("x{times:.2}"));
+        let of_bound = if self.bound_seconds > 0.0 { of_bound } else { CellValue::None };
+        vec![
+            (column("algorithm", "algorithm"), CellValue::Word(format!("{}{nodes}", self.algorithm))),
+            (column("steps", "rounds"), CellValue::Count(self.steps)),
+            (column("busiest_bytes", "busiest rank sends"), CellValue::bytes(self.busiest_bytes as u128)),
+            (column("total_bytes", "all send"), CellValue::bytes(self.total_bytes as u128)),
+            (column("seconds", "time"), time),
+            (column("of_bound", "of the bound"), of_bound),
+        ]
+    }
 }
 
 /// One round.
@@ -189,7 +210,7 @@ pub fn chunk_names(chunks: &Range<usize>) -> String {
     }
 }
 
-records!(Summary: "all-reduce", CommStepLine: "step of an all-reduce");
+records!(CommStepLine: "step of an all-reduce");
 
 #[cfg(test)]
 mod tests {

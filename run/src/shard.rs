@@ -3,7 +3,7 @@ mod check;
 pub mod expression;
 
 use self::expression::Statements;
-use crate::event::Observer;
+use crate::event::{CellValue, Observer, RecordColumn, RunRecord, column};
 use crate::records;
 use crate::words::amount;
 use layers::counted;
@@ -41,7 +41,22 @@ struct FoundSharding {
     seconds: Option<f64>,
 }
 
-records!(GraphLine: "step", MatrixBlocks: "matrix", FoundSharding: "sharding");
+impl RunRecord for GraphLine {
+    fn kind(&self) -> &'static str {
+        "step"
+    }
+    fn cells(&self) -> Vec<(RecordColumn, CellValue)> {
+        vec![
+            (column("phase", "phase"), CellValue::word(self.phase)),
+            (column("equation", "equation"), CellValue::word(&self.equation)),
+            (column("step", "step"), self.step.clone().map_or(CellValue::None, CellValue::Word)),
+            (column("elements", "elements"), CellValue::Count(self.elements)),
+            (column("bytes", "sent"), CellValue::bytes(self.bytes as u128)),
+        ]
+    }
+}
+
+records!(MatrixBlocks: "matrix", FoundSharding: "sharding");
 
 /// A graph whose shardings are to be found.
 pub struct ShardRun {

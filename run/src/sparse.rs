@@ -1,5 +1,5 @@
-//! Features that ranks need not send each other: the time of a layer over a slow link, predicted and measured,
-//! and models that are trained as more and more of them are left out.
+//! Features that ranks need not send each other: the time of a layer over a slow link, predicted and
+//! measured, and models that are trained as more and more of them are left out.
 mod timed;
 
 use crate::event::{CellValue, Observer, RecordColumn, RunRecord, column};
@@ -179,7 +179,8 @@ impl SparseRun {
     /// If a run or the observer fails.
     pub fn trained(
         &self,
-        (fresh, learnt, settings): (TrainableModel, &TrainData, &Settings),
+        fresh: TrainableModel,
+        (learnt, settings): (&TrainData, &Settings),
         folder: Option<&Path>,
         observer: &Observer,
     ) -> Result<(Vec<QualityRow>, &'static str)> {

@@ -11,7 +11,7 @@ use layers::counted;
 use parallel::{Result, bail};
 use run::collectives::AllReducePlan;
 use std::path::PathBuf;
-use tensor::{files, readable};
+use tensor::files;
 
 /// Help on JSON.
 pub(crate) const JSON: &str = "With --json: a line for each algorithm, with its steps, the bytes that the busiest rank and \
@@ -98,27 +98,13 @@ fn draw(plan: &AllReducePlan, views: &Views) -> Result<()> {
 }
 
 fn compare(plans: &[AllReducePlan], views: &Views) -> Result<()> {
-    let cells = |plan: &AllReducePlan| {
-        let summary = plan.summary();
-        vec![
-            summary
-                .node
-                .map_or(summary.algorithm.into(), |node| format!("{}, nodes of {node}", summary.algorithm)),
-            summary.steps.to_string(),
-            readable(summary.busiest_bytes as u128),
-            readable(summary.total_bytes as u128),
-            format!("{:.2?}", plan.time()),
-            plan.of_bound().map_or("-".into(), |times| format!("x{times:.2}")),
-        ]
-    };
     let Some(any) = plans.first() else { return Ok(()) };
     let AllReducePlan { elements, link, .. } = any;
     views.say(&format!(
         "An all-reduce of {elements} f32 elements on each of {} ranks, links of {link}.\n",
         any.schedule.ranks()
     ))?;
-    let head = ["algorithm", "rounds", "busiest rank sends", "all send", "time", "of the bound"];
-    views.table(&head, plans.iter().map(cells))?;
+    views.table_of(&plans.iter().map(AllReducePlan::summary).collect::<Vec<_>>())?;
     views.say(&format!(
         "\nbound: {:.2?}, the least time of any all-reduce. --algorithm NAME draws one algorithm.",
         any.bound()

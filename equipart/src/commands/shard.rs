@@ -4,6 +4,7 @@ use crate::cli::pictures::{PicturesArgs, refuse};
 use crate::cli::run::Run;
 use crate::terminal::out;
 use crate::views::Views;
+use crate::views::view::RECORDS;
 use algorithms::Link;
 use clap::{Args, ValueEnum};
 use comm::Axis;
@@ -111,6 +112,8 @@ fn mesh(text: &str) -> std::result::Result<MeshArg, String> {
 }
 
 impl Run for ShardArgs {
+    const HAS: Option<u8> = Some(RECORDS);
+
     fn run(self, views: &Views) -> Result<bool> {
         let MeshArg(mesh) = self.mesh.clone();
         let (equations, statements) = sorted(&self.all)?;
@@ -141,6 +144,9 @@ impl Run for ShardArgs {
             let svg = blocks::draw(&found.plan, &shown(&found));
             tensor::files::replace_file(file, svg.as_bytes())?;
         }
+        views.details(|observer| {
+            observer.picture("Which rank has which block.", &blocks::draw(&found.plan, &shown(&found)))
+        })?;
         Ok(equal)
     }
 }

@@ -87,7 +87,7 @@ impl Run for SparseArgs {
         let times = run.times(views)?;
         let (quality, title) = if a.trains() {
             let (fresh, learnt, settings) = a.start(views)?;
-            run.trained((fresh, &learnt, &settings), a.out.as_deref(), views)?
+            run.trained(fresh, (&learnt, &settings), a.out.as_deref(), views)?
         } else {
             (Vec::new(), "")
         };

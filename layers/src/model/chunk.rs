@@ -3,7 +3,6 @@
 pub(crate) mod build;
 mod ends;
 
-use crate::build::hooks::RunPass;
 use crate::build::part::{Block, Ticket};
 use crate::build::stage::{Half, Input, Output, StageRequest, release, using};
 use crate::{Layer, Params};
@@ -127,24 +126,6 @@ impl<D: Kernels> Chunk<D> {
             end.params(&mut found);
         }
         found
-    }
-    /// Runs a pass of one microbatch through run `run`. Returns the output of a forward, or dX of a backward.
-    ///
-    /// # Errors
-    /// As the pass.
-    pub fn pass(
-        &mut self,
-        run: usize,
-        (cx, keeper): (&PassContext<D>, &mut Keeper<D>),
-        pass: RunPass<D>,
-    ) -> Result<Option<Output<D>>> {
-        Ok(match pass {
-            RunPass::Forward(x, wanted) => Some(self.forward(run, cx, keeper, x, wanted)?),
-            RunPass::Backward(dy, half, last) => {
-                self.backward(run, cx, keeper, dy, half, last)?.map(Output::Activation)
-            }
-            RunPass::Weight(last) => self.backward_weight(run, cx, keeper, last).map(|()| None)?,
-        })
     }
     /// Runs one microbatch forward through run `run`. The last stage receives `wanted`, the request for loss
     /// or logits.

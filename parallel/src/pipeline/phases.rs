@@ -28,8 +28,9 @@ pub const W2: ChunkPass = (PassKind::W, 1);
 
 /// Returns a row in phases: the turns of each phase, repeated its number of times. The n-th forward, input
 /// half, weight half or update of a chunk is of the task that `of` returns; a whole backward counts as both
-/// halves, and a kind without a part is of the task whose backward comes next. Phases may be those of more microbatches than the step has: cells of the extra ones are left out,
-/// which takes nothing from a table that other cells need.
+/// halves, and a kind without a part is of the task whose backward comes next. Phases may be those of more
+/// microbatches than the step has: cells of the extra ones are left out, which takes nothing from a table
+/// that other cells need.
 pub fn phases<const N: usize>(
     plan: &Plan,
     phases: [(usize, &'static [ChunkPass]); N],

@@ -134,7 +134,7 @@ impl PassKind {
     /// Update of the chunk's weights with the gradient of a microbatch; schedules without such cells update
     /// all weights once, at the end of the step.
     pub const U: Self = Self { like: 4, letter: 'U', name: "update", parts: [3, 4] };
-    /// Those that the executor runs, by their [number](Self::number).
+    /// Kinds that the executor runs, by their [number](Self::number).
     pub const ALL: [Self; 5] = [Self::F, Self::B, Self::I, Self::W, Self::U];
 
     /// Number of the kind whose time its cells take.
@@ -143,8 +143,8 @@ impl PassKind {
     }
     /// Parts of a task that it does, of the four.
     pub fn parts(self) -> Range<usize> {
-        let [from, to] = self.parts.map(usize::from);
-        from..to
+        let [first, end] = self.parts.map(usize::from);
+        first..end
     }
     /// Returns true if it does all that another kind does, if that does anything.
     pub fn does(self, other: Self) -> bool {

@@ -39,8 +39,8 @@ pub trait StepTimes {
 /// Times of cells and messages that are the same on all ranks, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CellTimes {
-    /// Times of a rank's whole part of the model for a whole microbatch, by [`PassKind::number`]. A cell takes
-    /// a fraction: one divided by chunks times slices.
+    /// Times of a rank's whole part of the model for a whole microbatch, by [`PassKind::number`]. A cell
+    /// takes a fraction: one divided by chunks times slices.
     pub acts: [f64; PassKind::ALL.len()],
     /// Time that a message is under way after the link is free for the next one.
     pub latency: f64,
