@@ -1,5 +1,7 @@
 //! Attention among context ranks: the tokens of each rank, the keys that travel in each hop, and the pairs of
 //! a query and a key that each rank computes; as lines of a terminal, and as a diagram.
+mod attended;
+
 use crate::picture::{HATCH, INK, MUTED, Picture, WAITS, ground, shade};
 use crate::table::table;
 use layers::counted;

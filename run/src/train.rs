@@ -9,6 +9,7 @@ mod dumped;
 pub mod epochs;
 pub mod evaluations;
 mod largest;
+pub mod log;
 mod rank;
 mod records;
 mod run;

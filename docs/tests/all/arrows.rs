@@ -53,7 +53,7 @@ const ARROWS: [Arrow; 23] = [
         ],
         &[],
     ),
-    ("draw", &["tensor", "algorithms", "comm", "layers", "parallel", "plan", "run"], &["kernels", "ops"]),
+    ("draw", &["tensor", "algorithms", "comm", "kernels", "ops", "layers", "parallel", "plan", "run"], &[]),
     (
         "equipart",
         &[

@@ -1,5 +1,4 @@
 //! `train`: trains on text, or on given ids, with checkpoints.
-pub(crate) mod log;
 mod shown;
 mod specified;
 mod stragglers;

@@ -21,14 +21,12 @@ pub(super) fn run<D: Kernels>(
         None if act.passes() => Some(RunPass::Backward(dy, half, last)),
         None => act.adds().then_some(RunPass::Weight(last)),
     };
-    let through = &mut |pass| {
-        Ok(match pass {
-            RunPass::Forward(x, wanted) => Some(stage.forward(run, cx, keeper, x, wanted)?),
-            RunPass::Backward(dy, half, last) => {
-                stage.backward(run, cx, keeper, dy, half, last)?.map(Output::Activation)
-            }
-            RunPass::Weight(last) => stage.backward_weight(run, cx, keeper, last).map(|()| None)?,
-        })
+    let through = &mut |pass| match pass {
+        RunPass::Forward(x, wanted) => stage.forward(run, cx, keeper, x, wanted).map(Some),
+        RunPass::Backward(dy, half, last) => {
+            stage.backward(run, cx, keeper, dy, half, last).map(|dx| dx.map(Output::Activation))
+        }
+        RunPass::Weight(last) => stage.backward_weight(run, cx, keeper, last).map(|()| None),
     };
     let mut cell = CellRun { kind: act.name, chunk, cx, pass, through, output: None };
     for hooks in hooks {

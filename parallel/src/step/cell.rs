@@ -143,8 +143,7 @@ impl PassKind {
     }
     /// Parts of a task that it does, of the four.
     pub fn parts(self) -> Range<usize> {
-        let [first, end] = self.parts.map(usize::from);
-        first..end
+        self.parts[0].into()..self.parts[1].into()
     }
     /// Returns true if it does all that another kind does, if that does anything.
     pub fn does(self, other: Self) -> bool {

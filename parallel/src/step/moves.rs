@@ -6,7 +6,7 @@
 //! steps   receive activation 1, F1, send activation 1, receive activation 2, F2, ...
 //! moves   ... begin to receive 2, F1, end the send of 0, begin that of 1, end to receive 2, ...
 //! ```
-use super::cell::{Action, Cell, PassKind, Payload, Plan};
+use super::cell::{Action, PassKind, Payload, Plan};
 use super::check::checked;
 use super::lowered::lowered;
 use super::schedule::Schedule;
@@ -66,10 +66,8 @@ impl StepMoves {
 /// The microbatch that enters this rank with an action, if any.
 fn enters(action: &Action) -> Option<usize> {
     match action {
-        Action::Run { cell, .. } if !cell.act.does(PassKind::F) => None,
-        Action::Run { cell: Cell { of, .. }, .. } | Action::Receive(Payload::Activation, of, _) => {
-            Some(of.microbatch as usize)
-        }
+        Action::Run { cell, .. } => cell.act.does(PassKind::F).then_some(cell.of.microbatch as usize),
+        Action::Receive(Payload::Activation, of, _) => Some(of.microbatch as usize),
         _ => None,
     }
 }

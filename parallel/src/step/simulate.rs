@@ -86,8 +86,7 @@ impl StepTimes for CellTimes {
         (plan.chunks * plan.slices) as f64
     }
     fn saves(&self, act: PassKind) -> f64 {
-        let of_parts = [1.0, -self.freed, self.freed - 1.0, 0.0];
-        of_parts[act.parts()].iter().sum()
+        [1.0, -self.freed, self.freed - 1.0, 0.0][act.parts()].iter().sum()
     }
 }
 

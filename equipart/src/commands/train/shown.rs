@@ -1,5 +1,4 @@
 //! Views of a training run.
-use super::log::EarlierSteps;
 use crate::cli::train::TrainArgs;
 use crate::terminal::out;
 use crate::views::{Views, log};
@@ -7,6 +6,7 @@ use parallel::Result;
 use run::train::TrainRun;
 use run::train::data::TrainData;
 use run::train::epochs::{self, EpochBefore};
+use run::train::log::{EarlierSteps, LOG};
 use run::train::state::State;
 
 /// Opens the views that flags ask for, and the log of the run's folder. Returns the epochs, and the part of
@@ -22,7 +22,7 @@ pub(super) fn open(a: &TrainArgs, run: &TrainRun, views: &Views) -> Result<Optio
     let pictures = if let TrainData::Digits(digits) = run.source { Some(digits) } else { None };
     views.open(&run.out.as_ref().map_or("this run".into(), |dir| dir.display().to_string()))?;
     if let Some(dir) = run.out.as_ref().filter(|_| !out::is_silent()) {
-        views.add(log::view(dir)?);
+        views.add(log::view(&dir.join(LOG))?);
     }
     for line in &mut earlier.0 {
         line.of_pictures = pictures.is_some();
