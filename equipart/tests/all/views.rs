@@ -218,3 +218,48 @@ fn a_comparison_is_reported() {
         ok && page.contains("a classifier, trained under each layout") && page.contains("<th>speed-up</th>")
     );
 }
+
+/// Kills: a command with rows whose CSV has others or none, an object for scripts that becomes a row; a
+/// report that stays empty; a flag for CSV where nothing is a row.
+#[test]
+fn every_command_with_rows_writes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let [csv, page, model, run] = ["rows.csv", "page.html", "model", "run"].map(path);
+    let trained: Vec<_> = trains(dir.path()).into_iter().chain(["--out".into(), run.clone()]).collect();
+    assert!(equipart(&trained.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
+    assert!(equipart(&["convert", "--model", "embedded", "--out", &model]).status.success());
+    let layer = ["--tokens", "4", "--features", "8", "--steps", "0", "--link", "1us,1GB/s"];
+    let commands: [(Vec<&str>, &str, usize); 5] = [
+        (
+            vec!["collectives", "--ranks", "4"],
+            "algorithm,steps,busiest_bytes,total_bytes,seconds,of_bound",
+            6,
+        ),
+        (vec!["shard", "Z = X W", "X=[2,1]"], "phase,equation,step,elements,bytes", 3),
+        (
+            vec!["diff", &model, &model],
+            "name,file,differ,of,largest,relative,error_of_a,error_of_b,verdict",
+            30,
+        ),
+        (vec!["plot", &run], "run,steps,last_loss,best_held_out,tokens_per_second", 2),
+        ([&["sparse", "--leave-out", "0,50"], &layer[..]].concat(), "left_out_percent,messages_seconds", 3),
+    ];
+    for (command, heads, least) in commands {
+        let asked = [&command[..], &["--csv", &csv, "--report", &page]].concat();
+        let output = equipart(&asked);
+        assert!(output.status.success(), "{asked:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let rows = fs::read_to_string(&csv).unwrap();
+        assert!(rows.starts_with(heads) && rows.lines().count() >= least, "{asked:?}: {rows}");
+        let columns = |row: &str| row.split(',').count();
+        assert!(rows.lines().all(|row| columns(row) >= columns(heads)), "{asked:?}: {rows}");
+        let page = fs::read_to_string(&page).unwrap();
+        stands_alone(&page);
+        assert!(page.contains("The run has ended.") && page.contains("<p>"), "{asked:?}: {page}");
+    }
+    for command in ["strategies", "devices"] {
+        assert!(equipart(&[command, "--report", &page]).status.success());
+        assert!(fs::read_to_string(&page).unwrap().contains("The run has ended."), "{command}");
+        refused(&[command, "--csv", &csv], "--csv");
+    }
+}

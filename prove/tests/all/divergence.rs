@@ -110,7 +110,7 @@ fn what_happens_once_a_step_is_told_apart() {
 fn what_only_a_stage_has_is_located() {
     let message = |of: &'static str| {
         move |sites: &[CallSite]| {
-            let is_step = |s: &CallSite| s.words.contains("/stages.rs:"); // not texts in turns
+            let is_step = |s: &CallSite| s.words.contains("/stages/run.rs:"); // not texts in turns
             let mut sends = sites.iter().filter(|s| s.op == Op::Send && s.words.contains(of) && is_step(s));
             sends.next().expect("such a message").clone()
         }

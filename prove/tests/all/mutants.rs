@@ -145,7 +145,7 @@ fn every_mutant_of_a_balance_of_all_blocks_is_rejected() {
     let trials = Trials::of(shape, "dp=2,pp=2");
     let sites = trials.sites();
     let counts = |site: &CallSite| site.at.file().ends_with("operators/router.rs");
-    let rows = |site: &CallSite| site.at.file().ends_with("passed.rs") && site.elements == 3;
+    let rows = |site: &CallSite| site.at.file().ends_with("stages/messages.rs") && site.elements == 3;
     assert!([&counts as &dyn Fn(&CallSite) -> bool, &rows].iter().all(|of| sites.iter().any(*of)));
     let tally = trials.run(&sites, mutants(&sites, |site| counts(site) || rows(site)));
     tally.print("a balance of all blocks");
