@@ -26,13 +26,13 @@ impl Run for PlotArgs {
     fn run(self, views: &Views) -> Result<bool> {
         let runs: Vec<_> = self.runs.iter().map(|run| read(run)).collect::<Result<_>>()?;
         let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
+        let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
+        let svg = picture("training", &points, "steps");
         if let Some(file) = &self.svg {
-            let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
-            let svg = picture("training", &points, "steps");
             files::replace_file(file, svg.as_bytes())?;
-            views.picture("The runs.", &svg)?;
         }
         views.rows(&rows)?;
+        views.picture("Losses, learning rates and speeds.", &svg)?;
         if let Some(file) = &self.svg {
             views.say(&format!("\nthe curves are in {}", file.display()))?;
         }
