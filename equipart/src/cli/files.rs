@@ -1,5 +1,7 @@
 //! Files that flags name: what a command writes beside its results is nothing that it reads or keeps, and can
 //! be written.
+use crate::terminal::out;
+use crate::views::Views;
 use crate::views::view::used;
 use clap::ArgMatches;
 use draw::trace;
@@ -7,6 +9,7 @@ use parallel::{Result, bail};
 use std::ffi::OsStr;
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf, absolute};
+use tensor::files::replace_file;
 
 /// Flags of files that a command writes, and the ends of their names.
 const WRITTEN: [(&str, &str); 6] = [
@@ -63,6 +66,26 @@ pub(crate) fn apart(matches: &ArgMatches) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Draws a picture if it is wanted: in the file of a flag, which rank 0 writes, or in a view of details.
+///
+/// # Errors
+/// If the file cannot be written, or a view fails.
+pub(crate) fn picture(
+    file: Option<&PathBuf>,
+    title: &str,
+    views: &Views,
+    draw: impl FnOnce() -> String,
+) -> Result<()> {
+    if file.is_none() && !views.wants_details() {
+        return Ok(());
+    }
+    let svg = draw();
+    if let Some(file) = file.filter(|_| !out::is_silent()) {
+        replace_file(file, svg.as_bytes())?;
+    }
+    views.picture(title, &svg)
 }
 
 /// Returns a path without links and dots, as far as it exists.

@@ -4,10 +4,10 @@ mod ways;
 
 pub(crate) use flags::{CompareArgs, SECONDS};
 
+use crate::cli::files;
 use crate::cli::pictures::refuse;
 use crate::cli::run::Run;
 use crate::cli::{self, any_ids, learner, pictures};
-use crate::terminal::out;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use draw::{compared, details, epochs};
@@ -94,7 +94,7 @@ impl CompareArgs {
         let number = (self.number.device, self.number.name);
         let rows = work.run(number, views)?;
         match compared::draw(&rows) {
-            Ok(svg) => self.picture(&svg, views)?,
+            Ok(svg) => self.picture(views, || svg)?,
             Err(why) if self.svg.is_some() => return Err(why),
             Err(_) => {}
         }
@@ -102,11 +102,8 @@ impl CompareArgs {
         Ok(rows.iter().all(LayoutRow::is_right))
     }
     /// Shows the picture of the rows, and writes it to the file of the flag.
-    fn picture(&self, svg: &str, views: &Views) -> Result<()> {
-        if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
-            tensor::files::replace_file(file, svg.as_bytes())?;
-        }
-        views.picture("The rows above as a picture.", svg)
+    fn picture(&self, views: &Views, draw: impl FnOnce() -> String) -> Result<()> {
+        files::picture(self.svg.as_ref(), "The rows above as a picture.", views, draw)
     }
     /// Trains a classifier for epochs with the settings of `train`. Returns true if all rows are equal.
     fn epochs(&self, work: &Comparison, views: &Views) -> Result<bool> {
@@ -124,7 +121,7 @@ impl CompareArgs {
             ..usual
         };
         let rows = work.run_epochs(&settings, self.microbatches, views)?;
-        self.picture(&epochs::draw(&rows), views)?;
+        self.picture(views, || epochs::draw(&rows))?;
         Ok(rows.iter().all(|row| row.equal))
     }
 }

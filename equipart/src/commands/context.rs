@@ -1,4 +1,5 @@
 //! `context`: draws which context rank has which tokens, and which keys travel when: the hops that run.
+use crate::cli::files;
 use crate::cli::run::Run;
 use crate::terminal::out;
 use crate::views::Views;
@@ -10,7 +11,6 @@ use ops::TokenShards;
 use parallel::{Layout, Result, bail};
 use run::event::RunEvent;
 use std::path::PathBuf;
-use tensor::files;
 
 /// The most context ranks that are drawn, and the most tokens.
 const MOST_RANKS: usize = 64;
@@ -96,11 +96,8 @@ impl ContextArgs {
 impl Run for ContextArgs {
     fn run(self, views: &Views) -> Result<bool> {
         let drawn = self.drawn()?;
-        if let Some(file) = &self.svg {
-            files::replace_file(file, drawn.svg().as_bytes())?;
-        }
+        files::picture(self.svg.as_ref(), "What each rank sees.", views, || drawn.svg())?;
         views.record(&drawn)?;
-        views.details(|observer| observer.picture("What each rank sees.", &drawn.svg()))?;
         let (colour, width) = out::terminal();
         drawn.lines(width, colour).iter().try_for_each(|line| views.see(&RunEvent::Screen(line)))?;
         if let Some(file) = &self.svg {

@@ -1,4 +1,5 @@
 //! `plot`: tables and curves of the logs of training runs.
+use crate::cli::files;
 use crate::cli::run::Run;
 use crate::views::Views;
 use crate::views::plot::{Points, picture};
@@ -7,7 +8,6 @@ use clap::Args;
 use parallel::Result;
 use run::train::log::{RunSummary, read};
 use std::path::PathBuf;
-use tensor::files;
 
 /// Compare the logs of training runs, in a table or as curves
 #[derive(Args, Debug)]
@@ -26,13 +26,12 @@ impl Run for PlotArgs {
     fn run(self, views: &Views) -> Result<bool> {
         let runs: Vec<_> = self.runs.iter().map(|run| read(run)).collect::<Result<_>>()?;
         let rows: Vec<_> = runs.iter().filter_map(RunSummary::new).collect();
-        let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
-        let svg = picture("training", &points, "steps");
-        if let Some(file) = &self.svg {
-            files::replace_file(file, svg.as_bytes())?;
-        }
+        let draw = || {
+            let points: Vec<_> = runs.iter().map(|(name, lines)| Points::of(name.clone(), lines)).collect();
+            picture("training", &points, "steps")
+        };
+        files::picture(self.svg.as_ref(), "Losses, learning rates and speeds.", views, draw)?;
         views.rows(&rows)?;
-        views.picture("Losses, learning rates and speeds.", &svg)?;
         if let Some(file) = &self.svg {
             views.say(&format!("\nthe curves are in {}", file.display()))?;
         }

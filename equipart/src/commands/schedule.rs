@@ -1,6 +1,7 @@
 //! `schedule`: draws and measures a pipeline's schedule before anything runs.
 use crate::cli::args::{self, DtypeArgs, ModelName};
 use crate::cli::config;
+use crate::cli::files::picture;
 use crate::cli::run::Run;
 use crate::terminal::out;
 use crate::views::Views;
@@ -218,11 +219,7 @@ impl ScheduleArgs {
         let pipeline = Pipeline { number: self.chunks.or(self.slices), ..schedule.into() };
         let bytes = self.held.peaks(pipeline, &plan, table)?;
         if has_picture {
-            let svg = svg::draw(&timeline);
-            if let Some(file) = &self.svg {
-                files::replace_file(file, svg.as_bytes())?;
-            }
-            views.picture("The schedule.", &svg)?;
+            picture(self.svg.as_ref(), "The schedule.", views, || svg::draw(&timeline))?;
         }
         if let Some(file) = &self.csv {
             files::replace_file(file, table::csv(schedule, &plan).map_err(Error::new)?.as_bytes())?;

@@ -1,8 +1,8 @@
 //! `shard`: found shardings of products, or of a model's graph: their steps, traffic, proof and time.
 use crate::cli::config;
+use crate::cli::files;
 use crate::cli::pictures::{PicturesArgs, refuse};
 use crate::cli::run::Run;
-use crate::terminal::out;
 use crate::views::Views;
 use crate::views::view::RECORDS;
 use algorithms::Link;
@@ -140,13 +140,8 @@ impl Run for ShardArgs {
             limit: Duration::from_secs_f64(self.seconds),
         };
         let (found, equal) = run.tell(views)?;
-        if let Some(file) = self.svg.as_ref().filter(|_| !out::is_silent()) {
-            let svg = blocks::draw(&found.plan, &shown(&found));
-            tensor::files::replace_file(file, svg.as_bytes())?;
-        }
-        views.details(|observer| {
-            observer.picture("Which rank has which block.", &blocks::draw(&found.plan, &shown(&found)))
-        })?;
+        let draw = || blocks::draw(&found.plan, &shown(&found));
+        files::picture(self.svg.as_ref(), "Which rank has which block.", views, draw)?;
         Ok(equal)
     }
 }

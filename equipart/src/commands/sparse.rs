@@ -1,6 +1,7 @@
 //! `sparse`: features that ranks need not send each other. The time of a layer over a slow link, predicted
 //! and measured; and a model that is trained on as more and more of them are left out.
 use crate::cli::args::ModelName;
+use crate::cli::files;
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::cli::run::Run;
 use crate::cli::start::RunStart;
@@ -16,7 +17,6 @@ use run::train::asked::AskedSettings;
 use run::train::data::{DataFiles, TrainData};
 use run::train::settings::{SEQ, Settings};
 use std::path::PathBuf;
-use tensor::files;
 
 /// Help on the columns.
 const MORE: &str = "\
@@ -91,11 +91,8 @@ impl Run for SparseArgs {
         } else {
             (Vec::new(), "")
         };
-        let svg = picture(&times, &quality, title);
-        if let Some(file) = &a.svg {
-            files::replace_file(file, svg.as_bytes())?;
-        }
-        views.picture("Both tables as curves.", &svg)?;
+        let draw = || picture(&times, &quality, title);
+        files::picture(a.svg.as_ref(), "Both tables as curves.", views, draw)?;
         Ok(true)
     }
 }
