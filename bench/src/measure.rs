@@ -11,7 +11,7 @@ use super::scale::Scale;
 use crate::pass::{RATE, batch, least};
 use comm::{Axis, Op, Reduce, Tag, World};
 use kernels::{Heads, timed_meta_of};
-use layers::{Blocks, Experts, Rates, Shape};
+use layers::{Blocks, Experts, Pattern, Rates, Shape};
 use ops::{ADAMW, EvenValues};
 use parallel::dtype::RunDevice;
 use parallel::{Batch, BuildContext, Layout, Network, Result, Trainer, budget, session};
@@ -106,15 +106,9 @@ fn shapes(width: usize) -> [Shape; 2] {
     let of =
         |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 4 * width, blocks: 2, ..shape };
     let dropout = Rates { embedding: 0.1, attention: 0.0, residual: 0.1 };
-    let experts = Experts {
-        count: 4,
-        chosen: 2,
-        hidden: width,
-        dense: Blocks::FIRST,
-        forced: true,
-        ..Experts::MIXTRAL
-    };
-    [of(Shape { experts: Some(experts), ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
+    let experts = Experts { count: 4, chosen: 2, hidden: width, forced: true, ..Experts::MIXTRAL };
+    let pattern = Pattern { dense: Blocks::FIRST, ..Pattern::NONE };
+    [of(Shape { experts: Some(experts), pattern, ..Shape::LLAMA }), of(Shape { dropout, ..Shape::GPT2 })]
 }
 
 /// The kernels of a shape-only rank.

@@ -1,5 +1,5 @@
 //! Attention masks: by position, by row of a span, by tiles of rows, and the number of visible pairs.
-use shape::{Shape, Window};
+use shape::Window;
 use std::ops::Range;
 
 /// Queries of one sequence and the keys that they may see: their rows, and their positions in the sequence.
@@ -43,12 +43,9 @@ pub enum Mask {
 }
 
 impl Mask {
-    /// Returns the mask of a model's block.
-    pub fn of(shape: &Shape, block: usize) -> Self {
-        match shape.window {
-            Some(Window { size, sinks, from }) if block >= from => Self::Window { size, sinks },
-            _ => Self::Causal,
-        }
+    /// Returns the mask of a model's block with this window, or without one.
+    pub fn of(window: Option<Window>) -> Self {
+        window.map_or(Self::Causal, |Window { size, sinks }| Self::Window { size, sinks })
     }
     /// True if the query at position `query` sees the key at position `key`.
     #[inline(always)]
@@ -156,15 +153,6 @@ impl VisibleKeys {
 mod tests {
     use super::*;
     use crate::Segment;
-
-    /// Kills: a window of the block before, or of the next one only.
-    #[test]
-    fn windows_begin_with_the_block_that_is_said() {
-        let shape = Shape { window: Some(Window { size: 3, sinks: 1, from: 2 }), ..Shape::LLAMA };
-        let window = Mask::Window { size: 3, sinks: 1 };
-        assert_eq!([0, 1, 2, 3].map(|b| Mask::of(&shape, b)), [Mask::Causal, Mask::Causal, window, window]);
-        assert_eq!(Mask::of(&Shape::LLAMA, 2), Mask::Causal);
-    }
 
     /// Every mask on spans whose queries begin before, among and after their keys.
     fn cases() -> impl Iterator<Item = (Mask, Span)> {

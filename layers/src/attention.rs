@@ -179,7 +179,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Attention<T>> {
             let rotary = self.rope().map(|rope| Rotary::new(self.shape.heads.dim, rope));
-            let of = strategy::Attention::of(Axis::Tp, "attention", &self.shape, 0, rotary.as_ref());
+            let of = strategy::Attention::of(Axis::Tp, "attention", &self.shape.block(0), 0, rotary.as_ref());
             shard(at, &strategy::Attention { mask: self.mask, ..of })
         }
         fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {

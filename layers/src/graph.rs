@@ -24,7 +24,7 @@ pub mod split;
 pub mod step;
 
 use crate::graph::sharding::{MeshSizes, Sharding, dealt};
-use crate::{FeedForward, Shape};
+use crate::{BlockShape, FeedForward, Shape};
 use comm::{Axes, Axis};
 use kernels::{Activation, Heads};
 use ops::{Error, Result};
@@ -241,11 +241,11 @@ impl Graph {
     /// with the head and the loss after it, if they are wanted.
     pub fn block(shape: &Shape, [sequences, seq]: [usize; 2], head: bool) -> Self {
         let mut graph = Self::default();
-        let Shape { width, hidden, heads, .. } = *shape;
+        let BlockShape { width, hidden, heads, eps, feed_forward, .. } = shape.block(0);
         let stream = graph.add("x", [sequences * seq, width], TensorSource::Input { wanted: true });
         let norm = |graph: &mut Self, x: usize, name: &str| {
             let gain = graph.add(name, [1, width], TensorSource::Parameter);
-            graph.apply(OperatorKind::Norm { eps: shape.eps }, &[x, gain], &format!("{name}.out"))
+            graph.apply(OperatorKind::Norm { eps }, &[x, gain], &format!("{name}.out"))
         };
         let n = norm(&mut graph, stream, "norm1");
         let columns = [heads.queries, heads.keys, heads.keys].map(|n| n * heads.dim);
@@ -257,7 +257,7 @@ impl Graph {
         let stream = graph.apply(OperatorKind::Sum, &[y, stream], "stream");
         let n = norm(&mut graph, stream, "norm2");
         let up = graph.linear(n, "mlp.up", hidden, false);
-        let h = match shape.feed_forward {
+        let h = match feed_forward {
             FeedForward::Plain(f) => graph.apply(OperatorKind::Activation(f), &[up], "mlp.hidden"),
             FeedForward::SwiGlu => {
                 let gate = graph.linear(n, "mlp.gate", hidden, false);

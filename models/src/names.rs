@@ -123,7 +123,7 @@ impl Entries<'_> {
             }
             self.linear(&[("self_attn.o_proj", 0..d)], "attention.out", q, bias.out);
             self.norm("post_attention_layernorm", "norm2", d);
-            match self.shape.experts(i) {
+            match self.shape.block(i).experts {
                 Some(experts) => self.experts(experts),
                 None => self.swiglu("mlp", "mlp", f),
             }

@@ -83,7 +83,7 @@ pub struct Balancing<D: Kernels> {
 impl<D: Kernels> Balancing<D> {
     /// Creates the hooks of a shape's experts, if it has any.
     pub fn of(mesh: &Mesh<D::Place>, shape: &Shape) -> Option<Self> {
-        let blocks = (0..shape.blocks).filter(|block| shape.experts(*block).is_some()).count();
+        let blocks = (0..shape.blocks).filter(|block| shape.block(*block).experts.is_some()).count();
         Some(Self { experts: shape.experts?, blocks, mesh: mesh.clone() })
     }
 }

@@ -1,4 +1,5 @@
-//! Table of the rotary embedding: (cos | sin) of every position, computed once and shared by all blocks.
+//! Table of the rotary embedding: (cos | sin) of every position, computed once and shared by all blocks with
+//! the same angles.
 //!
 //! Source: Su et al., "RoFormer", §3.2, arXiv:2104.09864; feature pairs are (i, i + d/2), as in Llama.
 use kernels::Kernels;
@@ -28,6 +29,16 @@ impl<D: Kernels> Rotary<D> {
     pub fn new(dim: usize, rope: impl Into<Rope>) -> Self {
         Self { rope: rope.into(), dim, table: Rc::default() }
     }
+    /// Returns the table of these angles, which blocks share: one of `tables`, or a new one that is added to
+    /// them.
+    pub fn among(tables: &mut Vec<Self>, dim: usize, rope: Rope) -> Self {
+        let known = tables.iter().position(|table| (table.dim, table.rope) == (dim, rope));
+        let at = known.unwrap_or_else(|| {
+            tables.push(Self::new(dim, rope));
+            tables.len() - 1
+        });
+        tables[at].clone()
+    }
     /// Returns the table of at least `positions` positions.
     pub(crate) fn table(&self, device: &D, positions: usize) -> Tensor<D::Wide> {
         let mut held = self.table.borrow_mut();
@@ -50,6 +61,18 @@ impl<D: Kernels> Rotary<D> {
 mod tests {
     use super::*;
     use tensor::Cpu;
+
+    /// Kills: a table of other angles that a block gets, a second table of the same ones.
+    #[test]
+    fn blocks_share_the_tables_of_the_same_angles() {
+        let mut tables: Vec<Rotary<Cpu<f64>>> = Vec::new();
+        let mut among = |dim, base: f64| Rotary::among(&mut tables, dim, base.into());
+        let some = [among(6, 100.0), among(6, 50.0), among(4, 100.0), among(6, 100.0)];
+        assert_eq!(tables.len(), 3);
+        let device = Cpu::default();
+        let first = some.each_ref().map(|rotary| rotary.table(&device, 2).read().unwrap()[7]);
+        assert!(Rc::ptr_eq(&some[0].table, &some[3].table) && first[0] != first[1]);
+    }
 
     /// Kills: a table that does not grow, positions that mean something else after it grew, an old one that
     /// stays.

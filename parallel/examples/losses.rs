@@ -6,8 +6,8 @@
 
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Experts, FeedForward, NormKind, Objective, Positions, Rates, Scoring, Shape,
-    SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, NormKind, Objective, Pattern, Positions, Rates, Scoring,
+    Shape, SharedExpert, Window,
 };
 use ops::{ADAMW, RandomValues};
 use parallel::{Batch, Layout, Sequence, Trainer};
@@ -39,7 +39,8 @@ const QWEN: Shape = Shape {
     heads: Heads { queries: 8, keys: 2, dim: 4 },
     bias: Biases { qkv: true, out: false, mlp: false },
     head_norm: true,
-    window: Some(Window { size: 2, sinks: 0, from: 1 }),
+    window: Some(Window { size: 2, sinks: 0 }),
+    pattern: Pattern { whole: Blocks::FIRST, ..Pattern::NONE },
     vocabulary: 31,
     ..SHAPE
 };

@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::step::TrainingJob;
 use comm::Axis;
 use kernels::Kernels;
-use layers::{Blocks, Choice, Design, Experts, Shape};
+use layers::Choice;
 use ops::TokenShards;
 use parallel::price::MoveCosts;
 use parallel::step::{Action, Cell, PassKind, Payload, Task};
@@ -15,17 +15,24 @@ use std::sync::Arc;
 /// Blocks between two others, and what the last stage does beside its blocks, for one microbatch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockCost {
-    /// Blocks by their number in the model, modulo their number here: more than one where every second block
-    /// is unlike the others. Dense ones, if the model also has blocks with experts.
-    pub blocks: Vec<BlockTime>,
-    /// Blocks with experts, in the same way, if the model has both.
-    pub others: Vec<BlockTime>,
-    /// Kinds of the model's blocks, if it has both.
-    pub kinds: BlockKinds,
+    /// Each kind of block of the model.
+    pub kinds: Vec<KindCost>,
+    /// Kind of each block of the model.
+    pub of_blocks: Vec<usize>,
     /// Seconds of the head, in the forward of the last chunk.
     pub head: f64,
     /// Seconds that a message occupies a link, and its latency.
     pub message: [f64; 2],
+}
+
+/// Blocks of one kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KindCost {
+    /// Blocks by their number in the model, modulo their number here: more than one where every second block
+    /// is unlike the others.
+    pub blocks: Vec<BlockTime>,
+    /// Number of blocks of the kind in the model.
+    pub count: usize,
 }
 
 /// One block.
@@ -45,51 +52,9 @@ pub struct BlockTime {
     pub needs: [usize; 2],
 }
 
-/// Numbers of a model's blocks without experts and with them; none if all are alike.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct BlockKinds {
-    has_experts: Vec<bool>, // by block
-    dense: usize,
-}
-
-impl BlockKinds {
-    /// Returns the kinds of a design's blocks.
-    pub(crate) fn of(design: &Design) -> Self {
-        let shape = design.shape();
-        let experts = |shape: &Shape| (0..shape.blocks).map(|block| shape.experts(block).is_some()).collect();
-        let has_experts: Vec<bool> = shape.map_or_else(Vec::new, experts);
-        let dense = has_experts.iter().filter(|has| !**has).count();
-        if dense == 0 || dense == has_experts.len() { Self::default() } else { Self { has_experts, dense } }
-    }
-    /// Returns the same work on a model of each kind: without experts, then with them, if there are both.
-    pub(crate) fn jobs(&self, job: &TrainingJob) -> Vec<TrainingJob> {
-        let alike = |dense: bool| {
-            let reduced = |shape: &Shape| {
-                let experts = shape.experts.map(|experts| Experts { dense: Blocks::default(), ..experts });
-                Shape { experts: experts.filter(|_| !dense), ..*shape }
-            };
-            TrainingJob { design: with_shape(&job.design, reduced), ..job.clone() }
-        };
-        if self.are_both() { [true, false].map(alike).into() } else { vec![job.clone()] }
-    }
-    /// Returns true if the model has both kinds.
-    pub(crate) fn are_both(&self) -> bool {
-        self.dense > 0
-    }
-    /// Returns true if this block is one with experts, beside dense ones.
-    pub(crate) fn is_other(&self, block: usize) -> bool {
-        self.has_experts.get(block).is_some_and(|has| *has)
-    }
-    /// The least sum over `n` of the blocks, given the sums over some dense ones and over some others, if
-    /// these grow evenly.
-    pub(crate) fn least(&self, n: usize, dense: impl Fn(usize) -> f64, others: impl Fn(usize) -> f64) -> f64 {
-        if !self.are_both() {
-            return dense(n);
-        }
-        let n = n.min(self.has_experts.len());
-        let [few, most] = [n.saturating_sub(self.has_experts.len() - self.dense), n.min(self.dense)];
-        [few, most].map(|of| dense(of) + others(n - of)).into_iter().fold(f64::INFINITY, f64::min)
-    }
+/// Returns the first block of each kind.
+pub(crate) fn first_of_kinds(kinds: &[usize]) -> impl Iterator<Item = usize> {
+    (0..).map_while(|kind| kinds.iter().position(|of| *of == kind))
 }
 
 impl BlockTime {
@@ -115,23 +80,29 @@ impl BlockCost {
         (sequences, has_head): (usize, bool),
         machine: &Arc<Machine>,
     ) -> Result<Self> {
-        let kinds = BlockKinds::of(&job.design);
-        let mut costs =
-            kinds.jobs(job).into_iter().enumerate().map(|(kind, job)| {
-                Self::of_kind::<D>(layout, &job, (sequences, has_head && kind == 0), machine)
-            });
-        let first = costs.next().expect("a model has blocks")?;
-        let others = costs.next().transpose()?.map_or_else(Vec::new, |other| other.blocks);
-        Ok(Self { others, kinds, ..first })
+        let mut all = Self { of_blocks: job.design.kinds(), ..Self::default() };
+        for (kind, block) in first_of_kinds(&all.of_blocks.clone()).enumerate() {
+            let count = all.of_blocks.iter().filter(|of| **of == kind).count();
+            let has_head = has_head && kind == 0;
+            let (blocks, head, message) =
+                Self::of_kind::<D>(layout, job, block, (sequences, has_head), machine)?;
+            all.kinds.push(KindCost { blocks, count });
+            if kind == 0 {
+                (all.head, all.message) = (head, message);
+            }
+        }
+        Ok(all)
     }
+    /// Returns the blocks of one kind, the seconds of the head, and those of a message.
     fn of_kind<D: Kernels>(
         (staged, unlike): (&Layout, usize),
         job: &TrainingJob,
+        block: usize,
         (sequences, has_head): (usize, bool),
         machine: &Arc<Machine>,
-    ) -> Result<Self> {
+    ) -> Result<(Vec<BlockTime>, f64, [f64; 2])> {
         let stages = unlike + 2;
-        let of_stage = |stage: usize| stage_of::<D>(staged, job, stage, sequences, false, machine);
+        let of_stage = |stage: usize| stage_of::<D>(staged, job, (block, stage), (sequences, false), machine);
         let middle = (1..=unlike).map(of_stage).collect::<Result<Vec<_>>>()?;
         let last = has_head.then(|| of_stage(stages - 1)).transpose()?;
         let slices = staged.pipeline().plan(stages, stages).slices;
@@ -139,11 +110,11 @@ impl BlockCost {
         let mut blocks: Vec<_> = times.collect();
         if has_halves(staged) {
             let whole = staged.unscheduled(); // some schedules have both
-            for (stage, block) in (1..=unlike).zip(&mut blocks) {
-                let costs = stage_of::<D>(&whole, job, stage, sequences, false, machine)?;
+            for (stage, times) in (1..=unlike).zip(&mut blocks) {
+                let costs = stage_of::<D>(&whole, job, (block, stage), (sequences, false), machine)?;
                 let BlockTime { acts, needs, .. } = block_time(&costs, stage, 1);
-                block.acts[0][1] = acts[0][1];
-                block.needs = [needs[0], block.needs[1].min(needs[0])];
+                times.acts[0][1] = acts[0][1];
+                times.needs = [needs[0], times.needs[1].min(needs[0])];
             }
         }
         blocks.rotate_right(1 % unlike); // the first stage's block, number 0, is like the last one here
@@ -155,33 +126,41 @@ impl BlockCost {
         let head: f64 = (0..slices).map(of_last).sum();
         let sent = middle[0].cost(Action::Send(Payload::Activation, Task::new(2, 0), 2), true);
         let message = sent.and_then(|(_, lap)| lap.message).unwrap_or_default();
-        Ok(Self { blocks, head: head.max(0.0), message, ..Self::default() })
+        Ok((blocks, head.max(0.0), message))
     }
     /// Number of slices that were priced one by one.
     pub(crate) fn sliced(&self) -> usize {
-        self.blocks.first().map_or(1, |block| block.acts.len())
+        self.kinds.first().map_or(1, |kind| kind.blocks[0].acts.len())
     }
     /// The least sum over `n` consecutive blocks.
     pub(crate) fn least(&self, n: usize, of: impl Fn(&BlockTime) -> f64) -> f64 {
-        let evenly = |blocks: &[BlockTime]| {
+        if let [KindCost { blocks, .. }] = &self.kinds[..] {
             let costs = blocks.iter().map(&of);
             let (sum, least) =
                 costs.fold((0.0, f64::INFINITY), |(sum, least), one| (sum + one, f64::min(least, one)));
-            (sum, least, blocks.len().max(1))
-        };
-        let [dense, others] = [&self.blocks, &self.others].map(|blocks| evenly(blocks));
-        if self.kinds.are_both() {
-            // runs of a kind may begin anywhere
-            let of = |(_, least, _): (f64, f64, usize), n: usize| if n > 0 { n as f64 * least } else { 0.0 };
-            return self.kinds.least(n, |n| of(dense, n), |n| of(others, n));
+            let rest = n % blocks.len();
+            return (n / blocks.len()) as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 };
         }
-        let (sum, least, unlike) = dense;
-        let rest = n % dense.2;
-        (n / unlike) as f64 * sum + if rest > 0 { rest as f64 * least } else { 0.0 }
+        let costs: Vec<_> = (0..self.of_blocks.len()).map(|number| of(self.block(number))).collect();
+        let sum = |some: &[f64]| some.iter().sum();
+        let n = n.min(costs.len());
+        if n == 0 { 0.0 } else { costs.windows(n).map(sum).fold(f64::INFINITY, f64::min) }
+    }
+    /// The least sum over `n` blocks that need not be consecutive, of what a block of each kind has.
+    pub(crate) fn least_of_kinds(&self, n: usize, of: impl Fn(usize) -> usize) -> usize {
+        let mut costs: Vec<_> =
+            self.kinds.iter().enumerate().map(|(kind, cost)| (of(kind), cost.count)).collect();
+        costs.sort_unstable();
+        let take = |left: &mut usize, (each, count): (usize, usize)| {
+            let some = count.min(*left);
+            *left -= some;
+            Some(each * some)
+        };
+        costs.into_iter().scan(n, take).sum()
     }
     /// Returns what the block of this number costs.
     pub(crate) fn block(&self, number: usize) -> &BlockTime {
-        let blocks = if self.kinds.is_other(number) { &self.others } else { &self.blocks };
+        let KindCost { blocks, .. } = &self.kinds[self.of_blocks[number]];
         &blocks[number % blocks.len()]
     }
 }
@@ -203,13 +182,12 @@ pub fn staged(layout: &Layout) -> Result<(Layout, usize)> {
     Ok((if has_halves(layout) && !is_sliced { halved(staged, unlike + 2)? } else { staged }, unlike))
 }
 
-/// Prices a stage of such a layout.
+/// Prices a stage of such a layout, all of whose blocks are as this one of the model.
 pub(crate) fn stage_of<D: Kernels>(
     staged: &Layout,
     job: &TrainingJob,
-    stage: usize,
-    sequences: usize,
-    warm: bool,
+    (block, stage): (usize, usize),
+    (sequences, warm): (usize, bool),
     machine: &Arc<Machine>,
 ) -> Result<MoveCosts<Lap>> {
     let stages = staged.size(Axis::Pp);
@@ -219,7 +197,7 @@ pub(crate) fn stage_of<D: Kernels>(
     let timing = (Some(clock.of_rank()), move || clock.lap());
     let last = staged.size(TokenShards::SEQUENCES) - 1; // has the most sequences
     let rank = staged.rank_at(&[(Axis::Pp, stage), (TokenShards::SEQUENCES, last)]);
-    let design = few_blocks(&job.design, stages);
+    let design = job.design.of_blocks(&vec![block; stages]);
     MoveCosts::of_step::<D>((staged, rank), design, job.optimizer, (&batch, warm), timing)
 }
 
@@ -309,10 +287,13 @@ impl CostLine {
             halfway: bytes(a.halfway, b.halfway),
             needs: std::array::from_fn(|of| bytes(a.needs[of], b.needs[of])),
         };
+        let kind = |(a, b): (&KindCost, &KindCost)| KindCost {
+            blocks: zip(&a.blocks, &b.blocks).map(block).collect(),
+            count: a.count,
+        };
         BlockCost {
-            blocks: zip(&one.blocks, &two.blocks).map(block).collect(),
-            others: zip(&one.others, &two.others).map(block).collect(),
-            kinds: one.kinds.clone(),
+            kinds: zip(&one.kinds, &two.kinds).map(kind).collect(),
+            of_blocks: one.of_blocks.clone(),
             head: time(one.head, two.head),
             message: one.message,
         }
@@ -321,20 +302,3 @@ impl CostLine {
 
 /// The kinds of passes, by their numbers.
 const ACTS: [PassKind; 4] = [PassKind::F, PassKind::B, PassKind::I, PassKind::W];
-
-/// Returns the same model with few blocks; with the window if some have one, which is the cheapest then.
-fn few_blocks(design: &Design, blocks: usize) -> Design {
-    with_shape(design, |shape| {
-        let window = shape.window.map(|window| layers::Window { from: 0, ..window });
-        Shape { blocks, window, ..*shape }
-    })
-}
-
-/// Returns the design with another shape, unless it has none.
-fn with_shape(design: &Design, of: impl Fn(&Shape) -> Shape) -> Design {
-    match design {
-        Design::Transformer(shape) => Design::Transformer(of(shape)),
-        Design::Blocks(shape) => Design::Blocks(of(shape)),
-        Design::Classifier { .. } => design.clone(),
-    }
-}

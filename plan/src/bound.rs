@@ -81,7 +81,8 @@ impl BlockCost {
             let cells = microbatches * (works + head) + passes + hops;
             let ends = [of.first == 0, of.has_head].into_iter().zip(sums_of_ends);
             let ends: f64 = ends.map(|(has, sums)| if has { sums } else { 0.0 }).sum();
-            let forwards = pass(0, of.before) + slices as f64 * pass(0, blocks);
+            let forward: f64 = of.chunks.iter().map(|n| pass(0, *n)).sum();
+            let forwards = pass(0, of.before) + slices as f64 * forward;
             let summed = (microbatches - 1.0) * (works + head) + forwards + sums * blocks as f64 + ends;
             cells.max(summed) + update * blocks as f64
         };
@@ -105,7 +106,7 @@ impl BlockCost {
         plan: &Plan,
     ) -> Result<f64> {
         let chunks = plan.all_chunks();
-        if self.blocks.is_empty() {
+        if self.kinds.is_empty() {
             return Ok(0.0);
         }
         let few = (most / (chunks * plan.slices)).max(4 * plan.ranks).next_multiple_of(plan.ranks);

@@ -7,7 +7,7 @@
 //!         + gradients of chunks that have had a backward
 //!         + what the backward of one block needs while it lasts
 //! ```
-use crate::block::{BlockCost, BlockKinds, BlockTime, run, stage_of, staged};
+use crate::block::{BlockCost, BlockTime, first_of_kinds, run, stage_of, staged};
 use crate::clock::{PARTS, Part};
 use crate::machine::Machine;
 use crate::step::TrainingJob;
@@ -36,10 +36,10 @@ pub struct StateTimes {
 }
 
 /// Bytes of parameters' state.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateBytes {
-    /// Bytes of a block; of a dense one, and of one with experts, if the model has both.
-    pub block: [HeldBytes; 2],
+    /// Bytes of a block of each kind of the model.
+    pub blocks: Vec<HeldBytes>,
     /// Bytes of what the first and the last stage have beside their blocks.
     pub ends: [HeldBytes; 2],
     /// Seconds that they take.
@@ -86,42 +86,53 @@ struct StageState {
     sums: f64,
 }
 
-/// Fraction of measured calls once a step that other choices cannot go below.
+/// Fraction of measured calls and kernels once a step that other choices cannot go below: some are once a
+/// stage, which here has one block.
 const OF_ONCE_BELOW: f64 = 0.9;
 
 impl StateBytes {
-    /// Measures a layout's state of parameters, with sequences as short as may be. Of a model with both kinds
-    /// of blocks, times are those of the faster kind.
+    /// Measures a layout's state of parameters, with sequences as short as may be. If a model has several
+    /// kinds of blocks, times are those of the fastest.
     ///
     /// # Errors
     /// If the layout does not fit.
     pub fn new<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<Self> {
-        let kinds = BlockKinds::of(&job.design).jobs(job);
-        let costs =
-            kinds.iter().map(|job| Self::of_kind::<D>(layout, job, machine)).collect::<Result<Vec<_>>>()?;
-        let [of, other] = [costs[0], *costs.last().expect("a model has blocks")];
-        if costs.len() == 1 {
-            return Ok(of);
-        }
+        let of_blocks = job.design.kinds();
+        let mut kinds =
+            first_of_kinds(&of_blocks).map(|block| Self::of_kind::<D>(layout, job, block, machine));
+        let first = kinds.next().expect("a model has blocks")?;
+        kinds.try_fold(first, |all, kind| Ok(all.beside(&kind?)))
+    }
+    /// Returns the state of a model that has these kinds of blocks, and another one.
+    fn beside(mut self, other: &Self) -> Self {
         let least = |a: [f64; 2], b: [f64; 2]| [a[0].min(b[0]), a[1].min(b[1])];
-        let [a, b] = [&of, &other].map(|cost| cost.times);
-        let times = StateTimes {
+        let [a, b] = [self.times, other.times];
+        self.times = StateTimes {
             waits: least(a.waits, b.waits),
             update: a.update.min(b.update),
             sums: a.sums.min(b.sums),
             sums_of_ends: least(a.sums_of_ends, b.sums_of_ends),
         };
-        let ends = [0, 1].map(|end| [0, 1].map(|i| of.ends[end][i].min(other.ends[end][i])));
-        let both = |use_of: usize, part: usize| of.passes[use_of][part] + other.passes[use_of][part];
-        let passes = std::array::from_fn(|use_of| std::array::from_fn(|part| both(use_of, part)));
-        Ok(Self { block: [of.block[0], other.block[0]], ends, times, passes })
+        for (of, also) in zip(self.ends.as_flattened_mut(), other.ends.as_flattened()) {
+            *of = *also.min(of);
+        }
+        for (of, also) in zip(self.passes.as_flattened_mut(), other.passes.as_flattened()) {
+            *of += also;
+        }
+        self.blocks.extend(&other.blocks);
+        self
     }
-    fn of_kind<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<Self> {
+    fn of_kind<D: Kernels>(
+        layout: &Layout,
+        job: &TrainingJob,
+        block: usize,
+        machine: &Arc<Machine>,
+    ) -> Result<Self> {
         let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
         let (staged, unlike) = staged(&layout.unscheduled())?;
         let sequences = layout.size(TokenShards::SEQUENCES);
         let of_stage = |stage: usize| -> Result<StageState> {
-            let costs = stage_of::<D>(&staged, &job, stage, sequences, true, machine)?;
+            let costs = stage_of::<D>(&staged, &job, (block, stage), (sequences, true), machine)?;
             let cost = |act, first| costs.cost(run(act, stage, 0), first);
             let adds = |first| cost(PassKind::B, first).map_or(0, |(change, _)| change.adds);
             let parts = |act| cost(act, false).map_or([0.0; PARTS], |(_, lap)| lap.parts);
@@ -144,12 +155,12 @@ impl StateBytes {
         let sums = |end: &StageState| (end.sums - block.sums).max(0.0) * OF_ONCE_BELOW;
         let times = StateTimes {
             waits: block.passes.map(|parts| parts[Part::Dp as usize]),
-            update: block.update,
+            update: block.update * OF_ONCE_BELOW,
             sums: block.sums * OF_ONCE_BELOW,
             sums_of_ends: [sums(&first), sums(&last)],
         };
         let ends = [beside(&first), beside(&last)];
-        Ok(Self { block: [block.held; 2], ends, times, passes: block.passes })
+        Ok(Self { blocks: vec![block.held], ends, times, passes: block.passes })
     }
     /// Returns true if a block's forward and backward do the same as with the other state.
     pub(crate) fn passes_as(&self, other: &Self) -> bool {
@@ -181,10 +192,7 @@ impl BlockCost {
                 (0..2).filter(|end| at.ends[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0)
             });
             let begun = product(at.begun, [few, few + 1]);
-            let of_blocks = |n, of: usize| {
-                let [dense, others] = state.block.map(|kind| move |n: usize| (kind[of] * n) as f64);
-                self.kinds.least(n, dense, others) as usize
-            };
+            let of_blocks = |n, of: usize| self.least_of_kinds(n, |kind| state.blocks[kind][of]);
             let gradients = of_blocks(begun, 1) + if begun == at.blocks { ends[1] } else { 0 };
             let saved = product(at.saved, saved) + product(at.halfway, halfway);
             let needs = if at.begins && plan.slices == 1 { needs } else { 0 };

@@ -101,7 +101,7 @@ impl LayoutSearch<'_> {
         let states: BTreeSet<Layout> = divisions.iter().flat_map(|d| &d.state).map(state_key).collect();
         let states =
             measured(self.watch, states, |layout| StateBytes::new::<D>(layout, self.job, self.machine));
-        let bytes = |state: &Layout| states.get(&state_key(state)).copied().unwrap_or_default();
+        let bytes = |state: &Layout| states.get(&state_key(state)).cloned().unwrap_or_default();
         for division in &mut divisions {
             division.set_bytes(bytes);
         }
@@ -329,7 +329,7 @@ impl LayoutSearch<'_> {
         let blocks = self.job.design.parts(1);
         all.iter().filter(move |division| {
             let least =
-                division.bytes.iter().flat_map(|state| state.block.map(|of| of[0])).min().unwrap_or(0);
+                division.bytes.iter().flat_map(|state| &state.blocks).map(|of| of[0]).min().unwrap_or(0);
             let of_stage = blocks / division.work[0].size(Axis::Pp) * least;
             self.all || of_stage as f64 * BYTES_BELOW <= self.memory as f64
         })

@@ -7,7 +7,7 @@
 use crate::clock::{Lap, PARTS, Part, StepClock};
 use crate::machine::Machine;
 use comm::Axis;
-use kernels::{Kernels, Mask, MetaOf};
+use kernels::{Kernels, MetaOf};
 use layers::{Design, OptimizerKind};
 use ops::{GradientScaling, TokenShards};
 use parallel::price::{MoveCosts, shows};
@@ -63,8 +63,9 @@ pub struct StepTime {
 /// A kind of stage under a layout: priced once.
 type StageKey = (String, &'static str, [usize; 3], Vec<ChunkKind>);
 
-/// A kind of chunk: its blocks, and whether it has the embedding, the head, and its neighbours on its rank.
-pub(crate) type ChunkKind = (Vec<(bool, Option<Mask>)>, [bool; 4]);
+/// A kind of chunk: the kinds of its blocks, and whether it has the embedding, the head, and its neighbours
+/// on its rank.
+pub(crate) type ChunkKind = (Vec<usize>, [bool; 4]);
 
 /// Moves of all ranks in a step.
 struct StepTable {
@@ -228,16 +229,13 @@ pub(crate) fn chunk_kind(design: &Design, layout: &Layout, chunk: usize, plan: &
     let pipeline = layout.pipeline();
     let all = plan.all_chunks();
     let blocks = pipeline.blocks(design.parts(layout.size(Axis::Tp)), chunk, all);
-    let block = |block: usize| {
-        let shape = design.shape();
-        (shape.is_some_and(|shape| shape.experts(block).is_some()), shape.map(|shape| Mask::of(shape, block)))
-    };
+    let kinds = design.kinds();
     let rank = |chunk: usize| pipeline.schedule.rank_of(chunk, plan);
     let beside = |other: Option<usize>| other.is_some_and(|other| other < all && rank(other) == rank(chunk));
     let ends = [chunk == 0, chunk + 1 == all, beside(chunk.checked_sub(1)), beside(Some(chunk + 1))];
     // parts of a classifier are all different
-    let rest = if design.shape().is_none() { vec![(true, None); chunk] } else { Vec::new() };
-    (blocks.map(block).chain(rest).collect(), ends)
+    let rest = if design.shape().is_none() { vec![0; chunk] } else { Vec::new() };
+    (blocks.map(|block| kinds[block]).chain(rest).collect(), ends)
 }
 
 /// The times of a stage's rank in a step.

@@ -19,7 +19,7 @@ use crate::model::{Model, SecondBranch};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
 use crate::see::Walk;
-use shape::{Positions, Rates};
+use shape::Rates;
 use tensor::{Dropout, Scalar};
 
 /// Tensors that a block's forward saves for its backward, in the order in which they are computed.
@@ -64,7 +64,7 @@ impl Model {
         if let Some([q, k]) = &maps.head_gains {
             head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
         }
-        if let Positions::Rotary(rope) = &self.positions {
+        if let Some(rope) = &self.rope(i) {
             rotary(&mut qkv, self.heads, &tokens.positions(), rope, false);
         }
         let o = attention(&qkv, self.heads, self.mask(i), tokens, scores.as_ref());
@@ -117,7 +117,7 @@ impl Model {
         let d_o = maps.out.backward_recorded(walk, &saved.o, &d_branch, &mut g);
         let heads = self.heads;
         let mut d_qkv = attention_backward(&saved.qkv, &d_o, heads, self.mask(i), tokens, scores.as_ref());
-        if let Positions::Rotary(rope) = &self.positions {
+        if let Some(rope) = &self.rope(i) {
             rotary(&mut d_qkv, heads, &tokens.positions(), rope, true);
         }
         if let Some([q, k]) = &maps.head_gains {

@@ -12,8 +12,9 @@ use crate::experts::Mixture;
 use crate::feed_forward::Pair;
 use crate::mask::Mask;
 use crate::parameters::{Map, MapKind, Shapes};
-use shape::{Experts, NormKind, Positions, Shape, Window};
+use shape::{NormKind, Positions, Shape, Window};
 use std::ops::Deref;
+use tensor::Rope;
 
 /// A decoder: all settings that its parameters do not determine.
 #[derive(Clone, Copy, Debug)]
@@ -88,8 +89,8 @@ impl Model {
         let part = |part: &str| format!("blocks.{i}.{part}");
         let affine = |name, shape, bias| Map { name: part(name), shape, bias, does: MapKind::Affine };
         let (d, heads, mlp) = (self.width, self.heads, part("mlp"));
-        let with_experts = |experts: &Experts| experts.dense.iter().all(|dense| dense != i);
-        let fed = if let Some(experts) = self.shape.experts.filter(with_experts) {
+        let is_dense = self.pattern.dense.iter().any(|dense| dense == i);
+        let fed = if let Some(experts) = self.shape.experts.filter(|_| !is_dense) {
             SecondBranch::Experts(Mixture { name: mlp, width: d, kind: self.feed_forward, experts })
         } else {
             SecondBranch::Dense(Pair::new(&mlp, self.feed_forward, [d, self.hidden], self.bias.mlp))
@@ -109,10 +110,19 @@ impl Model {
         Map { name, shape: [1, self.width], bias, does: MapKind::Norm(self.eps) }
     }
 
+    /// Returns the rotary positions of block `i`, if it has any.
+    pub(crate) fn rope(&self, i: usize) -> Option<Rope> {
+        let Positions::Rotary(rope) = self.positions else { return None };
+        let other = self.pattern.other_positions.iter().any(|other| other == i);
+        if other { self.pattern.other_rope } else { Some(rope) }
+    }
+
     /// Returns the mask of the tokens of block `i`.
     pub(crate) fn mask(&self, i: usize) -> Mask {
         match self.window {
-            Some(Window { size, sinks, from }) if i >= from => Mask::Window { size, sinks },
+            Some(Window { size, sinks }) if self.pattern.whole.iter().all(|whole| whole != i) => {
+                Mask::Window { size, sinks }
+            }
             _ => Mask::Causal,
         }
     }
@@ -122,7 +132,7 @@ impl Model {
 mod tests {
     use super::*;
     use crate::proof::{deepseek, everything, gpt2, mixtral, qwen3, small, windowed};
-    use shape::{Activation, FeedForward};
+    use shape::{Activation, FeedForward, Pattern};
 
     /// Asserts the names and shapes before, in and after the blocks of a model with two.
     fn assert_shapes(model: &Model, front: &str, block: &str, behind: &str) {
@@ -183,6 +193,21 @@ mod tests {
         let seen =
             deepseek().shapes().into_iter().map(|(name, [rows, cols])| format!("{name}[{rows},{cols}]"));
         assert_eq!(seen.filter(|name| name.starts_with("blocks")).collect::<Vec<_>>(), wanted);
+    }
+
+    /// Kills: rotary positions of the model in a block that has others, or of others in all.
+    #[test]
+    fn positions_are_those_of_the_block() {
+        let rope = |base: f64| Some(Rope::from(base));
+        let at = |other_rope| {
+            let pattern = Pattern { other_positions: vec![1].into(), other_rope, ..Pattern::NONE };
+            let model: Model =
+                Shape { positions: Positions::Rotary(20.0.into()), pattern, ..*small(false) }.into();
+            [0, 1, 2].map(|i| model.rope(i))
+        };
+        assert_eq!(at(None), [rope(20.0), None, rope(20.0)]);
+        assert_eq!(at(rope(7.0)), [rope(20.0), rope(7.0), rope(20.0)]);
+        assert_eq!(gpt2().rope(1), None);
     }
 
     /// Kills: a window that begins one block early or late, a window in a model without windows.

@@ -35,8 +35,6 @@ pub struct Experts {
     pub shared: Option<SharedExpert>,
     /// Auxiliary losses that training adds.
     pub balance: Balance,
-    /// Blocks with a dense feed-forward.
-    pub dense: Blocks,
     /// True if tokens are assigned to experts in turn, ignoring the scores: for measurements.
     pub forced: bool,
     /// True if experts choose tokens (expert choice): each takes its highest-scoring tokens of a microbatch,
@@ -92,45 +90,6 @@ pub struct Balance {
     pub z: f64,
 }
 
-/// A set of blocks of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Vec<usize>", into = "Vec<usize>")]
-pub struct Blocks(u128);
-
-impl Blocks {
-    /// Number of blocks that a set can hold: block ids are below it.
-    pub const MOST: usize = 128;
-    /// The first block alone.
-    pub const FIRST: Self = Self(1);
-
-    /// Returns true if a block is in the set.
-    #[must_use]
-    pub fn contains(self, block: usize) -> bool {
-        block < Self::MOST && self.0 >> block & 1 == 1
-    }
-    /// Returns the blocks of the set, in order.
-    pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::MOST).filter(move |&block| self.contains(block))
-    }
-}
-
-impl FromIterator<usize> for Blocks {
-    /// Ignores block ids of [`Blocks::MOST`] and above.
-    fn from_iter<I: IntoIterator<Item = usize>>(blocks: I) -> Self {
-        Self(blocks.into_iter().filter(|&block| block < Self::MOST).fold(0, |all, block| all | 1 << block))
-    }
-}
-impl From<Vec<usize>> for Blocks {
-    fn from(blocks: Vec<usize>) -> Self {
-        blocks.into_iter().collect()
-    }
-}
-impl From<Blocks> for Vec<usize> {
-    fn from(blocks: Blocks) -> Self {
-        blocks.iter().collect()
-    }
-}
-
 impl Default for Experts {
     fn default() -> Self {
         Self::MIXTRAL
@@ -151,7 +110,6 @@ impl Experts {
         capacity: None,
         shared: None,
         balance: Balance { microbatch: 0.0, sequence: 0.0, pooled: 0.0, z: 0.0 },
-        dense: Blocks(0),
         forced: false,
         by_experts: false,
         noise: 0.0,

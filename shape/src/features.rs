@@ -182,9 +182,9 @@ pub const FEATURES: &[Feature] = features! {
     "noise of the router" 30 Rate("noise of the router", |s| Some(&mut s.experts.as_mut()?.noise), &[0.5]),
         "router_noise" Weight(|e| &mut e.noise);
     "experts in some blocks only" 30 Part(
-        |s| (0..s.blocks).any(|i| s.experts.is_some() && s.experts(i).is_none()),
-        |s| s.experts.map_or_else(String::new, |e| format!("no experts in block {}", numbers(e.dense))),
-        |s, n| s.experts.iter_mut().for_each(|e| e.dense = [n % 2].into_iter().collect())
+        |s| s.experts.is_some() && s.kinds().iter().any(|kind| kind.shape.experts.is_none()),
+        |s| format!("no experts in block {}", numbers(s.pattern.dense)),
+        |s, n| s.pattern.dense = [n % 2].into_iter().filter(|_| s.experts.is_some()).collect()
     );
     "experts that choose tokens" 25 Routed(|e| e.by_experts, |_| "experts choose tokens".into(), choosing),
         "expert_choice" Switch(|e| &mut e.by_experts);
@@ -194,8 +194,11 @@ pub const FEATURES: &[Feature] = features! {
     );
     "a window" 50 Part(
         |s| s.window.is_some(),
-        |s| s.window.map_or_else(String::new, windowed),
-        |s, n| s.window = Some(Window { size: 1 + n % 3, sinks: n / 3 % 3, from: n / 9 % 2 })
+        windowed,
+        |s, n| {
+            s.window = Some(Window { size: 1 + n % 3, sinks: n / 3 % 3 });
+            s.pattern.whole = (0..n / 9 % 2).collect();
+        }
     );
     "a tied head" 50 Flag("tied head", |s| Some(&mut s.tied));
     "norms of queries and keys" 50 Flag("norms of queries and keys", |s| Some(&mut s.head_norm));
@@ -208,6 +211,17 @@ pub const FEATURES: &[Feature] = features! {
     "dropout of residuals" 75 Rate("dropout of residuals", |s| Some(&mut s.dropout.residual), RATES);
     "smoothed labels" 50 Rate("label smoothing", |s| Some(&mut s.loss.smoothing), &[0.125]);
     "z-loss" 50 Rate("z-loss", |s| Some(&mut s.loss.z), &[1e-3]);
+    "other positions in some blocks" 33 Part(
+        |s| rope(s).is_some() && s.kinds().iter().any(|kind| kind.shape.rope != rope(s)),
+        |s| {
+            let base = s.pattern.other_rope.map_or("no positions".into(), |rope| format!("rotary from {}", rope.base));
+            format!("{base} in block {}", numbers(s.pattern.other_positions))
+        },
+        |s, n| {
+            s.pattern.other_positions = [n % 2].into_iter().filter(|_| rope(s).is_some()).collect();
+            s.pattern.other_rope = [None, Some(300.0.into())][n / 2 % 2];
+        }
+    );
 };
 
 /// Dropout rates.
@@ -230,13 +244,19 @@ fn shared(experts: &Experts, with: &str) -> String {
     format!("a shared expert of {} hidden{with}", experts.shared.map_or(0, |shared| shared.hidden))
 }
 fn choosing(experts: &mut Experts, n: usize) {
-    let Experts { count, chosen, hidden, scale, shared, dense, .. } = *experts;
-    let plain = Experts { count, chosen, hidden, scale, shared, dense, ..Experts::MIXTRAL };
+    let Experts { count, chosen, hidden, scale, shared, .. } = *experts;
+    let plain = Experts { count, chosen, hidden, scale, shared, ..Experts::MIXTRAL };
     *experts = Experts { by_experts: true, normalize: false, capacity: Some([0.5, 1.25][n % 2]), ..plain };
 }
-fn windowed(window: Window) -> String {
-    let Window { size, sinks, from } = window;
-    format!("window {size}, {}, from block {from}", counted(sinks, "sink"))
+fn windowed(shape: &Shape) -> String {
+    let Some(Window { size, sinks }) = shape.window else { return String::new() };
+    let (whole, first) = (shape.pattern.whole, shape.pattern.whole.iter().count());
+    let places = if whole.iter().eq(0..first) {
+        format!("from block {first}")
+    } else {
+        format!("not in block {}", numbers(whole))
+    };
+    format!("window {size}, {}, {places}", counted(sinks, "sink"))
 }
 fn rope(shape: &Shape) -> Option<Rope> {
     if let Rotary(rope) = shape.positions { Some(rope) } else { None }

@@ -1,12 +1,16 @@
 //! A model: its sizes, and the kind of each part.
-use crate::Experts;
-use serde::{Deserialize, Serialize};
+use crate::{Experts, Pattern};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
 use tensor::{Rope, Scaling};
 
-/// A model of the GPT-2, Llama, Mistral or Qwen families: everything but its parameters. A field that JSON
-/// leaves out has its value in [`Shape::LLAMA`], so files that are older than a field can still be read.
+/// A model of the GPT-2, Llama, Mistral or Qwen families: everything but its parameters. It says what all
+/// blocks have, and its [pattern](Pattern) which of them differ; ask for a [block](Shape::block) to know it.
+/// A field that JSON leaves out has its value in [`Shape::LLAMA`], so files that are older than a field can
+/// still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, remote = "Self")]
 pub struct Shape {
     /// Features of the residual stream.
     pub width: usize,
@@ -36,8 +40,10 @@ pub struct Shape {
     pub bias: Biases,
     /// True if queries and keys are normalised per head.
     pub head_norm: bool,
-    /// Attention window of some blocks.
+    /// Attention window.
     pub window: Option<Window>,
+    /// The blocks that differ from the others.
+    pub pattern: Pattern,
     /// Dropout while training.
     pub dropout: Rates,
     /// Additions to the cross-entropy loss.
@@ -129,8 +135,6 @@ pub struct Window {
     pub size: usize,
     /// Number of tokens at the start of the sequence that stay visible (attention sinks).
     pub sinks: usize,
-    /// First block with the window; earlier blocks have full attention.
-    pub from: usize,
 }
 
 /// Dropout rates while training, 0 for none.
@@ -153,6 +157,28 @@ pub struct Objective {
     pub smoothing: f64,
     /// Coefficient λ of the z-loss: λ·lse² is added for each token.
     pub z: f64,
+}
+
+impl Serialize for Shape {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    /// Also reads older files, where the experts list the `dense` blocks, and a window has its first block,
+    /// `from`.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut fields = Map::deserialize(from)?;
+        let mut older = |of: &str, key: &str| fields.get_mut(of)?.as_object_mut()?.remove(key);
+        let dense = older("experts", "dense");
+        let whole = older("window", "from").map(|from| (0..from.as_u64().unwrap_or(0)).collect());
+        let sets = [("dense", dense), ("whole", whole)];
+        for (set, blocks) in sets.into_iter().filter_map(|(set, blocks)| Some((set, blocks?))) {
+            fields.entry("pattern").or_insert_with(|| Map::new().into())[set] = blocks;
+        }
+        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+    }
 }
 
 impl Default for Shape {
@@ -179,6 +205,7 @@ impl Shape {
         bias: Biases { qkv: false, out: false, mlp: false },
         head_norm: false,
         window: None,
+        pattern: Pattern::NONE,
         dropout: Rates { embedding: 0.0, attention: 0.0, residual: 0.0 },
         loss: Objective { smoothing: 0.0, z: 0.0 },
     };
@@ -192,10 +219,6 @@ impl Shape {
         ..Shape::LLAMA
     };
 
-    /// Returns the experts of a block, or `None` if it has a dense feed-forward.
-    pub fn experts(&self, block: usize) -> Option<Experts> {
-        self.experts.filter(|experts| !experts.dense.contains(block))
-    }
     /// Returns the number of learned positions; `None` for a rotary model.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }

@@ -7,6 +7,7 @@
 //! | `rounds.rs` | [`InRounds`]: the order of microbatches on each stage | 1F1B |
 //! | `ahead.rs` | [`Ahead`], [`SecondForwards`]: cells of a kind of its own, and what they run | 1F1B |
 //! | `counted.rs` | [`Counted`]: an optimizer with state in blocks, and its tests | AdamW |
+//! | `mixed.rs` | [`mixed`]: a model with four kinds of blocks | |
 //! | `tests.rs` | the first three proven, priced and tried, as whole models | |
 //!
 //! [`OwnRows`] explains layers and strategies, [`InRounds`] schedules and layouts. A layer's proof,
@@ -15,6 +16,7 @@
 mod ahead;
 mod counted;
 mod gathered;
+mod mixed;
 mod rounds;
 mod rows;
 #[cfg(test)]
@@ -23,5 +25,6 @@ mod tests;
 pub use ahead::{Ahead, SecondForwards};
 pub use counted::Counted;
 pub use gathered::JustInTime;
+pub use mixed::mixed;
 pub use rounds::InRounds;
 pub use rows::OwnRows;

@@ -74,7 +74,7 @@ const ARROWS: [Arrow; 23] = [
         ],
         &["reference"],
     ),
-    ("outside", &["tensor", "kernels", "comm", "ops", "layers", "parallel"], &["reference", "prove"]),
+    ("outside", &["tensor", "kernels", "comm", "ops", "layers", "parallel"], &["reference", "plan", "prove"]),
     ("exercises", &["tensor", "shape", "comm", "reference"], &[]),
     ("equipart-python", &["tensor", "kernels"], &[]),
     ("docs", &[], OF_PAGES),

@@ -5,8 +5,8 @@ use comm::{Axis, Mesh, World};
 use kernels::{Heads, Kernels};
 use layers::build::strategy::{Column, Row};
 use layers::{
-    Builder, ColumnLinear, Design, Layer, Objective, OptimizerKind, Positions, Rates, RowLinear, Shape,
-    Window,
+    Blocks, Builder, ColumnLinear, Design, Layer, Objective, OptimizerKind, Pattern, Positions, Rates,
+    RowLinear, Shape, Window,
 };
 use models::embedded;
 use models::sampling::Sampling;
@@ -30,7 +30,13 @@ const ALIVE: Shape = Shape {
     vocabulary: 16,
     eps: 1e-5,
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::Linear { factor: 2.0 } }),
-    window: Some(Window { size: 2, sinks: 1, from: 1 }),
+    window: Some(Window { size: 2, sinks: 1 }),
+    pattern: Pattern {
+        whole: Blocks::FIRST,
+        other_positions: Blocks::FIRST,
+        other_rope: Some(Rope { base: 50.0, scaling: Scaling::None }),
+        ..Pattern::NONE
+    },
     dropout: Rates { embedding: 0.25, attention: 0.5, residual: 0.125 },
     loss: Objective { smoothing: 0.125, z: 1e-3 },
     ..Shape::LLAMA
@@ -54,9 +60,13 @@ fn changes() -> Vec<Change> {
             shape(s).positions =
                 Positions::Rotary(Rope { base: 100.0, scaling: Scaling::Linear { factor: 2.5 } });
         }),
-        ("the window", |s| shape(s).window = Some(Window { size: 1, sinks: 1, from: 1 })),
-        ("the sinks", |s| shape(s).window = Some(Window { size: 2, sinks: 0, from: 1 })),
-        ("where the window begins", |s| shape(s).window = Some(Window { size: 2, sinks: 1, from: 0 })),
+        ("the window", |s| shape(s).window = Some(Window { size: 1, sinks: 1 })),
+        ("the sinks", |s| shape(s).window = Some(Window { size: 2, sinks: 0 })),
+        ("the blocks without the window", |s| shape(s).pattern.whole = Blocks::NONE),
+        ("the other rotary base", |s| {
+            shape(s).pattern.other_rope = Some(Rope { base: 51.0, scaling: Scaling::None });
+        }),
+        ("the block of the other base", |s| shape(s).pattern.other_positions = vec![1].into()),
         ("the embedding's dropout", |s| shape(s).dropout.embedding = 0.26),
         ("attention's dropout", |s| shape(s).dropout.attention = 0.51),
         ("the residuals' dropout", |s| shape(s).dropout.residual = 0.126),
@@ -93,12 +103,12 @@ fn every_constant_that_is_changed_is_seen() {
         assert!(!prove(&changed, &none, &key, &truths).unwrap().equal, "{what} is dead");
     }
     let mut wide = ALIVE;
-    wide.window = Some(Window { size: 1000, sinks: 1, from: 1 });
+    wide.window = Some(Window { size: 1000, sinks: 1 });
     let wide = Subject { model: wide.into(), ..subject };
     let truths = OracleTraces::only(wide.clone());
     assert!(prove(&wide, &none, &key, &truths).unwrap().equal);
     let mut wider = wide.clone();
-    shape(&mut wider).window = Some(Window { size: 1001, sinks: 1, from: 1 });
+    shape(&mut wider).window = Some(Window { size: 1001, sinks: 1 });
     assert!(
         prove(&wider, &none, &key, &truths).unwrap().equal,
         "what no text shows is dead, and has to be narrowed"

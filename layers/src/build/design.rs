@@ -65,6 +65,24 @@ impl Design {
             Self::Classifier { sizes } => sizes.len().saturating_sub(1),
         }
     }
+    /// Returns the kind of each of its blocks, numbered by their first: blocks of one kind are alike. All
+    /// layers of a classifier are of one kind.
+    pub fn kinds(&self) -> Vec<usize> {
+        let mut of_blocks = vec![0; self.parts(1)];
+        for (number, kind) in self.shape().map_or_else(Vec::new, Shape::kinds).iter().enumerate() {
+            kind.places.iter().for_each(|block| of_blocks[*block] = number);
+        }
+        of_blocks
+    }
+    /// Returns a design that has these of its blocks, in order, or itself if it has no blocks.
+    #[must_use]
+    pub fn of_blocks(&self, blocks: &[usize]) -> Self {
+        match self {
+            Self::Transformer(shape) => Self::Transformer(shape.of_blocks(blocks)),
+            Self::Blocks(shape) => Self::Blocks(shape.of_blocks(blocks)),
+            Self::Classifier { .. } => self.clone(),
+        }
+    }
     /// Name of its parts.
     pub fn of_parts(&self, tp: usize) -> &'static str {
         match self {

@@ -119,7 +119,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Block<T>> {
             let rotary = self.0.context().is_none().then(|| Rotary::new(2, 100.0));
-            shard::shard(at, Axis::Tp, &self.0.shape, 0, rotary)
+            shard::shard(at, Axis::Tp, &self.0.shape.block(0), 0, rotary.as_ref())
         }
         fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
             let numbers = (g.first..).take(g.lengths.len()).collect();

@@ -73,14 +73,12 @@ impl ConfigKeys<'_> {
             Experts { count: self.expert_count(architecture, count)?, chosen, hidden, ..Experts::MIXTRAL };
         let experts = match architecture {
             Architecture::Mixtral => experts,
-            Architecture::EquipartMoe => self.equipart_moe(experts, blocks)?,
+            Architecture::EquipartMoe => self.equipart_moe(experts)?,
             _ => {
-                let step = self.size("decoder_sparse_step", Some(1))?;
                 let shared = (architecture == Architecture::Qwen2Moe).then(|| self.size(shared, None));
                 Experts {
                     normalize: self.flag("norm_topk_prob", false)?,
                     shared: shared.transpose()?.map(|hidden| SharedExpert { hidden, gated: true }),
-                    dense: self.dense(blocks, |block| !(block + 1).is_multiple_of(step))?,
                     ..experts
                 }
             }
@@ -148,7 +146,22 @@ impl ConfigKeys<'_> {
             count => Ok(count),
         }
     }
-    /// Returns the blocks with a dense feed-forward: those that are listed, and those that a rule gives.
+    /// Returns the blocks with a dense feed-forward, in a model with this number of blocks.
+    pub(super) fn dense_blocks(&self, architecture: Architecture, blocks: usize) -> Result<Blocks> {
+        match architecture {
+            Architecture::Qwen2Moe | Architecture::Qwen3Moe => {
+                let step = self.size("decoder_sparse_step", Some(1))?;
+                self.dense(blocks, |block| !(block + 1).is_multiple_of(step))
+            }
+            Architecture::EquipartMoe => {
+                let first = self.count("first_k_dense_replace", 0)?;
+                let step = self.size("moe_layer_freq", Some(1))?;
+                self.dense(blocks, |block| block < first || !block.is_multiple_of(step))
+            }
+            _ => Ok(Blocks::NONE),
+        }
+    }
+    /// Returns the blocks that are listed, and those that a rule gives.
     fn dense(&self, blocks: usize, rule: impl Fn(usize) -> bool) -> Result<Blocks> {
         let list = |value: &Value| value.as_array()?.iter().map(whole).collect::<Option<Vec<_>>>();
         let listed = self.read("mlp_only_layers", "a list of whole numbers", list)?.unwrap_or_default();
@@ -165,7 +178,7 @@ impl ConfigKeys<'_> {
             ..balance
         })
     }
-    fn equipart_moe(&self, of: Experts, blocks: usize) -> Result<Experts> {
+    fn equipart_moe(&self, of: Experts) -> Result<Experts> {
         let mut of = of;
         for (key, field) in fields() {
             match field {
@@ -177,7 +190,6 @@ impl ConfigKeys<'_> {
         }
         let scoring = self.scoring()?;
         let groups = self.groups(of.count)?;
-        let (first, step) = (self.count("first_k_dense_replace", 0)?, self.size("moe_layer_freq", Some(1))?);
         let shared = self.count("n_shared_experts", 0)?;
         let hidden = shared.saturating_mul(of.hidden);
         Ok(Experts {
@@ -186,7 +198,6 @@ impl ConfigKeys<'_> {
             groups,
             shared: (shared > 0).then_some(SharedExpert { hidden, gated: false }),
             balance: self.own_balance(of.balance)?,
-            dense: self.dense(blocks, |block| block < first || !block.is_multiple_of(step))?,
             ..of
         })
     }
@@ -264,8 +275,8 @@ pub(super) fn keys(
     let (Some([count, hidden, shared]), Some(experts)) = (architecture.expert_keys(), shape.experts) else {
         return vec![];
     };
-    let dense =
-        |first: usize| ("mlp_only_layers", json!(experts.dense.iter().skip(first).collect::<Vec<_>>()));
+    let blocks = shape.pattern.dense;
+    let dense = |first: usize| ("mlp_only_layers", json!(blocks.iter().skip(first).collect::<Vec<_>>()));
     let normalize = ("norm_topk_prob", json!(experts.normalize));
     let Balance { microbatch, pooled, .. } = experts.balance;
     let weight = coefficient(microbatch.max(pooled), experts.chosen).max(spare_coefficient);
@@ -276,7 +287,7 @@ pub(super) fn keys(
     let specific = match architecture {
         Architecture::Mixtral => weight.collect(),
         Architecture::EquipartMoe => {
-            let first = (0..shape.blocks).take_while(|block| experts.dense.contains(*block)).count();
+            let first = (0..shape.blocks).take_while(|block| blocks.contains(*block)).count();
             [vec![dense(first), ("first_k_dense_replace", json!(first))], equipart_moe(&experts)].concat()
         }
         _ => {

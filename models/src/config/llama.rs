@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::keys::ConfigKeys;
 use super::{Config, experts, rope};
 use kernels::Heads;
-use layers::{Biases, FeedForward, NormKind, Positions, Rates, Shape, Window};
+use layers::{Biases, Blocks, FeedForward, NormKind, Pattern, Positions, Rates, Shape, Window};
 use parallel::{Error, Result};
 use serde_json::{Value, json};
 
@@ -50,6 +50,8 @@ impl ConfigKeys<'_> {
         let heads = self.heads(width, self.size("num_attention_heads", None)?, &defaults)?;
         let (vocabulary, blocks) = (self.size("vocab_size", None)?, self.size("num_hidden_layers", None)?);
         let positions = self.size("max_position_embeddings", Some(defaults.positions))?;
+        let (window, from) = self.window(architecture, blocks)?.unzip();
+        let dense = self.dense_blocks(architecture, blocks)?;
         let shape = Shape {
             width,
             blocks,
@@ -65,7 +67,8 @@ impl ConfigKeys<'_> {
             experts: self.experts(architecture, blocks)?,
             bias: self.biases(architecture)?,
             head_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
-            window: self.window(architecture, blocks)?,
+            window,
+            pattern: Pattern { dense, whole: (0..from.unwrap_or(0)).collect(), ..Pattern::NONE },
             dropout: Rates { attention: self.rate("attention_dropout", 0.0)?, ..Shape::LLAMA.dropout },
             loss: Shape::LLAMA.loss,
         };
@@ -112,9 +115,10 @@ impl ConfigKeys<'_> {
         };
         Ok(Biases { qkv, out: attention, mlp })
     }
-    /// Returns the window of a model with this number of blocks, or `None` if no block has a window.
-    fn window(&self, architecture: Architecture, blocks: usize) -> Result<Option<Window>> {
-        let window = |size, from| Window { size, sinks: 0, from };
+    /// Returns the window of a model with this number of blocks and the first block that has it, or `None` if
+    /// none has.
+    fn window(&self, architecture: Architecture, blocks: usize) -> Result<Option<(Window, usize)>> {
+        let window = |size, from| (Window { size, sinks: 0 }, from);
         match architecture {
             Architecture::Llama | Architecture::EquipartMoe | Architecture::Gpt2 => Ok(None),
             Architecture::Mixtral if !self.map.contains_key("sliding_window") => Ok(None),
@@ -134,6 +138,10 @@ impl ConfigKeys<'_> {
                     Some(from) => from,
                     None => self.count("max_window_layers", FROM)?,
                 };
+                if size.is_some() && (1..blocks).contains(&from) && blocks > Blocks::MOST {
+                    let wanted = format!("at most {} in a model with a window in some blocks", Blocks::MOST);
+                    return Err(self.wrong("num_hidden_layers", &json!(blocks), &wanted));
+                }
                 Ok(size.filter(|_| from < blocks).map(|size| window(size, from)))
             }
         }
@@ -195,30 +203,28 @@ pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
     if let Positions::Rotary(rope) = shape.positions {
         keys.extend(rope::keys(rope));
     }
-    keys.extend(window_keys(architecture, shape.window, shape.blocks));
+    keys.extend(window_keys(architecture, shape));
     keys.extend(experts::keys(architecture, (shape, config.spare_coefficient)));
     keys
 }
 
-/// Returns the keys from which both versions of `transformers` give this window to these blocks.
-fn window_keys(
-    architecture: Architecture,
-    window: Option<Window>,
-    blocks: usize,
-) -> Vec<(&'static str, Value)> {
-    let size = ("sliding_window", json!(window.map(|w| w.size)));
+/// Returns the keys from which both versions of `transformers` give a shape's window to its blocks.
+fn window_keys(architecture: Architecture, shape: &Shape) -> Vec<(&'static str, Value)> {
+    let size = ("sliding_window", json!(shape.window.map(|w| w.size)));
     match architecture {
         Architecture::Llama | Architecture::EquipartMoe | Architecture::Gpt2 => vec![],
         Architecture::Mistral | Architecture::Mixtral => vec![size],
         Architecture::Qwen2Moe | Architecture::Qwen3Moe => vec![size, ("use_sliding_window", json!(false))],
         Architecture::Qwen2 | Architecture::Qwen3 => {
-            let from = window.map_or(blocks, |w| w.from);
-            let types: Vec<_> = (0..blocks).map(|block| if block < from { FULL } else { SLIDING }).collect();
+            let has = |block: usize| shape.block(block).window.is_some();
+            let from = (0..shape.blocks).find(|block| has(*block)).unwrap_or(shape.blocks);
+            let types: Vec<_> =
+                (0..shape.blocks).map(|block| if has(block) { SLIDING } else { FULL }).collect();
             vec![
                 size,
                 ("layer_types", json!(types)),
                 ("max_window_layers", json!(from)),
-                ("use_sliding_window", json!(window.is_some())),
+                ("use_sliding_window", json!(shape.window.is_some())),
             ]
         }
     }

@@ -1,7 +1,7 @@
 //! Reading, writing and refusing configurations: the parts that all families share, tested on Llama.
 use super::*;
 use kernels::{Activation, Heads};
-use layers::{Biases, FeedForward, NormKind, Positions, Rates, Window};
+use layers::{Biases, FeedForward, NormKind, Pattern, Positions, Rates, Shape, Window};
 use parallel::Result;
 use serde_json::{Map, Value, json};
 use tensor::dtype::Dtype;

@@ -77,7 +77,7 @@ impl Case for Dealt {
             numbers[Choice::Core as usize] = block as u32;
         }
         let at = Builder { strategies, numbers, ..at.clone() };
-        let of = Attention::of(Axis::Tp, "attention", &self.shape(), 0, None);
+        let of = Attention::of(Axis::Tp, "attention", &self.shape().block(0), 0, None);
         layers::attention::shard(&at, &Attention { mask: self.mask, ..of })
     }
     fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {

@@ -6,7 +6,7 @@ use crate::{Error, Result, strategies};
 use ::tensor::Cpu;
 use ::tensor::count::Overflow;
 use comm::Axis;
-use layers::{Choice, Design, NumberArgument, Sizes, StrategyInfo};
+use layers::{Choice, Design, NumberArgument, Shape, Sizes, StrategyInfo};
 use ops::{DividedSize, DivisionRule, RandomValues};
 
 impl Layout {
@@ -78,10 +78,10 @@ impl Layout {
         let device = kernels::meta_of::<Cpu<f32>>();
         let mesh = self.ghost(0).ok()?;
         let at = self.place(&device, &mesh, &RandomValues { seed: 0 });
-        let mut design = design.into();
-        if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
-            shape.blocks = 1; // all are alike
-        }
+        let design = design.into();
+        let kinds = design.shape().map_or_else(Vec::new, Shape::kinds);
+        let one_of_each: Vec<_> = kinds.iter().map(|kind| kind.places[0]).collect();
+        let design = design.of_blocks(&one_of_each);
         let run = 0..design.parts(self.size(Axis::Tp));
         let built = Overflow::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
         built.err().filter(|why| matches!(why, ops::Error::Strategies(_))).map(|why| why.to_string())

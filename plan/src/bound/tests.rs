@@ -1,7 +1,9 @@
 use super::*;
-use crate::block::{BlockKinds, has_halves};
-use layers::{Experts, Shape};
+use crate::block::{KindCost, has_halves};
 use parallel::{Layout, pipeline};
+
+/// Number of blocks of a model that is large enough.
+const ALL: usize = 200;
 
 fn cost(random: &mut impl FnMut() -> f64, halves: bool, slices: usize) -> BlockCost {
     let mut block = || {
@@ -11,7 +13,8 @@ fn cost(random: &mut impl FnMut() -> f64, halves: bool, slices: usize) -> BlockC
     };
     let blocks = vec![block(), block()];
     let message = [0.3 * random(), 0.1 * random()];
-    BlockCost { blocks, head: random(), message, ..BlockCost::default() }
+    let kinds = vec![KindCost { blocks, count: ALL }];
+    BlockCost { kinds, of_blocks: vec![0; ALL], head: random(), message }
 }
 
 /// The bounds of all schedules with random times: the one that simulates the first microbatches alone is not
@@ -56,7 +59,8 @@ fn bounds_are_below_what_they_bound() {
 #[test]
 fn sums_of_gradients_begin_with_the_last_backward() {
     let block = BlockTime { acts: vec![[1.0, 2.0, 0.0, 0.0]], ..BlockTime::default() };
-    let cost = BlockCost { blocks: vec![block], head: 0.5, ..BlockCost::default() };
+    let kinds = vec![KindCost { blocks: vec![block], count: 4 }];
+    let cost = BlockCost { kinds, of_blocks: vec![0; 4], head: 0.5, ..BlockCost::default() };
     let rank = |has_head, first| StageWork { chunks: vec![4], has_head, before: 0, first };
     let of = |rank: &StageWork, sums, sums_of_ends, update| {
         let state = StateTimes { update, sums, sums_of_ends, ..StateTimes::default() };
@@ -72,33 +76,31 @@ fn sums_of_gradients_begin_with_the_last_backward() {
     assert_eq!(of(&rank(true, 1), 3.5, [100.0, 9.0], 0.0), 42.0 + 9.0 + 2.0 * 0.5);
 }
 
-/// Blocks of two kinds in any order: the closed bound of a rank alone is the cheapest choice of as many
-/// blocks that the model has, of all choices. Kills: dense blocks taken for the cheaper ones, more blocks
-/// of a kind than there are, the same kind for all.
+/// Blocks of up to five kinds in any order: the closed bound of a rank alone is the cheapest run of as many
+/// consecutive blocks, and its bytes are those of the cheapest choice. Kills: blocks of one kind taken for
+/// the cheaper ones, more blocks of a kind than there are, one kind for all, the kind of the block before.
 #[test]
-fn bounds_with_two_kinds_of_blocks_are_the_cheapest_of_all_choices() {
-    const ALL: usize = 7;
+fn bounds_with_several_kinds_of_blocks_are_the_cheapest_run_of_blocks() {
     let block = |seconds: f64| BlockTime { acts: vec![[seconds, 0.0, 0.0, 0.0]], ..BlockTime::default() };
-    for dense in [vec![0], vec![6, 2], vec![1, 3, 4, 5, 6], (1..ALL).collect()] {
-        let experts = Experts { dense: dense.clone().into(), ..Experts::MIXTRAL };
-        let shape = Shape { blocks: ALL, experts: Some(experts), ..Shape::LLAMA };
-        for seconds in [[5.0, 1.0], [1.0, 5.0], [2.0, 2.0]] {
-            let cost = BlockCost {
-                blocks: vec![block(seconds[0])],
-                others: vec![block(seconds[1])],
-                kinds: BlockKinds::of(&shape.into()),
-                ..BlockCost::default()
-            };
-            for n in 1..=ALL {
-                let of = |block: usize| seconds[usize::from(!dense.contains(&block))];
-                let choices = (0..1usize << ALL).filter(|choice| choice.count_ones() as usize == n);
-                let sum = |choice: usize| (0..ALL).filter(|i| choice >> i & 1 == 1).map(of).sum::<f64>();
-                let wanted = choices.map(sum).fold(f64::INFINITY, f64::min);
-                let rank = StageWork { chunks: vec![n], ..StageWork::default() };
-                let state = StateTimes::default();
-                let seen = cost.seconds(&[rank], &Plan::whole(1, 1), false, &state) / BELOW;
-                assert!((seen / wanted - 1.0).abs() < 1e-12, "{n}, {dense:?}, {seconds:?}: {seen} {wanted}");
-            }
+    let seconds = [5.0, 1.0, 3.0, 8.0, 2.0];
+    for of_blocks in [vec![0, 1, 1, 1], vec![0, 1, 0, 2, 0, 1, 3], vec![0, 1, 2, 3, 4, 3, 2, 1, 0]] {
+        let count = |kind: usize| of_blocks.iter().filter(|of| **of == kind).count();
+        let kinds = (0..5).filter(|kind| count(*kind) > 0);
+        let cost = |kind: usize| KindCost { blocks: vec![block(seconds[kind])], count: count(kind) };
+        let kinds = kinds.map(cost).collect();
+        let cost = BlockCost { kinds, of_blocks: of_blocks.clone(), ..BlockCost::default() };
+        let costs: Vec<_> = of_blocks.iter().map(|kind| seconds[*kind]).collect();
+        let mut sorted = costs.clone();
+        sorted.sort_by(f64::total_cmp);
+        for n in 1..=of_blocks.len() {
+            let runs = (0..=of_blocks.len() - n).map(|first| costs[first..first + n].iter().sum::<f64>());
+            let wanted = runs.fold(f64::INFINITY, f64::min);
+            let rank = StageWork { chunks: vec![n], ..StageWork::default() };
+            let state = StateTimes::default();
+            let seen = cost.seconds(&[rank], &Plan::whole(1, 1), false, &state) / BELOW;
+            assert!((seen / wanted - 1.0).abs() < 1e-12, "{n} of {of_blocks:?}: {seen} {wanted}");
+            let bytes = cost.least_of_kinds(n, |kind| seconds[kind] as usize);
+            assert_eq!(bytes, sorted[..n].iter().sum::<f64>() as usize, "{n} of {of_blocks:?}");
         }
     }
 }

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tensor::{Bf16, Cpu};
 
 /// Numbers that repeat with the seed.
-struct Draws(u64);
+pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }

@@ -2,13 +2,14 @@
 mod activations;
 mod calls;
 mod fits;
+mod kinds;
 mod machines;
 mod peaks;
 mod texts;
 
 use comm::Axis;
 use kernels::Heads;
-use layers::{Balance, Blocks, Design, Experts, Shape};
+use layers::{Balance, Blocks, Design, Experts, Pattern, Shape};
 use machines::{KERNELS, LINKS, faster};
 use ops::ADAMW;
 use parallel::Layout;
@@ -241,9 +242,9 @@ fn the_search_finds_what_weighing_everything_finds_for_experts() {
 #[test]
 fn the_search_finds_what_weighing_everything_finds_for_both_kinds_of_blocks() {
     for (hidden, of_expert) in [(8192, 64), (64, 2048)] {
-        let experts =
-            Experts { count: 8, chosen: 2, hidden: of_expert, dense: Blocks::FIRST, ..Experts::MIXTRAL };
-        let design = Design::Transformer(Shape { blocks: 3, hidden, experts: Some(experts), ..SHAPE });
+        let experts = Some(Experts { count: 8, chosen: 2, hidden: of_expert, ..Experts::MIXTRAL });
+        let pattern = Pattern { dense: Blocks::FIRST, ..Pattern::NONE };
+        let design = Design::Transformer(Shape { blocks: 3, hidden, experts, pattern, ..SHAPE });
         let job = TrainingJob { design, seq: 64, batch_size: 2, ..job() };
         let least = found_for(&job, 2, usize::MAX, Goal::Memory, true).best[0].step.peak;
         for memory in [usize::MAX, least / 2 * 3, least / 16 * 17] {

@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use shape::{FEATURES, Feature, Shape, Window};
+use shape::{FEATURES, Feature, Pattern, Shape};
 use std::iter::successors;
 use tensor::{Key as FieldKey, mix};
 
@@ -185,8 +185,9 @@ fn shapes() -> impl Strategy<Value = Shape> {
         for (feature, n) in features.clone().zip(given).filter_map(|(feature, n)| Some((feature, n?))) {
             feature.give(&mut shape, n);
         }
-        let window = shape.window.map(|window| Window { from: window.from.min(blocks - 1), ..window });
-        Shape { window, experts: shape.experts.map(sound), ..shape }
+        let whole = shape.pattern.whole.iter().filter(|block| block + 1 < blocks).collect();
+        let pattern = Pattern { whole, ..shape.pattern };
+        Shape { pattern, experts: shape.experts.map(sound), ..shape }
     })
 }
 

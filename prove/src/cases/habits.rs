@@ -45,7 +45,10 @@ const OF_CASES: &[(&str, fn(&ProofCase) -> bool)] = &[
     ("an id of padding, and a tied head", |c| c.shape.padding.is_some() && c.shape.tied),
     ("a window that hides tokens", |c| hides(c, |window| window.sinks == 0)),
     ("a window that hides tokens, with sinks", |c| hides(c, |window| window.sinks > 0)),
-    ("a window that only later blocks have", |c| c.shape.window.is_some_and(|window| window.from > 0)),
+    ("a window that only later blocks have", |c| {
+        let has = |i: usize| c.shape.block(i).window.is_some();
+        !has(0) && (1..c.shape.blocks).any(has)
+    }),
     ("experts that drop tokens", drops),
     ("plain descent at rate 1", |c| c.optimizer == SGD && c.lr == 1.0),
     ("weight decay", |c| above(c, "weight-decay", 0.0)),
@@ -63,7 +66,7 @@ fn above(case: &ProofCase, key: &str, least: f64) -> bool {
 /// Returns the shape that ran: without experts if no block has them.
 fn ran(case: &ProofCase) -> Shape {
     let shape = case.shape;
-    let some = (0..shape.blocks).any(|i| shape.experts(i).is_some());
+    let some = shape.kinds().iter().any(|kind| kind.shape.experts.is_some());
     Shape { experts: shape.experts.filter(|_| some), ..shape }
 }
 

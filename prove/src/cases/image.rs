@@ -2,7 +2,7 @@
 //! model's are smaller, adjusted where ranks have to divide them.
 use super::fitted::{fitted, sound};
 use kernels::Heads;
-use layers::{Experts, Groups, Positions, Shape, SharedExpert, Window};
+use layers::{Experts, Groups, Positions, Shape, SharedExpert};
 use parallel::Layout;
 
 /// Returns the image, and the sizes that were reduced, in words; `None` if no small model fits the layout.
@@ -41,25 +41,21 @@ fn small(shape: Shape) -> Shape {
         some => shared(some),
     };
     let experts = |of: Experts| {
-        let (first, last) = (of.dense.contains(0), of.dense.contains(shape.blocks.saturating_sub(1)));
         sound(Experts {
             count: of.count.min(6),
             chosen: of.chosen.min(3),
             hidden: of.hidden.min(3),
             groups: of.groups.map(|of| Groups { count: of.count.min(3), chosen: of.chosen.min(2) }),
             shared: of.shared.map(|of| SharedExpert { hidden: of.hidden.min(8), ..of }),
-            dense: [first, last]
-                .iter()
-                .enumerate()
-                .filter_map(|(block, dense)| dense.then_some(block))
-                .collect(),
             ..of
         })
     };
     let vocabulary = shape.vocabulary.min(13);
+    let mut blocks: Vec<_> = shape.kinds().iter().map(|kind| kind.places[0]).collect();
+    blocks.extend((shape.blocks > 1 && blocks.len() == 1).then_some(shape.blocks - 1));
+    let shape = shape.of_blocks(&blocks);
     Shape {
         width: shape.width.min(9),
-        blocks: shape.blocks.min(2),
         heads: Heads { queries: few, keys, dim: dim.min(3) },
         hidden: shape.hidden.min(8),
         vocabulary,
@@ -69,7 +65,6 @@ fn small(shape: Shape) -> Shape {
             rotary @ Positions::Rotary(_) => rotary,
         },
         experts: shape.experts.map(experts),
-        window: shape.window.map(|window| Window { from: window.from.min(1), ..window }),
         ..shape
     }
 }
@@ -106,10 +101,7 @@ mod tests {
                 assert!(layout.fits(image).is_ok() && Subject::small(image, &layout).is_ok());
                 let parts = |of: Shape| {
                     let has = (of.norm, of.feed_forward, of.bias, of.tied, of.head_norm, of.window.is_some());
-                    (
-                        has,
-                        of.experts.map(|of| (of.scoring, of.groups.is_some(), of.shared.is_some(), of.dense)),
-                    )
+                    (has, of.experts.map(|of| (of.scoring, of.groups.is_some(), of.shared.is_some())))
                 };
                 assert_eq!(parts(image), parts(large), "{}", member.name);
                 let ratio = |of: Heads| (of.keys == 1, of.keys == of.queries);

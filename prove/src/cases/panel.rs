@@ -7,8 +7,8 @@ use super::habits::HABITS;
 use crate::Subject;
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Positions,
-    Rates, Scoring, Shape, SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Pattern,
+    Positions, Rates, Scoring, Shape, SharedExpert, Window,
 };
 use ops::{GradientScaling, LossScaling, OPTIMIZERS};
 use parallel::{Error, Layout, Result, Scheme};
@@ -53,6 +53,7 @@ const LLAMA: Shape = Shape {
 const BIASED: Shape = Shape {
     heads: heads(1),
     positions: rotary(Scaling::Linear { factor: 2.0 }),
+    pattern: Pattern { other_positions: Blocks::FIRST, ..Pattern::NONE },
     bias: EVERY_BIAS,
     loss: Objective { smoothing: 0.125, z: 1e-3 },
     vocabulary: 19,
@@ -62,7 +63,8 @@ const BIASED: Shape = Shape {
 const QWEN2: Shape = Shape {
     heads: heads(2),
     bias: Biases { qkv: true, out: false, mlp: false },
-    window: Some(Window { size: 2, sinks: 1, from: 1 }),
+    window: Some(Window { size: 2, sinks: 1 }),
+    pattern: Pattern { whole: Blocks::FIRST, ..Pattern::NONE },
     tied: true,
     vocabulary: 11,
     padding: Some(2), // an id that is read, too
@@ -115,6 +117,7 @@ const DEEPSEEK: Experts = Experts {
     balance: Balance { microbatch: 0.0, sequence: 0.125, pooled: 0.125, z: 0.0 },
     ..MIXTRAL
 };
+const DENSE_FIRST: Pattern = Pattern { dense: Blocks::FIRST, ..Pattern::NONE };
 const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
 
 /// All members: the named ones, a Llama with each feature that none of them has, and one with experts in one
@@ -124,8 +127,8 @@ pub static PANEL: LazyLock<Vec<Member>> = LazyLock::new(|| {
     for info in OPTIMIZERS {
         if !members.iter().any(|member| member.optimizer.0.name() == info.name) {
             let optimizer = (with_small_blocks(OptimizerKind::usual(info)), CLIPPED);
-            let experts = Some(Experts { dense: Blocks::FIRST, ..MIXTRAL });
-            members.push(Member { name: info.title, shape: Shape { experts, ..LLAMA }, optimizer });
+            let shape = Shape { experts: Some(MIXTRAL), pattern: DENSE_FIRST, ..LLAMA };
+            members.push(Member { name: info.title, shape, optimizer });
         }
     }
     members
@@ -174,7 +177,7 @@ const NAMED: &[Member] = &[
     },
     Member {
         name: "Mistral",
-        shape: Shape { window: Some(Window { size: 1, sinks: 0, from: 0 }), ..LLAMA },
+        shape: Shape { window: Some(Window { size: 1, sinks: 0 }), ..LLAMA },
         optimizer: ADAMW,
     },
     Member { name: "Qwen2", shape: QWEN2, optimizer: SGD },
@@ -217,7 +220,7 @@ const NAMED: &[Member] = &[
     },
     Member {
         name: "DeepSeek",
-        shape: Shape { experts: Some(Experts { dense: Blocks::FIRST, ..DEEPSEEK }), tied: true, ..LLAMA },
+        shape: Shape { experts: Some(DEEPSEEK), pattern: DENSE_FIRST, tied: true, ..LLAMA },
         optimizer: (ops::SGD, SCALED),
     },
 ];

@@ -79,7 +79,7 @@ impl Subject {
         })
     }
     fn of_ids(shape: Shape, data: usize, [first, second]: [usize; 2]) -> Result<Self> {
-        let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
+        let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1) });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
         let shape = Shape { window, ..shape };
         let longest = shape.context().unwrap_or(usize::MAX);

@@ -294,7 +294,7 @@ fn texts_are_read_as_a_generation_reads_them() {
 /// short documents. Kills: a proof that never reaches the edge of its window.
 #[test]
 fn a_subject_shows_its_window_and_keeps_to_its_positions() {
-    let window = |size| Some(Window { size, sinks: 0, from: 0 });
+    let window = |size| Some(Window { size, sinks: 0 });
     let layout = Layout::default();
     let wide = Subject::small(Shape { window: window(4096), ..SHAPE }, &layout).unwrap();
     assert_eq!((wide.model.shape().unwrap().window, wide.narrowed), (window(2), Some(2)));

@@ -5,8 +5,8 @@
 //! pass with probability 2^-61 or so: no tolerance, no step width.
 use crate::{Classifier, Model, Pass, Sequence, Walk, Weights};
 use shape::{
-    Activation, Balance, Biases, Blocks, Experts, FeedForward, Groups, Heads, NormKind, Objective, Positions,
-    Rates, Scoring, Shape, SharedExpert, Window,
+    Activation, Balance, Biases, Blocks, Experts, FeedForward, Groups, Heads, NormKind, Objective, Pattern,
+    Positions, Rates, Scoring, Shape, SharedExpert, Window,
 };
 use tensor::{Dual, F61, IGNORED, Key, Rope, Scalar, Scaling, mix};
 
@@ -84,15 +84,16 @@ pub(crate) fn qwen3() -> Model {
 pub(crate) fn windowed() -> Model {
     let scaling = Scaling::Llama3 { factor: 4.0, low: 1.0, high: 2.0, original: 12.0 };
     let positions = Positions::Rotary(Rope { base: 20.0, scaling });
-    let window = Some(Window { size: 2, sinks: 1, from: 1 });
+    let window = Some(Window { size: 2, sinks: 1 });
     let (bias, feed_forward) =
         (Biases { qkv: true, ..Biases::default() }, FeedForward::Plain(Activation::Relu));
-    Shape { bias, window, positions, feed_forward, ..*small(false) }.into()
+    let pattern = Pattern { whole: Blocks::FIRST, ..Pattern::NONE };
+    Shape { bias, window, pattern, positions, feed_forward, ..*small(false) }.into()
 }
 
 /// All that there is at once: windows from the first block on, all dropouts, smoothing and z-loss.
 pub(crate) fn everything() -> Model {
-    let (window, norm) = (Some(Window { size: 2, sinks: 1, from: 0 }), NormKind::Layer);
+    let (window, norm) = (Some(Window { size: 2, sinks: 1 }), NormKind::Layer);
     let dropout = Rates { embedding: 0.25, attention: 0.375, residual: 0.5 };
     let loss = Objective { smoothing: 0.125, z: 0.25 };
     Shape { norm, window, dropout, loss, bias: EVERY_BIAS, head_norm: true, ..*small(true) }.into()
@@ -136,7 +137,8 @@ pub(crate) fn mixtral() -> Model {
 /// A Llama with `DeepSeek`'s router, which has experts in its second block alone.
 pub(crate) fn deepseek() -> Model {
     let dropout = Rates { residual: 0.25, ..Rates::default() };
-    Shape { experts: Some(Experts { dense: Blocks::FIRST, ..grouped() }), dropout, ..*small(true) }.into()
+    let pattern = Pattern { dense: Blocks::FIRST, ..Pattern::NONE };
+    Shape { experts: Some(grouped()), pattern, dropout, ..*small(true) }.into()
 }
 
 /// A model of each kind, by name.

@@ -20,7 +20,7 @@ struct EvalFile {
 /// If the file is not a routing, has other layers or another number of experts, or gives an expert more
 /// copies than there are tokens.
 pub fn read(path: &Path, shape: &Shape) -> Result<LayerCounts> {
-    let layer = |block| Some((format!("blocks.{block}.mlp"), shape.experts(block)?));
+    let layer = |block| Some((format!("blocks.{block}.mlp"), shape.block(block).experts?));
     let layers: BTreeMap<String, Experts> = (0..shape.blocks).filter_map(layer).collect();
     match layers.values().next() {
         None => bail!("--routing needs a model with experts, and this model has none; leave it out"),

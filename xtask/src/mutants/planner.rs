@@ -10,8 +10,8 @@ use std::path::Path;
 
 /// The list, from the root. A line has a place, words that it has once, and the words of the bug.
 const LIST: &str = "plan/mutants.txt";
-/// Tests that run under a bug of sparse messages, of optimizer state, of a layer's graph, and under each
-/// other bug.
+/// Tests that run under a bug of sparse messages, of optimizer state, of a layer's graph, of a model's list
+/// of blocks, and under each other bug.
 const OF_SPARSE: [&str; 2] = [
     "test --quiet --package parallel --lib sparse",
     "test --quiet --package prove --test all strategies::every",
@@ -27,6 +27,8 @@ const OF_STATE: [&str; 7] = [
 ];
 const OF_GRAPHS: [&str; 2] =
     ["test --quiet --package layers --lib graph::", "test --quiet --package prove --test all graphs::"];
+const OF_BLOCKS: [&str; 2] =
+    ["test --quiet --package ops --lib rotary::", "test --quiet --package outside --lib mixed::tests::four"];
 const TESTS: [&str; 2] = ["test --quiet --package plan", "test --quiet --package parallel --lib price::"];
 
 /// Reads the edits of a line; `\|` stands for a bar in words.
@@ -70,6 +72,9 @@ pub(super) fn tried() -> Result<String, String> {
                 .any(|of| file.contains(of)) =>
             {
                 &OF_STATE
+            }
+            file if ["shape/src/block", "/chunk/build", "/rotary"].iter().any(|of| file.contains(of)) => {
+                &OF_BLOCKS
             }
             file if file.starts_with("layers/") => &OF_GRAPHS,
             _ => &TESTS,

@@ -1,5 +1,5 @@
 //! Descriptions of layers to build, their sizes and names, passed from a model to the strategies.
-use crate::{Biases, Experts, FeedForward, NormKind, Objective, Shape};
+use crate::{Biases, BlockShape, Experts, FeedForward, NormKind, Objective, Shape};
 use comm::Axis;
 use kernels::{Heads, Kernels, Mask};
 use ops::{Rotary, Section};
@@ -72,13 +72,20 @@ pub struct Attention<'a, D: Kernels> {
 }
 
 impl<'a, D: Kernels> Attention<'a, D> {
-    /// Describes the attention of a transformer's block.
+    /// Describes the attention of a transformer's block, whose number is `block`.
     #[must_use]
-    pub fn of(axis: Axis, name: &'a str, shape: &Shape, block: usize, rotary: Option<&'a Rotary<D>>) -> Self {
-        let Shape { width, heads, bias, .. } = *shape;
-        let rate = shape.dropout.attention;
-        let head_norm = shape.head_norm.then_some(shape.eps);
-        Self { axis, name, width, heads, mask: Mask::of(shape, block), rotary, head_norm, bias, rate, block }
+    pub fn of(
+        axis: Axis,
+        name: &'a str,
+        of: &BlockShape,
+        block: usize,
+        rotary: Option<&'a Rotary<D>>,
+    ) -> Self {
+        let BlockShape { width, heads, bias, .. } = *of;
+        let mask = Mask::of(of.window);
+        let rate = of.dropout.attention;
+        let head_norm = of.head_norm.then_some(of.eps);
+        Self { axis, name, width, heads, mask, rotary, head_norm, bias, rate, block }
     }
 }
 

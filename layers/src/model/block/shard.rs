@@ -2,7 +2,7 @@
 use super::Residual;
 use crate::build::part::{Block, BoxedLayer};
 use crate::build::strategy;
-use crate::{Builder, Shape};
+use crate::{BlockShape, Builder};
 use comm::Axis;
 use kernels::Kernels;
 use ops::{Result, Rotary};
@@ -15,22 +15,26 @@ use ops::{Result, Rotary};
 pub fn shard<D: Kernels>(
     at: &Builder<D>,
     axis: Axis,
-    shape: &Shape,
+    of: &BlockShape,
     i: usize,
-    rotary: Option<Rotary<D>>,
+    rotary: Option<&Rotary<D>>,
 ) -> Result<Block<D>> {
     let norm = |n| {
         let name = &format!("blocks.{i}.norm{n}");
-        at.build(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
+        at.build(&strategy::Norm { kind: of.norm, name, width: of.width, eps: of.eps })
     };
-    let rate = shape.dropout.residual;
-    let sizes = [shape.width, shape.hidden];
+    let rate = of.dropout.residual;
     let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
-    let attention = at.build(&strategy::Attention::of(axis, &names[0], shape, i, rotary.as_ref()))?;
+    let attention = at.build(&strategy::Attention::of(axis, &names[0], of, i, rotary))?;
     let attention = at.strategies.iter().fold(attention, |inner, strategy| strategy.around_attention(inner));
-    let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
-    let mlp =
-        at.build(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias, experts: shape.experts(i) })?;
+    let mlp = at.build(&strategy::Mlp {
+        axis,
+        name: &names[1],
+        kind: of.feed_forward,
+        sizes: [of.width, of.hidden],
+        bias: of.bias.mlp,
+        experts: of.experts,
+    })?;
     let [name, other] = names;
     let attention = Residual::around(name, norm(1)?, attention, rate);
     let block = BoxedLayer::new((attention, Residual::around(other, norm(2)?, mlp, rate)));

@@ -4,7 +4,7 @@ use super::{Chunk, EMBEDDING};
 use crate::build::part::{Block, BoxedLayer};
 use crate::build::{positive, strategy};
 use crate::model::block;
-use crate::{Builder, Design, Layer, Positions, Shape, embedding};
+use crate::{Builder, Design, Layer, Shape, embedding};
 use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use ops::{Error, Region, Result, RootExchange, Rotary, RowWeight, Stream, TokenShards};
@@ -126,12 +126,13 @@ fn transformer<D: Kernels>(
     ] {
         positive(what, size)?;
     }
-    let rotary = match shape.positions {
-        Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
-        Positions::Learned(_) => None,
+    let mut tables = Vec::new();
+    let mut build = |i| {
+        let block = shape.block(i);
+        let rotary = block.rope.map(|rope| Rotary::among(&mut tables, block.heads.dim, rope));
+        block::shard::shard(at, Axis::Tp, &block, i, rotary.as_ref())
     };
-    let block = |i| block::shard::shard(at, Axis::Tp, shape, i, rotary.clone());
-    runs.iter().map(|run| run.clone().map(block).collect()).collect()
+    runs.iter().map(|run| run.clone().map(&mut build).collect()).collect()
 }
 
 impl Design {

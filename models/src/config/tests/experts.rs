@@ -94,12 +94,12 @@ fn models_as_they_are_found_have_the_experts_they_are_known_for() {
         capacity: Some(1.25),
         shared: Some(SharedExpert { hidden: 2048, gated: false }),
         balance: Balance { microbatch: 0.01, sequence: 0.0001, pooled: 0.0, z: 0.001 },
-        dense: [0, 1, 2, 7].into_iter().collect(),
         forced: false,
         by_experts: false,
         noise: 0.0625,
     };
-    assert_eq!(of(OWN).0.experts, Some(own));
+    let own_shape = of(OWN).0;
+    assert_eq!((own_shape.experts, own_shape.pattern.dense), (Some(own), vec![0, 1, 2, 7].into()));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
     let of = |text: &str| {
         let Config { shape, positions, bos, eos, spare_coefficient: weight, .. } = bare(text, &all);
         let experts = shape.experts.unwrap();
-        assert_eq!((shape.window, experts.dense), (None, [].into_iter().collect()));
+        assert_eq!((shape.window, shape.pattern), (None, Pattern::NONE));
         assert_eq!(experts.balance, Balance::default());
         (shape.eps, shape.positions, shape.heads, positions, (bos, eos), experts.normalize, weight)
     };
@@ -158,7 +158,9 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
 fn blocks_without_experts_are_those_that_are_said() {
     let dense = |text: &str, keys: &[(&str, &str)]| {
         let all = [&[("num_hidden_layers", "7")], keys].concat();
-        experts(text, &all).dense.iter().collect::<Vec<_>>()
+        let config = changed(text, &all).unwrap();
+        assert_eq!(Config::parse(&config.to_json(), "").unwrap(), config);
+        config.shape.pattern.dense.iter().collect::<Vec<_>>()
     };
     for text in [QWEN2_MOE, QWEN3_MOE] {
         assert_eq!(dense(text, &[]), [0; 0]);
@@ -359,7 +361,7 @@ fn windows_of_models_with_experts() {
     let window = |text: &str, keys: &[(&str, &str)]| {
         let config = changed(text, keys).unwrap();
         assert_eq!(Config::parse(&config.to_json(), "").unwrap(), config);
-        config.shape.window.map(|window| (window.size, window.from))
+        super::windows::size_and_first(&config.shape)
     };
     assert_eq!(window(MIXTRAL, &[("sliding_window", "9")]), Some((9, 0)));
     assert_eq!(without(MIXTRAL, "sliding_window").unwrap().shape.window, None);

@@ -58,7 +58,7 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
         ..Shape::LLAMA
     };
     let llama = Shape { vocabulary: 128_256, positions: rope(5e5, llama3), ..seven };
-    let window = Some(Window { size: 4096, sinks: 0, from: 0 });
+    let window = Some(Window { size: 4096, sinks: 0 });
     let mistral = Shape { vocabulary: 32000, positions: rope(1e4, Scaling::None), window, ..seven };
     let qwen = Shape {
         vocabulary: 151_936,

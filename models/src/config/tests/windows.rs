@@ -6,7 +6,14 @@ fn window(text: &str, keys: &[(&str, &str)]) -> std::result::Result<Option<(usiz
     let config = changed(text, keys).map_err(|why| why.to_string())?;
     assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config, "{}", config.to_json());
     assert!(config.shape.window.is_none_or(|w| w.sinks == 0));
-    Ok(config.shape.window.map(|w| (w.size, w.from)))
+    Ok(size_and_first(&config.shape))
+}
+
+/// Returns the size of the window and the first block that has it; all later ones have it, too.
+pub(super) fn size_and_first(shape: &Shape) -> Option<(usize, usize)> {
+    let first = (0..shape.blocks).find(|block| shape.block(*block).window.is_some())?;
+    assert!((first..shape.blocks).all(|block| shape.block(block).window == shape.window));
+    shape.window.map(|window| (window.size, first))
 }
 
 /// Kills: null read as a missing key.
@@ -15,7 +22,7 @@ fn mistrals_window_is_in_every_block_unless_it_is_null() {
     assert_eq!(window(MISTRAL, &[("sliding_window", "5")]), Ok(Some((5, 0))));
     assert_eq!(window(MISTRAL, &[("sliding_window", "null")]), Ok(None));
     let left_out = without(MISTRAL, "sliding_window").unwrap();
-    assert_eq!(left_out.shape.window, Some(Window { size: 4096, sinks: 0, from: 0 }));
+    assert_eq!(size_and_first(&left_out.shape), Some((4096, 0)));
     let wanted = "it must be a whole number, 1 or more";
     for bad in ["0", "-1", "false", "4096.0"] {
         let seen = format!("a.json: sliding_window is {bad}; {wanted}");
