@@ -12,7 +12,7 @@ use crate::taken::WARM;
 use comm::Ledger;
 use kernels::{Kernels, Meta, MetaOf};
 use layers::{RuleStates, Shape};
-use models::config::Architecture;
+use models::families;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
 use models::{Config, Model};
@@ -135,7 +135,7 @@ pub(super) fn traffic(layout: &Layout, rank: usize, scale: &Scale) -> Result<Led
 pub(super) fn decode<D: RunDevice>(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
     let config = Config {
-        architecture: Architecture::Llama,
+        family: families::LLAMA,
         shape: scale.shape,
         positions: prompt + new + 1,
         bos: None,

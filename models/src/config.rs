@@ -7,41 +7,37 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `architecture.rs` | the supported models, and the keys that each reads, fixes or ignores |
-//! | `llama.rs`, `gpt2.rs` | keys to a shape, including windows, and back |
-//! | `experts.rs` | keys to experts and back |
+//! | `family.rs` | all that is a family's own; the keys that files of every family may have |
+//! | `keys.rs` | typed values of keys, and errors about them |
 //! | `generation.rs` | settings of text generation |
-//! | `rope.rs` | rotary frequencies |
-//! | `json.rs`, `keys.rs` | the whole file; typed values of keys, and errors about them |
 use layers::Shape;
 use parallel::{Result, bail};
 use tensor::quoted::displayed;
 
-mod architecture;
-mod experts;
+mod family;
 mod generation;
-mod gpt2;
-mod json;
 mod keys;
-mod llama;
-mod rope;
 
-pub use architecture::Architecture;
-pub use experts::MAX_EXPERTS;
+pub use family::{Family, FamilyInfo};
+pub(crate) use family::{KeyValue, Products};
 pub(crate) use generation::FILE as GENERATION;
 pub use generation::Generation;
+pub(crate) use keys::{ConfigKeys, object, read_text, whole};
 
 /// Largest number of elements of one kind of weight, over all blocks: 2^62. The bytes of more f32 elements do
 /// not fit in 64 bits.
 pub const MAX_ELEMENTS: usize = 1 << 62;
 /// Largest number of blocks of a model.
 pub const MAX_BLOCKS: usize = 10_000;
+/// Largest number of experts of a block.
+pub const MAX_EXPERTS: usize = 4096;
+
 /// Configuration of a model: its shape, and its metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Architecture, which determines the names of keys and tensors.
-    pub architecture: Architecture,
-    /// Shape of the model; the architecture supports all of it.
+    /// Family, which determines the names of keys and tensors.
+    pub family: &'static dyn Family,
+    /// Shape of the model; the family supports all of it.
     pub shape: Shape,
     /// Largest number of tokens of a sequence (`max_position_embeddings`, `n_positions`).
     pub positions: usize,

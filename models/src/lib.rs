@@ -4,12 +4,15 @@
 pub mod embedded;
 pub mod sampling;
 
-// `config.json` of every family, read and written.
+// A model's configuration, and the parts of it that differ between families.
 pub mod config;
 
 // Tensors in files, with the part of a parameter that each holds; text to ids and back.
 pub mod names;
 pub mod tokenizer;
+
+// The families: keys of `config.json` and names of tensors, one file each.
+pub mod families;
 
 // A configuration and the source of its weights.
 mod model;

@@ -63,14 +63,13 @@ impl Model {
         Self::stored(config, File::open_folder(dir)?, TokenizerSource::Folder(dir.to_owned()))
     }
     fn stored(config: Config, shards: File, tokens: TokenizerSource) -> Result<Self> {
-        let shape = &config.shape;
         let origin = shards.path().to_owned();
         let entries = names::entries_in(&config, shards.names());
-        let stored = Stored::new(shards, entries, |name| names::is_ignored(shape, name))?;
+        let stored = Stored::new(shards, entries, |name| names::is_ignored(&config, name))?;
         // Version 4 of transformers would ignore such a head, version 5 would use it.
         let shards = stored.shards();
         let table = names::embedding(stored.entries());
-        if shape.tied && shards.info(names::HEAD).is_some() && !shards.equal(names::HEAD, table) {
+        if config.shape.tied && shards.info(names::HEAD).is_some() && !shards.equal(names::HEAD, table) {
             bail!(
                 "{origin}: tensor {} differs from {table}, but tie_word_embeddings ties them; set it to \
                  false in config.json, or remove the tensor",

@@ -9,8 +9,8 @@
 //! are k/G whole copies. The model computes the same as the original, until training makes its experts
 //! differ. Source: Komatsuzaki et al., "Sparse upcycling", arXiv:2212.05055; of slices, He et al., "Upcycling
 //! large language models into mixture of experts" (virtual groups, scaled weights), arXiv:2410.07524.
-use crate::config::Architecture;
 use crate::convert::{Converted, written};
+use crate::families::{ALL, one_of};
 use crate::{Config, Model};
 use layers::{Balance, Experts, Shape};
 use ops::{Draw, ParamValues, RandomValues, ValueSource};
@@ -41,7 +41,7 @@ impl Upcycling {
     /// Returns the configuration of the model with experts.
     ///
     /// # Errors
-    /// If the slices do not divide the experts, the choices or the hidden features, or if no architecture
+    /// If the slices do not divide the experts, the choices or the hidden features, or if no family
     /// with such experts computes everything else as this one does.
     pub fn config(&self, dense: &Config) -> Result<Config> {
         let Self { experts: count, chosen, slices } = *self;
@@ -54,21 +54,21 @@ impl Upcycling {
                 bail!("{what} is {n}; it must be a multiple of the {slices} slices that a copy is cut into");
             }
         }
-        let architecture = match dense.architecture {
-            Architecture::Llama | Architecture::Mistral => Architecture::Mixtral,
-            Architecture::Qwen3 => Architecture::Qwen3Moe,
-            other => bail!(
-                "a model of model_type {} cannot be given experts; it must be llama, mistral or qwen3",
-                other.model_type()
-            ),
-        };
         let balance = Balance { microbatch: BALANCE * chosen as f64, ..Balance::default() };
         let experts = Experts { count, chosen, hidden: hidden / slices, balance, ..Experts::MIXTRAL };
-        let hidden = if architecture == Architecture::Mixtral { experts.hidden } else { hidden };
-        let shape = Shape { hidden, experts: Some(experts), ..dense.shape };
-        let config = Config { architecture, shape, ..dense.clone() };
-        if Config::parse(&config.to_json(), "the model with experts")? != config {
-            let [from, to] = [dense.architecture, architecture].map(Architecture::model_type);
+        let from = dense.family.about().model_type;
+        let Some(family) = dense.family.upcycled() else {
+            let others = ALL.iter().filter(|family| family.upcycled().is_some());
+            let others = one_of(others.map(|family| family.about().model_type.to_owned()));
+            bail!("a model of model_type {from} cannot be given experts; it must be {others}");
+        };
+        let shape = Shape { experts: Some(experts), ..dense.shape };
+        let config = Config { family, shape, ..dense.clone() };
+        let read = Config::parse(&config.to_json(), "the model with experts")?;
+        // In a family without dense blocks, one key sizes their feed-forward and the experts.
+        let config = Config { shape: Shape { hidden: read.shape.hidden, ..shape }, ..config };
+        if read != config {
+            let to = family.about().model_type;
             bail!(
                 "this {from} has biases or windows that {to}, its counterpart with experts, does not support"
             );

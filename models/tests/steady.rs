@@ -7,7 +7,7 @@ mod skipped;
 
 use kernels::Heads;
 use layers::Shape;
-use models::config::Architecture;
+use models::families;
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::{Config, Model};
@@ -19,9 +19,9 @@ use std::sync::Mutex;
 fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     let heads = Heads { queries: 4, keys: 2, dim: 8 };
     let shape = Shape { width: 32, blocks: 2, heads, hidden: 64, vocabulary: 256, ..Shape::LLAMA };
-    let (architecture, eos) = (Architecture::Llama, Vec::new());
+    let (family, eos) = (families::LLAMA, Vec::new());
     let model = Model::fresh(
-        Config { architecture, shape, positions: 128, bos: None, eos, spare_coefficient: 0.0, wrapper: None },
+        Config { family, shape, positions: 128, bos: None, eos, spare_coefficient: 0.0, wrapper: None },
         5,
     );
     let prompts = vec![(0..40).collect(), vec![7, 8, 9]];

@@ -6,7 +6,7 @@ use crate::child::{equipart, output, refused};
 use kernels::Heads;
 use layers::{Positions, Shape};
 use models::Config;
-use models::config::Architecture;
+use models::families;
 use ops::{RandomValues, SGD};
 use parallel::price::peak_of_all;
 use parallel::{BuildContext, Layout, session};
@@ -22,7 +22,7 @@ fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
     let heads = Heads { queries: 8, keys: 8, dim: width / 8 };
     let shape = Shape { width, blocks, heads, hidden: 3 * width, vocabulary, ..Shape::LLAMA };
     Config {
-        architecture: Architecture::Llama,
+        family: families::LLAMA,
         shape,
         positions: 1024,
         bos: None,
@@ -220,9 +220,9 @@ fn prices_go_as_far_as_64_bits_count() {
     let priced = |hidden| {
         let heads = Heads { queries: 1, keys: 1, dim: 2 };
         let shape = Shape { width: 1, heads, hidden, ..Shape::LLAMA };
-        let architecture = Architecture::Llama;
+        let family = families::LLAMA;
         let config = Config {
-            architecture,
+            family,
             shape,
             positions: 2,
             bos: None,

@@ -6,7 +6,8 @@ mod schedules;
 
 use kernels::Heads;
 use layers::{Experts, OptimizerKind, Scoring, Shape};
-use models::config::Architecture;
+use models::config::Family;
+use models::families;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
@@ -33,21 +34,13 @@ const SHAPE: Shape = Shape {
     ..Shape::LLAMA
 };
 
-fn config(architecture: Architecture, shape: Shape) -> Config {
-    Config {
-        architecture,
-        shape,
-        positions: 64,
-        bos: None,
-        eos: Vec::new(),
-        spare_coefficient: 0.0,
-        wrapper: None,
-    }
+fn config(family: &'static dyn Family, shape: Shape) -> Config {
+    Config { family, shape, positions: 64, bos: None, eos: Vec::new(), spare_coefficient: 0.0, wrapper: None }
 }
 
 fn model(tied: bool) -> Model {
-    let (architecture, shape) = (Architecture::Llama, Shape { tied, ..SHAPE });
-    let config = config(architecture, shape);
+    let (family, shape) = (families::LLAMA, Shape { tied, ..SHAPE });
+    let config = config(family, shape);
     Model::fresh(config, 5)
 }
 

@@ -55,7 +55,7 @@ fn words(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str
 }
 
 /// Returns true for a key about generation rather than about the model.
-pub(super) fn is_key(key: &str) -> bool {
+pub(crate) fn is_key(key: &str) -> bool {
     [FOLLOWED, OTHERS, OF_DRAWING, BESIDE].into_iter().flat_map(words).any(|(known, _)| known == key)
 }
 

@@ -1,7 +1,7 @@
 //! The logits that a generation reads, and the memory that it holds.
 use super::*;
 use crate::Config;
-use crate::config::Architecture;
+use crate::families;
 use crate::sampling::Sampling;
 use kernels::Heads;
 use layers::{Balance, Experts, Shape};
@@ -16,11 +16,8 @@ const NEW: usize = 6;
 fn model(eos: Vec<u32>) -> Model {
     let heads = Heads { queries: 2, keys: 1, dim: 4 };
     let shape = Shape { width: 8, blocks: 1, heads, hidden: 8, vocabulary: V, ..Shape::LLAMA };
-    let (architecture, bos) = (Architecture::Llama, None);
-    Model::fresh(
-        Config { architecture, shape, positions: 64, bos, eos, spare_coefficient: 0.0, wrapper: None },
-        5,
-    )
+    let (family, bos) = (families::LLAMA, None);
+    Model::fresh(Config { family, shape, positions: 64, bos, eos, spare_coefficient: 0.0, wrapper: None }, 5)
 }
 
 fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompts {
@@ -131,7 +128,7 @@ fn with_experts(forced: bool, balance: Balance) -> Model {
     let experts = Experts { count: 4, chosen: 2, hidden: 4, forced, balance, ..Experts::MIXTRAL };
     let model = model(Vec::new());
     let shape = Shape { blocks: 2, experts: Some(experts), ..model.config.shape };
-    Model::fresh(Config { shape, architecture: Architecture::Mixtral, ..model.config }, 5)
+    Model::fresh(Config { shape, family: families::MIXTRAL, ..model.config }, 5)
 }
 /// The new texts, and the total of the peak bytes of all ranks.
 fn continued(model: &Model, layout: &str, request: &Prompts) -> (Vec<Vec<u32>>, u128) {

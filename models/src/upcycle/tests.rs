@@ -39,7 +39,7 @@ fn a_model_with_experts_equals_the_one_it_is_made_of_bit_for_bit() {
             let by = Upcycling { experts: experts_of, chosen, slices };
             upcycle(&dense, by, out.path(), None).unwrap();
             let model = Model::read(out.path()).unwrap();
-            assert_eq!(model.config.architecture.model_type(), experts);
+            assert_eq!(model.config.family.about().model_type, experts);
             assert_eq!(model.config, by.config(&dense.config).unwrap());
             let made = model.config.shape.experts.unwrap();
             assert_eq!([made.count, made.chosen, made.hidden], [experts_of, chosen, 24 / slices]);

@@ -7,8 +7,8 @@ use super::*;
 fn a_resumed_run_moves_the_bias_of_its_router_on() {
     let (scoring, bias) = (Scoring::Sigmoid, Some(0.0625));
     let experts = Experts { count: 4, chosen: 2, hidden: 16, scoring, bias, ..Experts::MIXTRAL };
-    let (architecture, shape) = (Architecture::EquipartMoe, Shape { experts: Some(experts), ..SHAPE });
-    let config = config(architecture, shape);
+    let (family, shape) = (families::EQUIPART_MOE, Shape { experts: Some(experts), ..SHAPE });
+    let config = config(family, shape);
     let fresh = Model::fresh(config, 5);
     let [once, twice] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let bias = |dir: &Path| {

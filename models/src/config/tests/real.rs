@@ -96,19 +96,19 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
         ..Shape::GPT2
     };
     let wanted = [
-        (Architecture::Llama, llama, 131_072, ids(128_000, 128_001), 8_030_261_248),
-        (Architecture::Mistral, mistral, 32768, ids(1, 2), 7_241_732_096),
-        (Architecture::Qwen2, qwen2, 131_072, ids(151_643, 151_643), 494_032_768),
-        (Architecture::Qwen3, qwen3, 40960, ids(151_643, 151_645), 596_049_920),
-        (Architecture::Gpt2, gpt2, 1024, ids(50256, 50256), 124_439_808),
+        (crate::families::LLAMA, llama, 131_072, ids(128_000, 128_001), 8_030_261_248),
+        (crate::families::MISTRAL, mistral, 32768, ids(1, 2), 7_241_732_096),
+        (crate::families::QWEN2, qwen2, 131_072, ids(151_643, 151_643), 494_032_768),
+        (crate::families::QWEN3, qwen3, 40960, ids(151_643, 151_645), 596_049_920),
+        (crate::families::GPT2, gpt2, 1024, ids(50256, 50256), 124_439_808),
     ];
-    for (text, (architecture, shape, positions, (bos, eos), parameters)) in ALL.into_iter().zip(wanted) {
+    for (text, (family, shape, positions, (bos, eos), parameters)) in ALL.into_iter().zip(wanted) {
         let config = Config::parse(text, "a.json").unwrap();
-        let wanted = (architecture, shape, positions, bos, eos);
-        assert_eq!((config.architecture, config.shape, config.positions, config.bos, config.eos), wanted);
+        let wanted = (family, shape, positions, bos, eos);
+        assert_eq!((config.family, config.shape, config.positions, config.bos, config.eos), wanted);
         assert_eq!((config.spare_coefficient, config.wrapper), (0.0, None));
         // the published numbers of parameters
-        assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{architecture:?}");
+        assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{family:?}");
     }
 }
 

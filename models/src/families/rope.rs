@@ -1,7 +1,7 @@
 //! Rotary frequencies: `rope_theta` with `rope_scaling` (version 4 of `transformers`) or `rope_parameters`
 //! (version 5). If a file has both, version 5 uses `rope_scaling` instead of `rope_parameters`, and does not
 //! read the latter's base. Here both must agree.
-use super::keys::ConfigKeys;
+use crate::config::{ConfigKeys, KeyValue};
 use parallel::Result;
 use serde_json::{Value, json};
 use tensor::quoted::displayed;
@@ -124,7 +124,7 @@ impl ConfigKeys<'_> {
 }
 
 /// Returns the keys from which both versions of `transformers` read these frequencies.
-pub(super) fn keys(rope: Rope) -> Vec<(&'static str, Value)> {
+pub(super) fn keys(rope: Rope) -> Vec<KeyValue> {
     let scaling = match rope.scaling {
         Scaling::None => json!({ "rope_type": "default" }),
         Scaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),

@@ -1,14 +1,17 @@
-//! The whole `config.json`, read and written.
-use super::architecture::Architecture;
-use super::keys::{ConfigKeys, object, read_text};
-use super::{Config, MAX_BLOCKS, MAX_ELEMENTS, gpt2, llama};
-use kernels::Heads;
-use layers::Shape;
+//! The whole `config.json` of any family, read and written.
+use super::{ALL, named, one_of};
+use crate::config::{Config, ConfigKeys, Family, MAX_BLOCKS, MAX_ELEMENTS, object, read_text};
 use parallel::Result;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use tensor::dtype::Dtype;
 use tensor::quoted::displayed;
+
+/// Beginnings of the `model_type`s with latent attention.
+const LATENT_TYPES: [&str; 5] = ["deepseek_v", "glm_moe_dsa", "kimi_k2", "longcat_flash", "minicpm3"];
+/// Added to the error for these.
+const LATENT: &str =
+    "; latent attention (MLA) is not supported; \"equipart_moe\" has such experts and Llama's attention";
 
 impl Config {
     /// Reads a `config.json`.
@@ -30,12 +33,9 @@ impl Config {
         let wrapper = inner.as_ref().map(|_| displayed(whole["model_type"].as_str().unwrap_or_default()));
         let within = if inner.is_some() { "text_config." } else { "" };
         let keys = ConfigKeys { map: inner.as_ref().unwrap_or(&whole), origin, within };
-        let architecture = keys.architecture()?;
-        keys.check(architecture)?;
-        let config = match architecture {
-            Architecture::Gpt2 => keys.gpt2()?,
-            _ => keys.llama(architecture)?,
-        };
+        let family = keys.family()?;
+        family.about().check(&keys)?;
+        let config = family.config(&keys)?;
         keys.check_sizes(&config)?;
         Ok(Self { wrapper, ..config })
     }
@@ -48,7 +48,7 @@ impl Config {
     /// cross-entropy, have no keys and are not written.
     ///
     /// # Panics
-    /// If `transformers` does not support the dtype, or the architecture lacks a feature of the shape.
+    /// If `transformers` does not support the dtype, or the family lacks a feature of the shape.
     pub fn to_json_in(&self, dtype: Dtype) -> String {
         let dtype = torch_name(dtype).expect("a float of 16 bits or more");
         let eos = match self.eos[..] {
@@ -56,24 +56,21 @@ impl Config {
             [one] => json!(one),
             _ => json!(self.eos),
         };
-        let specific = match self.architecture {
-            Architecture::Gpt2 => gpt2::keys(self),
-            _ => llama::keys(self),
-        };
+        let about = self.family.about();
         let common = [
-            ("architectures", json!([self.architecture.class()])),
+            ("architectures", json!([about.class])),
             ("bos_token_id", json!(self.bos)),
             ("dtype", json!(dtype)),
             ("eos_token_id", eos),
             ("initializer_range", json!(0.02)),
-            ("model_type", json!(self.architecture.model_type())),
+            ("model_type", json!(about.model_type)),
             ("tie_word_embeddings", json!(self.shape.tied)),
             ("torch_dtype", json!(dtype)),
             ("use_cache", json!(true)),
             ("vocab_size", json!(self.shape.vocabulary)),
         ];
-        let keys: Map<_, _> =
-            common.into_iter().chain(specific).map(|(key, value)| (key.to_owned(), value)).collect();
+        let keys = common.into_iter().chain(self.family.keys(self));
+        let keys: Map<_, _> = keys.map(|(key, value)| (key.to_owned(), value)).collect();
         format!("{:#}\n", Value::Object(keys))
     }
 }
@@ -82,7 +79,7 @@ impl Config {
 /// and text. The outer file says whether embeddings are tied, if the inner one does not.
 fn text_within(whole: &Map<String, Value>) -> Option<Map<String, Value>> {
     const TIED: &str = "tie_word_embeddings";
-    let is_known = |map: &Map<_, _>| map.get("model_type").and_then(Architecture::named).is_some();
+    let is_known = |map: &Map<_, _>| map.get("model_type").and_then(named).is_some();
     let inner = whole.get("text_config")?.as_object().filter(|inner| is_known(inner) && !is_known(whole))?;
     let mut inner = inner.clone();
     if let (false, Some(tied)) = (inner.contains_key(TIED), whole.get(TIED)) {
@@ -103,13 +100,19 @@ fn torch_name(dtype: Dtype) -> Option<&'static str> {
 }
 
 impl ConfigKeys<'_> {
+    /// Returns the family of this configuration.
+    fn family(&self) -> Result<&'static dyn Family> {
+        let is_latent = |s: &str| LATENT_TYPES.iter().any(|kind| s.starts_with(kind));
+        let latent = self.given("model_type").and_then(Value::as_str).is_some_and(is_latent);
+        let note = if latent { LATENT } else { "" };
+        let quoted = ALL.iter().map(|family| format!("\"{}\"", family.about().model_type));
+        let wanted = one_of(quoted) + note;
+        self.read("model_type", &wanted, named)?.ok_or_else(|| self.missing("model_type", &wanted))
+    }
     /// Checks that 64 bits count the bytes of each kind of weight and of the table of positions, so that
     /// later arithmetic on sizes never wraps.
     fn check_sizes(&self, config: &Config) -> Result<()> {
-        let (layers, products) = match config.architecture {
-            Architecture::Gpt2 => products_of_gpt2(config),
-            _ => products_of_llama(config),
-        };
+        let (blocks, products) = config.family.products(config);
         for product in products {
             let elements = product.iter().try_fold(1usize, |elements, (_, size)| elements.checked_mul(*size));
             if elements.is_none_or(|elements| elements > MAX_ELEMENTS) {
@@ -120,37 +123,8 @@ impl ConfigKeys<'_> {
             }
         }
         if config.shape.blocks > MAX_BLOCKS {
-            return Err(self.wrong(layers, &json!(config.shape.blocks), &format!("at most {MAX_BLOCKS}")));
+            return Err(self.wrong(blocks, &json!(config.shape.blocks), &format!("at most {MAX_BLOCKS}")));
         }
         Ok(())
     }
-}
-
-/// Key of the number of blocks; and lists of (key, size), each with a number of elements as its product.
-type Products = (&'static str, Vec<Vec<(&'static str, usize)>>);
-
-fn products_of_llama(config: &Config) -> Products {
-    let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, experts, .. } =
-        config.shape;
-    let (d, n, dim) = (("hidden_size", width), ("num_hidden_layers", blocks), ("head_dim", dim));
-    let mut products = vec![
-        vec![("vocab_size", vocabulary), d],
-        vec![n, d],
-        vec![n, d, ("num_attention_heads", queries), dim],
-        vec![n, d, ("num_key_value_heads", keys), dim],
-        vec![n, d, ("intermediate_size", hidden)],
-        vec![("max_position_embeddings", config.positions), dim],
-    ];
-    if let (Some(experts), Some([count, hidden, shared])) = (experts, config.architecture.expert_keys()) {
-        products.push(vec![n, d, (count, experts.count), (hidden, experts.hidden)]);
-        products.extend(experts.shared.map(|expert| vec![n, d, (shared, expert.hidden)]));
-    }
-    (n.0, products)
-}
-
-fn products_of_gpt2(config: &Config) -> Products {
-    let Shape { width, blocks, hidden, vocabulary, .. } = config.shape;
-    let (d, n) = (("n_embd", width), ("n_layer", blocks));
-    let tables = [("vocab_size", vocabulary), ("n_positions", config.positions)].map(|table| vec![table, d]);
-    (n.0, [&tables[..], &[vec![n, d, d], vec![n, d, ("n_inner", hidden)]]].concat())
 }

@@ -1,0 +1,262 @@
+//! A decoder with rotary positions: Llama, and the families that differ from it in defaults, biases, norms of
+//! heads, windows and experts. A family's file chooses these parts.
+//!
+//! | ours | theirs |
+//! |---|---|
+//! | `embedding` | `model.embed_tokens` |
+//! | `blocks.0.norm{1,2}` | `model.layers.0.{input,post_attention}_layernorm` |
+//! | `.attention.{qkv,out}` | `self_attn.{q,k,v}_proj`, `.o_proj` |
+//! | `.attention.q_norm`, `.k_norm` | the same in `self_attn` |
+//! | `.mlp.gate_up`, `.mlp.down` | `mlp.{gate,up}_proj`, `.down_proj` |
+//! | `norm`, `head` | `model.norm`, `lm_head` |
+//!
+//! Names of experts: [`ExpertKeys::add`].
+use super::rope;
+use crate::config::{Config, ConfigKeys, FamilyInfo, KeyValue, Products};
+use crate::names::Entries;
+use kernels::Heads;
+use layers::{Biases, Positions, Rates, Shape};
+use parallel::{Entry, Orientation, Result};
+use serde_json::{Value, json};
+
+// Parts that a family's file chooses.
+pub(super) use super::experts::ExpertKeys;
+pub(super) use super::windows::{self, WindowKeys};
+pub(super) use crate::config::Family;
+
+/// Keys that all these families read.
+const READ: &str = "\
+    attention_dropout head_dim hidden_size intermediate_size max_position_embeddings num_attention_heads \
+    num_hidden_layers num_key_value_heads pad_token_id rms_norm_eps rope_parameters rope_scaling rope_theta";
+/// Keys that all these families fix.
+const FIXED: &str = r#"hidden_act="silu","swish" partial_rotary_factor=1 rope_interleaved=false"#;
+
+/// A key that says whether layers have biases, and these layers; the first has the default.
+pub(super) type BiasKey = (&'static str, fn(&mut Biases) -> Vec<&mut bool>);
+/// The key of all biases of attention.
+pub(super) const ATTENTION_BIAS: BiasKey = ("attention_bias", |bias| vec![&mut bias.qkv, &mut bias.out]);
+
+/// Biases of queries, keys and values alone.
+pub(super) const QKV: Biases = Biases { qkv: true, out: false, mlp: false };
+
+/// Defaults of `transformers` for missing keys.
+pub(super) struct Defaults {
+    /// Number of KV heads; `None`: the number of query heads.
+    pub(super) key_heads: Option<usize>,
+    /// Width of a head; `None`: width / query heads.
+    pub(super) head_dim: Option<usize>,
+    /// Number of positions.
+    pub(super) positions: usize,
+    /// Tokens that begin and end a text.
+    pub(super) ids: [Option<u32>; 2],
+    /// Value of `rms_norm_eps`.
+    pub(super) eps: f64,
+    /// Value of `rope_theta`.
+    pub(super) base: f64,
+}
+/// Defaults of most families.
+pub(super) const DEFAULTS: Defaults =
+    Defaults { key_heads: None, head_dim: None, positions: 2048, ids: [None; 2], eps: 1e-6, base: 1e4 };
+
+/// The parts in which families differ.
+pub(super) struct Decoder {
+    /// The `model_type` of a `config.json`.
+    pub(super) model_type: &'static str,
+    /// Class in `transformers`.
+    pub(super) class: &'static str,
+    /// Keys that are fixed besides those of all decoders, with the values that change nothing.
+    pub(super) fixed: &'static str,
+    /// Defaults for missing keys.
+    pub(super) defaults: Defaults,
+    /// Biases of a model whose file has none of the keys.
+    pub(super) bias: Biases,
+    /// Keys of biases.
+    pub(super) bias_keys: &'static [BiasKey],
+    /// True if queries and keys are normalised head by head.
+    pub(super) head_norm: bool,
+    /// Keys of windows.
+    pub(super) window: WindowKeys,
+    /// Keys of experts, if there are any.
+    pub(super) experts: Option<ExpertKeys>,
+    /// Family that a model joins if it is given experts.
+    pub(super) upcycled: Option<&'static dyn Family>,
+}
+
+impl Decoder {
+    /// A decoder of these names, with neither biases nor windows nor experts.
+    pub(super) const fn of(model_type: &'static str, class: &'static str) -> Self {
+        Self {
+            model_type,
+            class,
+            fixed: "",
+            defaults: DEFAULTS,
+            bias: Biases { qkv: false, out: false, mlp: false },
+            bias_keys: &[],
+            head_norm: false,
+            window: windows::NONE,
+            experts: None,
+            upcycled: None,
+        }
+    }
+    fn heads(&self, config: &ConfigKeys<'_>, width: usize, queries: usize) -> Result<Heads> {
+        let keys = match config.map.get("num_key_value_heads") {
+            Some(Value::Null) => queries,
+            _ => config.size("num_key_value_heads", Some(self.defaults.key_heads.unwrap_or(queries)))?,
+        };
+        let dim = match (config.given("head_dim"), self.defaults.head_dim) {
+            (Some(_), _) => config.size("head_dim", None)?,
+            (None, Some(dim)) => dim,
+            (None, None) if width.is_multiple_of(queries) => width / queries,
+            (None, None) => {
+                let wanted =
+                    format!("a multiple of the {queries} num_attention_heads where head_dim is not given");
+                return Err(config.wrong("hidden_size", &json!(width), &wanted));
+            }
+        };
+        if !queries.is_multiple_of(keys) {
+            let wanted = format!("a multiple of the {keys} num_key_value_heads");
+            return Err(config.wrong("num_attention_heads", &json!(queries), &wanted));
+        }
+        Ok(Heads { queries, keys, dim })
+    }
+    fn biases(&self, config: &ConfigKeys<'_>) -> Result<Biases> {
+        let mut bias = self.bias;
+        for (key, layers) in self.bias_keys {
+            let has_bias = config.flag(key, *layers(&mut bias)[0])?;
+            for layer in layers(&mut bias) {
+                *layer = has_bias;
+            }
+        }
+        Ok(bias)
+    }
+}
+
+/// Returns the id of padding. As in `PyTorch`, a negative id counts from the end of the vocabulary.
+fn padding(config: &ConfigKeys<'_>, vocabulary: usize) -> Result<Option<usize>> {
+    let wanted = format!("null or a token id below the vocab_size of {vocabulary}");
+    config.read("pad_token_id", &wanted, |value| {
+        let id = i128::from(value.as_i64()?);
+        let id = if id < 0 { id + vocabulary as i128 } else { id };
+        usize::try_from(id).ok().filter(|id| *id < vocabulary)
+    })
+}
+
+impl Family for Decoder {
+    fn about(&self) -> FamilyInfo {
+        let biases = self.bias_keys.iter().map(|(key, _)| *key);
+        let experts = self.experts.iter().flat_map(ExpertKeys::read_keys);
+        let read = [READ, self.window.read_keys].into_iter().chain(biases).chain(experts).collect();
+        FamilyInfo { model_type: self.model_type, class: self.class, read, fixed: vec![FIXED, self.fixed] }
+    }
+    fn config(&'static self, keys: &ConfigKeys<'_>) -> Result<Config> {
+        let width = keys.size("hidden_size", None)?;
+        let heads = self.heads(keys, width, keys.size("num_attention_heads", None)?)?;
+        let vocabulary = keys.size("vocab_size", None)?;
+        let blocks = keys.size("num_hidden_layers", None)?;
+        let positions = keys.size("max_position_embeddings", Some(self.defaults.positions))?;
+        let mut shape = Shape {
+            width,
+            blocks,
+            heads,
+            hidden: keys.size("intermediate_size", None)?,
+            vocabulary,
+            padding: padding(keys, vocabulary)?,
+            eps: keys.positive("rms_norm_eps")?.unwrap_or(self.defaults.eps),
+            tied: keys.flag("tie_word_embeddings", false)?,
+            positions: Positions::Rotary(keys.rope(positions, self.defaults.base)?),
+            head_norm: self.head_norm,
+            bias: self.biases(keys)?,
+            dropout: Rates { attention: keys.rate("attention_dropout", 0.0)?, ..Shape::LLAMA.dropout },
+            ..Shape::LLAMA
+        };
+        let spare = self.experts.as_ref().map(|experts| experts.read(keys, &mut shape)).transpose()?;
+        (self.window.read)(keys, &mut shape)?;
+        let (bos, eos) = keys.ends(self.defaults.ids, vocabulary)?;
+        let spare_coefficient = spare.unwrap_or(0.0);
+        Ok(Config { family: self, shape, positions, bos, eos, spare_coefficient, wrapper: None })
+    }
+    fn keys(&self, config: &Config) -> Vec<KeyValue> {
+        let shape = &config.shape;
+        let mut keys = vec![
+            ("attention_dropout", json!(shape.dropout.attention)),
+            ("head_dim", json!(shape.heads.dim)),
+            ("hidden_act", json!("silu")),
+            ("hidden_size", json!(shape.width)),
+            ("intermediate_size", json!(shape.hidden)),
+            ("max_position_embeddings", json!(config.positions)),
+            ("num_attention_heads", json!(shape.heads.queries)),
+            ("num_hidden_layers", json!(shape.blocks)),
+            ("num_key_value_heads", json!(shape.heads.keys)),
+            ("pad_token_id", json!(shape.padding)),
+            ("rms_norm_eps", json!(shape.eps)),
+        ];
+        let mut bias = shape.bias;
+        keys.extend(self.bias_keys.iter().map(|(key, layers)| (*key, json!(*layers(&mut bias)[0]))));
+        if let Positions::Rotary(rope) = shape.positions {
+            keys.extend(rope::keys(rope));
+        }
+        keys.extend((self.window.keys)(shape));
+        if let (Some(of), Some(experts)) = (&self.experts, shape.experts) {
+            keys.extend(of.keys(config, &experts));
+        }
+        keys
+    }
+    fn products(&self, config: &Config) -> Products {
+        let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, experts, .. } =
+            config.shape;
+        let (d, n, dim) = (("hidden_size", width), ("num_hidden_layers", blocks), ("head_dim", dim));
+        let mut products = vec![
+            vec![("vocab_size", vocabulary), d],
+            vec![n, d],
+            vec![n, d, ("num_attention_heads", queries), dim],
+            vec![n, d, ("num_key_value_heads", keys), dim],
+            vec![n, d, ("intermediate_size", hidden)],
+            vec![("max_position_embeddings", config.positions), dim],
+        ];
+        if let (Some(of), Some(experts)) = (&self.experts, experts) {
+            products.push(vec![n, d, (of.count[0], experts.count), (of.hidden, experts.hidden)]);
+            products.extend(experts.shared.map(|expert| vec![n, d, (of.shared, expert.hidden)]));
+        }
+        (n.0, products)
+    }
+    fn entries(&self, shape: &Shape) -> Vec<Entry> {
+        let Shape { width: d, blocks, heads, hidden: f, vocabulary, bias, .. } = *shape;
+        let [q, kv] = [heads.queries, heads.keys].map(|n| n * heads.dim);
+        let mut entries = Entries::of(shape, Orientation::Transposed);
+        entries.table("model.embed_tokens", "embedding", vocabulary);
+        for i in 0..blocks {
+            entries.within = [format!("model.layers.{i}."), format!("blocks.{i}.")];
+            entries.norm("input_layernorm", "norm1", d);
+            let qkv = [("q", 0..q), ("k", q..q + kv), ("v", q + kv..q + 2 * kv)];
+            let qkv = qkv.map(|(name, columns)| (format!("self_attn.{name}_proj"), columns));
+            entries.linear(&qkv, "attention.qkv", d, bias.qkv);
+            for norm in ["q_norm", "k_norm"].iter().filter(|_| shape.head_norm) {
+                entries.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), heads.dim);
+            }
+            entries.linear(&[("self_attn.o_proj", 0..d)], "attention.out", q, bias.out);
+            entries.norm("post_attention_layernorm", "norm2", d);
+            match shape.block(i).experts {
+                Some(experts) => {
+                    self.experts.as_ref().expect("a family of experts").add(&mut entries, experts);
+                }
+                None => entries.swiglu("mlp", "mlp", f),
+            }
+        }
+        entries.within = Default::default();
+        entries.norm("model.norm", "norm", d);
+        entries.with_head()
+    }
+    fn rename(&self, entries: &mut [Entry], shape: &Shape, names: &[&str]) {
+        if let (Some(of), Some(experts)) = (&self.experts, shape.experts)
+            && names.iter().any(|name| name.ends_with(".mlp.experts.gate_up_proj"))
+        {
+            of.fuse(entries, experts);
+        }
+    }
+    fn is_buffer(&self, name: &str) -> bool {
+        name.ends_with("rotary_emb.inv_freq")
+    }
+    fn upcycled(&self) -> Option<&'static dyn Family> {
+        self.upcycled
+    }
+}

@@ -1,0 +1,174 @@
+//! Experts: the keys of their sizes, checks that hold for all families, and names of their tensors.
+use crate::config::{Config, ConfigKeys, KeyValue, MAX_EXPERTS, whole};
+use crate::names::Entries;
+use layers::{Blocks, Experts, Shape};
+use parallel::{Entry, Orientation, Result, Stacked};
+use serde_json::{Value, json};
+
+/// Key of the number of experts that a token is sent to.
+const CHOSEN: &str = "num_experts_per_tok";
+/// Key of the blocks whose balance is a loss of its own, and its value for each block.
+pub(super) const BALANCE: &str = "equipart_balance";
+pub(super) const BLOCK: &str = "block";
+
+/// Names of a family's keys and tensors of experts, and functions for the keys that other families lack.
+pub(super) struct ExpertKeys {
+    /// Keys of the number of experts; the first is written.
+    pub(super) count: &'static [&'static str],
+    /// Key of each expert's hidden features.
+    pub(super) hidden: &'static str,
+    /// Key of a shared expert's hidden features, or the product of keys that they are.
+    pub(super) shared: &'static str,
+    /// Returns lists of the keys that are read besides these.
+    pub(super) read_keys: fn() -> Vec<&'static str>,
+    /// Adds the settings to experts of these sizes.
+    pub(super) settings: fn(&ConfigKeys<'_>, Experts) -> Result<Experts>,
+    /// Returns the rule that gives blocks a dense feed-forward, besides those that `mlp_only_layers` lists.
+    pub(super) dense: fn(&ConfigKeys<'_>) -> Result<DenseRule>,
+    /// Adds the balance to experts that are valid without it. Also returns the coefficient of a balance that
+    /// training does not add.
+    pub(super) balance: fn(&ConfigKeys<'_>, Experts) -> Result<(Experts, f64)>,
+    /// Returns the keys of experts besides their sizes. Settings that are given by a run alone have no keys:
+    /// a capacity of Mixtral's and Qwen's experts, losses that these families lack, and tokens assigned in
+    /// turn.
+    pub(super) keys: fn(&Config, &Experts) -> Vec<KeyValue>,
+    /// Name of the module in a block, and of an expert's matrices: gate, up and down.
+    pub(super) names: (&'static str, [&'static str; 3]),
+}
+
+/// Returns true for the number of a block with a dense feed-forward.
+pub(super) type DenseRule = Box<dyn Fn(usize) -> bool>;
+
+/// Names of all families but Mixtral.
+pub(super) const NAMES: (&str, [&str; 3]) = ("mlp", ["gate_proj", "up_proj", "down_proj"]);
+
+impl ExpertKeys {
+    /// Returns lists of all keys that are read.
+    pub(super) fn read_keys(&self) -> Vec<&'static str> {
+        [self.count, &[CHOSEN, self.hidden], &(self.read_keys)()].concat()
+    }
+    /// Gives a shape its experts, and the blocks without them. Returns the coefficient of a balance that
+    /// training does not add.
+    pub(super) fn read(&self, keys: &ConfigKeys<'_>, shape: &mut Shape) -> Result<f64> {
+        let blocks = shape.blocks;
+        if blocks > Blocks::MOST {
+            let wanted = format!("at most {} in a model with experts", Blocks::MOST);
+            return Err(keys.wrong("num_hidden_layers", &json!(blocks), &wanted));
+        }
+        let (chosen, hidden) = (keys.size(CHOSEN, None)?, keys.size(self.hidden, None)?);
+        let sizes = Experts { count: self.number(keys)?, chosen, hidden, ..Experts::MIXTRAL };
+        let experts = (self.settings)(keys, sizes)?;
+        let is_dense = (self.dense)(keys)?;
+        let list = |value: &Value| value.as_array()?.iter().map(whole).collect::<Option<Vec<_>>>();
+        let listed = keys.read("mlp_only_layers", "a list of whole numbers", list)?.unwrap_or_default();
+        shape.pattern.dense =
+            (0..blocks).filter(|&block| is_dense(block) || listed.contains(&block)).collect();
+        let allowed = experts.groups.map_or(experts.count, |g| experts.count / g.count * g.chosen);
+        if chosen > allowed {
+            let wanted = format!("at most {allowed}, the experts that a token chooses from");
+            return Err(keys.wrong(CHOSEN, &json!(chosen), &wanted));
+        }
+        if let Some(why) = experts.expert_choice_conflict() {
+            let wanted = format!("false, or left out, because experts that choose tokens {why}");
+            return Err(keys.wrong("expert_choice", &json!(true), &wanted));
+        }
+        let (experts, spare) = (self.balance)(keys, experts)?;
+        shape.experts = Some(experts);
+        Ok(spare)
+    }
+    /// Returns the number of experts, which several keys may give.
+    fn number(&self, keys: &ConfigKeys<'_>) -> Result<usize> {
+        let given = || self.count.iter().copied().filter(|key| keys.given(key).is_some());
+        let key = given().next().unwrap_or(self.count[0]);
+        if let Some(other) = given().find(|other| keys.map[*other] != keys.map[key]) {
+            let wanted = format!("{}, as {key} is", keys.map[key]);
+            return Err(keys.wrong(other, &keys.map[other], &wanted));
+        }
+        let count = keys.size(key, None)?;
+        if count > MAX_EXPERTS {
+            return Err(keys.wrong(key, &json!(count), &format!("at most {MAX_EXPERTS}")));
+        }
+        Ok(count)
+    }
+    /// Returns all keys of these experts.
+    pub(super) fn keys(&self, config: &Config, experts: &Experts) -> Vec<KeyValue> {
+        let sizes = [(self.count[0], experts.count), (CHOSEN, experts.chosen), (self.hidden, experts.hidden)];
+        let sizes = sizes.into_iter().map(|(key, size)| (key, json!(size)));
+        sizes.chain((self.keys)(config, experts)).collect()
+    }
+    /// Adds a router, its experts, and the shared expert. In our matrices, experts `e` lie one below the
+    /// other.
+    ///
+    /// | ours | Mixtral | Qwen, `equipart_moe` |
+    /// |---|---|---|
+    /// | `.mlp.router` | `block_sparse_moe.gate` | `mlp.gate` |
+    /// | `.mlp.router.bias` | none | `mlp.gate.e_score_correction_bias` |
+    /// | `.mlp.experts.gate_up` | `block_sparse_moe.experts.e.{w1,w3}` | `mlp.experts.e.{gate,up}_proj` |
+    /// | `.mlp.experts.down` | `block_sparse_moe.experts.e.w2` | `mlp.experts.e.down_proj` |
+    /// | `.mlp.shared` | none | `mlp.shared_expert` (gated), `mlp.shared_experts` |
+    /// | `.mlp.shared.gate` | none | `mlp.shared_expert_gate` |
+    ///
+    /// `.mlp.experts.down` is `[outputs, inputs]`, as theirs. `.mlp.shared` has the matrices of a usual
+    /// feed-forward.
+    pub(super) fn add(&self, entries: &mut Entries<'_>, experts: Experts) {
+        let Experts { count, hidden: f, shared, bias, .. } = experts;
+        let d = entries.shape.width;
+        let (mlp, [gate, up, down]) = self.names;
+        entries.linear(&[(format!("{mlp}.gate"), 0..count)], "mlp.router", d, false);
+        if bias.is_some() {
+            let theirs = format!("{mlp}.gate.e_score_correction_bias");
+            entries.vector(&theirs, "mlp.router.bias", 0..count);
+        }
+        let first = [(gate, 0..f), (up, f..2 * f)].map(|part| (part, "gate_up", Orientation::Transposed));
+        for parts in [&first[..], &[((down, 0..f), "down", Orientation::Same)]] {
+            let each = (0..count).flat_map(|e| parts.iter().cloned().map(move |part| (e, part)));
+            for (e, ((name, columns), param, orientation)) in each {
+                let name = format!("{mlp}.experts.{e}.{name}.weight");
+                let param = format!("mlp.experts.{param}");
+                let rows = e * d..(e + 1) * d;
+                let height = count * d;
+                entries.push(Entry { name, param, height, rows, columns, orientation, within: None });
+            }
+        }
+        let Some(shared) = shared else { return };
+        let name = if shared.gated { "shared_expert" } else { "shared_experts" };
+        entries.swiglu(&format!("{mlp}.{name}"), "mlp.shared", shared.hidden);
+        if shared.gated {
+            entries.linear(&[(format!("{mlp}.shared_expert_gate"), 0..1)], "mlp.shared.gate", d, false);
+        }
+    }
+    /// Renames entries, and sets their places, for fused experts: as version 5 of `transformers` holds
+    /// experts in memory and, if asked not to save the original format, writes them. All experts of a block
+    /// are in two tensors: `mlp.experts.gate_up_proj` `[E, 2·F, H]`, with an expert's gate above its up, and
+    /// `mlp.experts.down_proj` `[E, H, F]`. The router of every family is then in `mlp`, too.
+    pub(super) fn fuse(&self, entries: &mut [Entry], Experts { count, hidden, .. }: Experts) {
+        for entry in entries {
+            entry.name = entry.name.replace(&format!(".{}.", self.names.0), ".mlp.");
+            let Some((_, param)) = entry.param.rsplit_once(".experts.") else { continue };
+            let (block, _) = entry.name.split_once(".experts.").expect("it is an expert's");
+            let expert = entry.rows.start / entry.rows.len();
+            let (rows, above) = match entry.orientation {
+                Orientation::Transposed => (2 * hidden, entry.columns.start),
+                _ => (entry.shape()[0], 0),
+            };
+            entry.within = Some(Stacked { stack: [count, rows], first: expert * rows + above });
+            entry.name = format!("{block}.experts.{param}_proj");
+        }
+    }
+}
+
+/// Returns the key of the blocks with a dense feed-forward, without the first of these.
+pub(super) fn dense_key(shape: &Shape, first: usize) -> KeyValue {
+    ("mlp_only_layers", json!(shape.pattern.dense.iter().skip(first).collect::<Vec<_>>()))
+}
+
+impl ConfigKeys<'_> {
+    /// Returns the weight of an auxiliary loss, multiplied by `times`.
+    pub(super) fn weight(&self, key: &str, default: f64, times: usize) -> Result<f64> {
+        let times = times as f64;
+        let weight = |value: &Value| {
+            value.as_f64().map(|weight| weight * times).filter(|weight| *weight >= 0.0 && weight.is_finite())
+        };
+        Ok(self.read(key, "a number of 0 or more", weight)?.unwrap_or(default * times))
+    }
+}
