@@ -45,28 +45,25 @@ impl Shape {
     /// Returns block `i`.
     #[must_use]
     pub fn block(&self, i: usize) -> BlockShape {
-        let Self { width, norm, eps, heads, head_norm, feed_forward, hidden, bias, dropout, pattern, .. } =
-            *self;
+        let pattern = &self.pattern;
         let rope = match self.positions {
             Positions::Rotary(_) if pattern.other_positions.contains(i) => pattern.other_rope,
             Positions::Rotary(rope) => Some(rope),
             Positions::Learned(_) => None,
         };
-        let window = self.window.filter(|_| !pattern.whole.contains(i));
-        let experts = self.experts.filter(|_| !pattern.dense.contains(i));
         BlockShape {
-            width,
-            norm,
-            eps,
-            heads,
+            width: self.width,
+            norm: self.norm,
+            eps: self.eps,
+            heads: self.heads,
             rope,
-            head_norm,
-            window,
-            feed_forward,
-            hidden,
-            experts,
-            bias,
-            dropout,
+            head_norm: self.head_norm,
+            window: self.window.filter(|_| !pattern.whole.contains(i)),
+            feed_forward: self.feed_forward,
+            hidden: self.hidden,
+            experts: self.experts.filter(|_| !pattern.dense.contains(i)),
+            bias: self.bias,
+            dropout: self.dropout,
         }
     }
     /// Returns the distinct blocks of the model with the numbers of their places, by the first of these.
