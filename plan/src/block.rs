@@ -15,24 +15,15 @@ use std::sync::Arc;
 /// Blocks between two others, and what the last stage does beside its blocks, for one microbatch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockCost {
-    /// Each kind of block of the model.
-    pub kinds: Vec<KindCost>,
+    /// Blocks of each kind of the model by their number in it, modulo their number here: more than one where
+    /// every second block is unlike the others.
+    pub kinds: Vec<Vec<BlockTime>>,
     /// Kind of each block of the model.
     pub of_blocks: Vec<usize>,
     /// Seconds of the head, in the forward of the last chunk.
     pub head: f64,
     /// Seconds that a message occupies a link, and its latency.
     pub message: [f64; 2],
-}
-
-/// Blocks of one kind.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct KindCost {
-    /// Blocks by their number in the model, modulo their number here: more than one where every second block
-    /// is unlike the others.
-    pub blocks: Vec<BlockTime>,
-    /// Number of blocks of the kind in the model.
-    pub count: usize,
 }
 
 /// One block.
@@ -82,11 +73,10 @@ impl BlockCost {
     ) -> Result<Self> {
         let mut all = Self { of_blocks: job.design.kinds(), ..Self::default() };
         for (kind, block) in first_of_kinds(&all.of_blocks.clone()).enumerate() {
-            let count = all.of_blocks.iter().filter(|of| **of == kind).count();
             let has_head = has_head && kind == 0;
             let (blocks, head, message) =
                 Self::of_kind::<D>(layout, job, block, (sequences, has_head), machine)?;
-            all.kinds.push(KindCost { blocks, count });
+            all.kinds.push(blocks);
             if kind == 0 {
                 (all.head, all.message) = (head, message);
             }
@@ -130,11 +120,11 @@ impl BlockCost {
     }
     /// Number of slices that were priced one by one.
     pub(crate) fn sliced(&self) -> usize {
-        self.kinds.first().map_or(1, |kind| kind.blocks[0].acts.len())
+        self.kinds.first().map_or(1, |blocks| blocks[0].acts.len())
     }
     /// The least sum over `n` consecutive blocks.
     pub(crate) fn least(&self, n: usize, of: impl Fn(&BlockTime) -> f64) -> f64 {
-        if let [KindCost { blocks, .. }] = &self.kinds[..] {
+        if let [blocks] = &self.kinds[..] {
             let costs = blocks.iter().map(&of);
             let (sum, least) =
                 costs.fold((0.0, f64::INFINITY), |(sum, least), one| (sum + one, f64::min(least, one)));
@@ -146,21 +136,9 @@ impl BlockCost {
         let n = n.min(costs.len());
         if n == 0 { 0.0 } else { costs.windows(n).map(sum).fold(f64::INFINITY, f64::min) }
     }
-    /// The least sum over `n` blocks that need not be consecutive, of what a block of each kind has.
-    pub(crate) fn least_of_kinds(&self, n: usize, of: impl Fn(usize) -> usize) -> usize {
-        let mut costs: Vec<_> =
-            self.kinds.iter().enumerate().map(|(kind, cost)| (of(kind), cost.count)).collect();
-        costs.sort_unstable();
-        let take = |left: &mut usize, (each, count): (usize, usize)| {
-            let some = count.min(*left);
-            *left -= some;
-            Some(each * some)
-        };
-        costs.into_iter().scan(n, take).sum()
-    }
     /// Returns what the block of this number costs.
     pub(crate) fn block(&self, number: usize) -> &BlockTime {
-        let KindCost { blocks, .. } = &self.kinds[self.of_blocks[number]];
+        let blocks = &self.kinds[self.of_blocks[number]];
         &blocks[number % blocks.len()]
     }
 }
@@ -287,12 +265,8 @@ impl CostLine {
             halfway: bytes(a.halfway, b.halfway),
             needs: std::array::from_fn(|of| bytes(a.needs[of], b.needs[of])),
         };
-        let kind = |(a, b): (&KindCost, &KindCost)| KindCost {
-            blocks: zip(&a.blocks, &b.blocks).map(block).collect(),
-            count: a.count,
-        };
         BlockCost {
-            kinds: zip(&one.kinds, &two.kinds).map(kind).collect(),
+            kinds: zip(&one.kinds, &two.kinds).map(|(a, b)| zip(a, b).map(block).collect()).collect(),
             of_blocks: one.of_blocks.clone(),
             head: time(one.head, two.head),
             message: one.message,

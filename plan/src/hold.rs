@@ -38,15 +38,15 @@ pub struct StateTimes {
 /// Bytes of parameters' state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateBytes {
-    /// Bytes of a block of each kind of the model.
-    pub blocks: Vec<HeldBytes>,
+    /// Bytes of a block of each kind of the model, and the number of these blocks.
+    pub blocks: Vec<(HeldBytes, usize)>,
     /// Bytes of what the first and the last stage have beside their blocks.
     pub ends: [HeldBytes; 2],
     /// Seconds that they take.
     pub times: StateTimes,
     /// Seconds of a block's forward and backward, by use: of very short sequences, so that no call and no
     /// kernel that this state adds to them is hidden.
-    passes: [[f64; PARTS]; 2],
+    pub(crate) passes: [[f64; PARTS]; 2],
 }
 
 /// Contents of a rank at some time of a table. Chunks are counted by size: those of `⌊blocks/KV⌋` blocks, and
@@ -98,8 +98,10 @@ impl StateBytes {
     /// If the layout does not fit.
     pub fn new<D: Kernels>(layout: &Layout, job: &TrainingJob, machine: &Arc<Machine>) -> Result<Self> {
         let of_blocks = job.design.kinds();
-        let mut kinds =
-            first_of_kinds(&of_blocks).map(|block| Self::of_kind::<D>(layout, job, block, machine));
+        let mut kinds = first_of_kinds(&of_blocks).map(|block| {
+            let count = of_blocks.iter().filter(|kind| **kind == of_blocks[block]).count();
+            Self::of_kind::<D>(layout, job, (block, count), machine)
+        });
         let first = kinds.next().expect("a model has blocks")?;
         kinds.try_fold(first, |all, kind| Ok(all.beside(&kind?)))
     }
@@ -125,7 +127,7 @@ impl StateBytes {
     fn of_kind<D: Kernels>(
         layout: &Layout,
         job: &TrainingJob,
-        block: usize,
+        (block, count): (usize, usize),
         machine: &Arc<Machine>,
     ) -> Result<Self> {
         let job = TrainingJob { seq: 2 * layout.size(TokenShards::CONTEXT), ..job.clone() };
@@ -160,7 +162,18 @@ impl StateBytes {
             sums_of_ends: [sums(&first), sums(&last)],
         };
         let ends = [beside(&first), beside(&last)];
-        Ok(Self { blocks: vec![block.held], ends, times, passes: block.passes })
+        Ok(Self { blocks: vec![(block.held, count)], ends, times, passes: block.passes })
+    }
+    /// The least bytes of `n` blocks between steps, or with gradients.
+    pub fn least(&self, n: usize, of: usize) -> usize {
+        let mut costs: Vec<_> = self.blocks.iter().map(|(held, count)| (held[of], *count)).collect();
+        costs.sort_unstable();
+        let take = |left: &mut usize, (each, count): (usize, usize)| {
+            let some = count.min(*left);
+            *left -= some;
+            Some(each * some)
+        };
+        costs.into_iter().scan(n, take).sum()
     }
     /// Returns true if a block's forward and backward do the same as with the other state.
     pub(crate) fn passes_as(&self, other: &Self) -> bool {
@@ -192,11 +205,10 @@ impl BlockCost {
                 (0..2).filter(|end| at.ends[*end]).map(|end| state.ends[end][of]).max().unwrap_or(0)
             });
             let begun = product(at.begun, [few, few + 1]);
-            let of_blocks = |n, of: usize| self.least_of_kinds(n, |kind| state.blocks[kind][of]);
-            let gradients = of_blocks(begun, 1) + if begun == at.blocks { ends[1] } else { 0 };
+            let gradients = state.least(begun, 1) + if begun == at.blocks { ends[1] } else { 0 };
             let saved = product(at.saved, saved) + product(at.halfway, halfway);
             let needs = if at.begins && plan.slices == 1 { needs } else { 0 };
-            of_blocks(at.blocks, 0) + ends[0] + gradients + saved / plan.slices + needs
+            state.least(at.blocks, 0) + ends[0] + gradients + saved / plan.slices + needs
         });
         most.max().unwrap_or(0)
     }

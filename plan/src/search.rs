@@ -328,8 +328,13 @@ impl LayoutSearch<'_> {
     fn roomy<'a>(&self, all: &'a [Division]) -> impl Iterator<Item = &'a Division> {
         let blocks = self.job.design.parts(1);
         all.iter().filter(move |division| {
-            let least =
-                division.bytes.iter().flat_map(|state| &state.blocks).map(|of| of[0]).min().unwrap_or(0);
+            let least = division
+                .bytes
+                .iter()
+                .flat_map(|state| &state.blocks)
+                .map(|(held, _)| held[0])
+                .min()
+                .unwrap_or(0);
             let of_stage = blocks / division.work[0].size(Axis::Pp) * least;
             self.all || of_stage as f64 * BYTES_BELOW <= self.memory as f64
         })

@@ -43,6 +43,7 @@ pub struct BlockKind {
 
 impl Shape {
     /// Returns block `i`.
+    #[inline]
     #[must_use]
     pub fn block(&self, i: usize) -> BlockShape {
         let pattern = &self.pattern;

@@ -66,7 +66,7 @@ fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let Some(shape) = design.shape() else {
         return design.shared().into_iter().map(sent).collect();
     };
-    let dense = shape.kinds().iter().any(|kind| kind.shape.experts.is_none()).then_some(shape.hidden);
+    let dense = (0..shape.blocks).any(|block| shape.block(block).experts.is_none()).then_some(shape.hidden);
     let of_all = shape.experts.and_then(|experts| experts.shared).map(|shared| shared.hidden);
     let width = one("features of a token", shape.width, DivisionRule::Equally);
     let inputs = [Some(shape.heads.queries * shape.heads.dim), dense, of_all];

@@ -51,7 +51,7 @@ fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
         one("query heads", shape.heads.queries, DivisionRule::Equally),
         one("KV heads", shape.heads.keys, DivisionRule::OrCopies),
     ];
-    let dense = shape.kinds().iter().any(|kind| kind.shape.experts.is_none());
+    let dense = (0..shape.blocks).any(|block| shape.block(block).experts.is_none());
     let hidden = dense.then(|| one("hidden features", shape.hidden, DivisionRule::Equally));
     heads.into_iter().chain(hidden).chain(of_all).collect()
 }

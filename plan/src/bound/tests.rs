@@ -1,5 +1,6 @@
 use super::*;
-use crate::block::{KindCost, has_halves};
+use crate::block::has_halves;
+use crate::hold::StateBytes;
 use parallel::{Layout, pipeline};
 
 /// Number of blocks of a model that is large enough.
@@ -13,7 +14,7 @@ fn cost(random: &mut impl FnMut() -> f64, halves: bool, slices: usize) -> BlockC
     };
     let blocks = vec![block(), block()];
     let message = [0.3 * random(), 0.1 * random()];
-    let kinds = vec![KindCost { blocks, count: ALL }];
+    let kinds = vec![blocks];
     BlockCost { kinds, of_blocks: vec![0; ALL], head: random(), message }
 }
 
@@ -59,7 +60,7 @@ fn bounds_are_below_what_they_bound() {
 #[test]
 fn sums_of_gradients_begin_with_the_last_backward() {
     let block = BlockTime { acts: vec![[1.0, 2.0, 0.0, 0.0]], ..BlockTime::default() };
-    let kinds = vec![KindCost { blocks: vec![block], count: 4 }];
+    let kinds = vec![vec![block]];
     let cost = BlockCost { kinds, of_blocks: vec![0; 4], head: 0.5, ..BlockCost::default() };
     let rank = |has_head, first| StageWork { chunks: vec![4], has_head, before: 0, first };
     let of = |rank: &StageWork, sums, sums_of_ends, update| {
@@ -86,8 +87,9 @@ fn bounds_with_several_kinds_of_blocks_are_the_cheapest_run_of_blocks() {
     for of_blocks in [vec![0, 1, 1, 1], vec![0, 1, 0, 2, 0, 1, 3], vec![0, 1, 2, 3, 4, 3, 2, 1, 0]] {
         let count = |kind: usize| of_blocks.iter().filter(|of| **of == kind).count();
         let kinds = (0..5).filter(|kind| count(*kind) > 0);
-        let cost = |kind: usize| KindCost { blocks: vec![block(seconds[kind])], count: count(kind) };
-        let kinds = kinds.map(cost).collect();
+        let held = |kind: usize| ([0, seconds[kind] as usize], count(kind));
+        let state = StateBytes { blocks: kinds.clone().map(held).collect(), ..StateBytes::default() };
+        let kinds = kinds.map(|kind| vec![block(seconds[kind])]).collect();
         let cost = BlockCost { kinds, of_blocks: of_blocks.clone(), ..BlockCost::default() };
         let costs: Vec<_> = of_blocks.iter().map(|kind| seconds[*kind]).collect();
         let mut sorted = costs.clone();
@@ -96,11 +98,9 @@ fn bounds_with_several_kinds_of_blocks_are_the_cheapest_run_of_blocks() {
             let runs = (0..=of_blocks.len() - n).map(|first| costs[first..first + n].iter().sum::<f64>());
             let wanted = runs.fold(f64::INFINITY, f64::min);
             let rank = StageWork { chunks: vec![n], ..StageWork::default() };
-            let state = StateTimes::default();
-            let seen = cost.seconds(&[rank], &Plan::whole(1, 1), false, &state) / BELOW;
+            let seen = cost.seconds(&[rank], &Plan::whole(1, 1), false, &StateTimes::default()) / BELOW;
             assert!((seen / wanted - 1.0).abs() < 1e-12, "{n} of {of_blocks:?}: {seen} {wanted}");
-            let bytes = cost.least_of_kinds(n, |kind| seconds[kind] as usize);
-            assert_eq!(bytes, sorted[..n].iter().sum::<f64>() as usize, "{n} of {of_blocks:?}");
+            assert_eq!(state.least(n, 1), sorted[..n].iter().sum::<f64>() as usize, "{n} of {of_blocks:?}");
         }
     }
 }

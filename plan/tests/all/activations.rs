@@ -52,7 +52,7 @@ fn blocks_save_what_the_formulas_say() {
             _ => 8 * kept,
         };
         let wanted = (formula - less) * s * h / 8 + 4 * eighths * s / 8;
-        let lists = saved.kinds[0].blocks[0].saved - wanted;
-        assert!(lists <= 64, "{layout}: {} bytes instead of {wanted}", saved.kinds[0].blocks[0].saved);
+        let lists = saved.kinds[0][0].saved - wanted;
+        assert!(lists <= 64, "{layout}: {} bytes instead of {wanted}", saved.kinds[0][0].saved);
     }
 }
