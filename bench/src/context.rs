@@ -27,7 +27,7 @@ impl<D: Kernels> Attention<D> {
             let whole = Tensor::from_fn(at.device, Category::Activations, cx.rows(), cols, number);
             Split::cut(&whole, at.mesh.group(Axis::Tp))
         };
-        let [qkv, d_o] = [(1, heads.row()), (2, heads.queries * heads.dim)].map(given);
+        let [qkv, d_o] = [(1, heads.row()), (2, heads.gathered())].map(given);
         Ok(Self { core: at.build(&core)?, given: [qkv?, d_o?], cx })
     }
     pub(super) fn once(&mut self) -> Result<()> {

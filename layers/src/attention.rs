@@ -51,10 +51,10 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
         return Err(Error::heads(name, [queries, keys], (axis, ranks)));
     }
     let sections = [
-        Section { size: queries * dim, pieces: Pieces::Even, grain: dim },
-        Section { size: keys * dim, pieces: Pieces::Shared(keys), grain: dim },
+        Section { size: heads.q().len(), pieces: Pieces::Even, grain: dim },
+        Section { size: heads.k().len(), pieces: Pieces::Shared(keys), grain: dim },
     ];
-    Ok((Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim }, sections))
+    Ok((heads.share(ranks), sections))
 }
 
 /// Builds parameters `name.qkv` and `name.out` and, if `attention` has them, their `.bias`, `name.q_norm` and

@@ -248,7 +248,7 @@ impl Graph {
             graph.apply(OperatorKind::Norm { eps }, &[x, gain], &format!("{name}.out"))
         };
         let n = norm(&mut graph, stream, "norm1");
-        let columns = [heads.queries, heads.keys, heads.keys].map(|n| n * heads.dim);
+        let columns = [heads.q(), heads.k(), heads.v()].map(|part| part.len());
         let names = ["attention.q", "attention.k", "attention.v"];
         let qkv: Vec<_> =
             names.iter().zip(columns).map(|(name, columns)| graph.linear(n, name, columns, false)).collect();

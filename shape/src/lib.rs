@@ -6,6 +6,7 @@
 //! | `shape.rs` | a model: sizes, and the kind of each part |
 //! | `pattern.rs` | the blocks that differ from the others |
 //! | `block.rs` | a block of a model, and the distinct ones |
+//! | `heads.rs` | heads of attention, and all arithmetic on them |
 //! | `experts.rs` | experts in place of a feed-forward |
 //! | `optimizer.rs` | descriptions of optimizers: constants and state |
 //! | `features.rs` | the table of options: words, a test for each, a way to give it to a model |
@@ -14,6 +15,7 @@
 // A model, and its optimizer.
 mod block;
 mod experts;
+mod heads;
 mod optimizer;
 mod pattern;
 mod shape;
@@ -25,11 +27,10 @@ mod words;
 pub use block::{BlockKind, BlockShape};
 pub use experts::{Balance, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
+pub use heads::Heads;
 pub use optimizer::{
     Constant, Like, OptimizerInfo, OptimizerKind, Range, RuleStates, StateInfo, is_matrix_of_block,
 };
 pub use pattern::{Blocks, Pattern};
-pub use shape::{
-    Activation, Biases, FeedForward, Heads, NormKind, Objective, Positions, Rates, Shape, Window,
-};
+pub use shape::{Activation, Biases, FeedForward, NormKind, Objective, Positions, Rates, Shape, Window};
 pub use tensor::quoted::counted;

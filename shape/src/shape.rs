@@ -1,5 +1,5 @@
 //! A model: its sizes, and the kind of each part.
-use crate::{Experts, Pattern};
+use crate::{Experts, Heads, Pattern};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -48,28 +48,6 @@ pub struct Shape {
     pub dropout: Rates,
     /// Additions to the cross-entropy loss.
     pub loss: Objective,
-}
-
-/// Attention heads: `queries / keys` query heads share one KV head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heads {
-    /// Query heads.
-    pub queries: usize,
-    /// Key and value heads; their number divides that of the query heads.
-    pub keys: usize,
-    /// Features of one head.
-    pub dim: usize,
-}
-
-impl Heads {
-    /// Features of a row `[Q | K | V]`: `(queries + 2·keys)·dim`.
-    pub fn row(self) -> usize {
-        (self.queries + 2 * self.keys) * self.dim
-    }
-    /// Features of a row `[Q]`, and of the concatenated outputs of the heads: `queries·dim`.
-    pub fn gathered(self) -> usize {
-        self.queries * self.dim
-    }
 }
 
 /// An element-wise function between the two products of a feed-forward.

@@ -181,7 +181,7 @@ pub(super) fn merge<S: CpuScalar>(
     (out, max, sum): (In<S>, In<S>, In<S>),
 ) {
     for (i, h) in (0..out.rows()).flat_map(|i| (0..heads.queries).map(move |h| (i, h))) {
-        let cols = h * heads.dim..(h + 1) * heads.dim;
+        let cols = heads.output(h);
         let (own, other) = (run.max.row(i)[h], max.row(i)[h]);
         if other == S::NEG_INF {
             continue;
@@ -201,7 +201,7 @@ pub(super) fn merge<S: CpuScalar>(
 pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: Out<S>, mut run: RunningSoftmax<Cpu<S::Wide>>) {
     for i in 0..o.rows() {
         for h in 0..heads.queries {
-            let cols = h * heads.dim..(h + 1) * heads.dim;
+            let cols = heads.output(h);
             let l = run.sum.row(i)[h];
             divide(&mut o.row(i)[cols.clone()], &run.out.row(i)[cols], l);
             run.max.row(i)[h] = S::Wide::lse(run.max.row(i)[h], l);

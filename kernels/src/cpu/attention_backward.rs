@@ -19,7 +19,7 @@ pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: Out<S::Wide>, o: In<S
     for i in 0..o.rows() {
         let [o, d_o] = [o, d_o].map(|x| x.row(i));
         for (h, out) in delta.row(i).iter_mut().enumerate() {
-            let cols = h * heads.dim..(h + 1) * heads.dim;
+            let cols = heads.output(h);
             *out = dot(&o[cols.clone()], &d_o[cols]);
         }
     }

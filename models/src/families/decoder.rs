@@ -221,19 +221,18 @@ impl Family for Decoder {
     }
     fn entries(&self, shape: &Shape) -> Vec<Entry> {
         let Shape { width: d, blocks, heads, hidden: f, vocabulary, bias, .. } = *shape;
-        let [q, kv] = [heads.queries, heads.keys].map(|n| n * heads.dim);
         let mut entries = Entries::of(shape, Orientation::Transposed);
         entries.table("model.embed_tokens", "embedding", vocabulary);
         for i in 0..blocks {
             entries.within = [format!("model.layers.{i}."), format!("blocks.{i}.")];
             entries.norm("input_layernorm", "norm1", d);
-            let qkv = [("q", 0..q), ("k", q..q + kv), ("v", q + kv..q + 2 * kv)];
+            let qkv = [("q", heads.q()), ("k", heads.k()), ("v", heads.v())];
             let qkv = qkv.map(|(name, columns)| (format!("self_attn.{name}_proj"), columns));
             entries.linear(&qkv, "attention.qkv", d, bias.qkv);
             for norm in ["q_norm", "k_norm"].iter().filter(|_| shape.head_norm) {
                 entries.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), heads.dim);
             }
-            entries.linear(&[("self_attn.o_proj", 0..d)], "attention.out", q, bias.out);
+            entries.linear(&[("self_attn.o_proj", 0..d)], "attention.out", heads.gathered(), bias.out);
             entries.norm("post_attention_layernorm", "norm2", d);
             match shape.block(i).experts {
                 Some(experts) => {

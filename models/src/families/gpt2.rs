@@ -109,15 +109,14 @@ impl Family for Gpt2 {
     }
     fn entries(&self, shape: &Shape) -> Vec<Entry> {
         let Shape { width: d, blocks, heads, hidden: f, vocabulary, bias, .. } = *shape;
-        let [q, kv] = [heads.queries, heads.keys].map(|n| n * heads.dim);
         let mut entries = Entries::of(shape, Orientation::Same);
         entries.table(&format!("{PREFIX}wte"), "embedding", vocabulary);
         entries.table(&format!("{PREFIX}wpe"), "positions", shape.context().expect("learned positions"));
         for i in 0..blocks {
             entries.within = [format!("{PREFIX}h.{i}."), format!("blocks.{i}.")];
             entries.norm("ln_1", "norm1", d);
-            entries.linear(&[("attn.c_attn", 0..q + 2 * kv)], "attention.qkv", d, bias.qkv);
-            entries.linear(&[("attn.c_proj", 0..d)], "attention.out", q, bias.out);
+            entries.linear(&[("attn.c_attn", 0..heads.row())], "attention.qkv", d, bias.qkv);
+            entries.linear(&[("attn.c_proj", 0..d)], "attention.out", heads.gathered(), bias.out);
             entries.norm("ln_2", "norm2", d);
             entries.linear(&[("mlp.c_fc", 0..f)], "mlp.up", d, bias.mlp);
             entries.linear(&[("mlp.c_proj", 0..d)], "mlp.down", f, bias.mlp);

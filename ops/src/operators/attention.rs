@@ -8,14 +8,13 @@ use tensor::{Category, Device, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts Q and `[K | V]` of a fused `[Q | K | V]`.
 pub(super) fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> [View<D>; 2] {
-    let [q, kv] = [heads.queries, heads.keys].map(|n| n * heads.dim);
-    assert_eq!(qkv.cols(), q + 2 * kv, "columns of [Q | K | V] for {heads:?}");
-    [qkv.take_cols(0, q), qkv.take_cols(q, 2 * kv)]
+    assert_eq!(qkv.cols(), heads.row(), "columns of [Q | K | V] for {heads:?}");
+    [heads.q(), heads.kv()].map(|part| qkv.take_cols(part.start, part.len()))
 }
 
 /// Queries, and the keys and values of `[K | V]`.
-pub(super) fn with_keys<'a, D: Kernels>(q: View<'a, D>, kv: View<'a, D>) -> Qkv<'a, D> {
-    let [k, v] = halves(kv);
+pub(super) fn with_keys<'a, D: Kernels>(heads: Heads, q: View<'a, D>, kv: View<'a, D>) -> Qkv<'a, D> {
+    let [k, v] = [heads.k(), heads.v()].map(|part| kv.take_cols(part.start - heads.kv().start, part.len()));
     Qkv { q, k, v }
 }
 
@@ -50,7 +49,8 @@ pub fn rotate<D: Kernels>(
     let device = qkv.device().clone();
     let table = rotary.table(&device, cx.reach());
     assert_eq!(cx.rows(), qkv.shape()[0], "a position for every token");
-    let queries_and_keys = qkv.share_mut().view_mut().take_cols(0, (heads.queries + heads.keys) * heads.dim);
+    let turned = heads.turned();
+    let queries_and_keys = qkv.share_mut().view_mut().take_cols(turned.start, turned.len());
     device.rotate(queries_and_keys, table.view(), cx.tokens_on(device.place()), heads.dim, back);
 }
 
@@ -97,7 +97,7 @@ pub fn attention<D: Kernels>(
         device.put_rows(store.view_mut(), kv, cx.stored().on(device.place()));
         (kv, most) = (store.view(), capacity);
     }
-    let (o, lse) = softmax(device, attend, (cx.spans(), most), with_keys(q, kv));
+    let (o, lse) = softmax(device, attend, (cx.spans(), most), with_keys(attend.heads, q, kv));
     (Split::new(o, axis), Split::new(lse, axis))
 }
 
@@ -113,20 +113,14 @@ pub fn cross_attention<D: Kernels>(
     attend: &Attend,
 ) -> Result<(Split<D>, Split<D::Wide>)> {
     same(q.axis(), kv.axis())?;
-    let qkv = with_keys(q.share().view(), memory(kv, attend.heads));
+    let qkv = with_keys(attend.heads, q.share().view(), memory(kv, attend.heads));
     let (o, lse) = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
     Ok((Split::new(o, q.axis()), Split::new(lse, q.axis())))
 }
 
 fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> View<'_, D> {
-    assert_eq!(kv.shape()[1], 2 * heads.keys * heads.dim, "columns of [K | V] for {heads:?}");
+    assert_eq!(kv.shape()[1], heads.kv().len(), "columns of [K | V] for {heads:?}");
     kv.share().view()
-}
-
-/// The keys and the values of a matrix `[K | V]`.
-fn halves<D: Kernels>(kv: View<D>) -> [View<D>; 2] {
-    let n = kv.cols() / 2;
-    [0, n].map(|first| kv.take_cols(first, n))
 }
 
 /// The softmax's backward. Recomputes the scores tile by tile, and adds to the gradients of queries, keys and
@@ -194,41 +188,41 @@ pub fn attention_backward<D: Kernels>(
     let device = qkv.device();
     let [q, own] = parts(qkv.share().view(), attend.heads);
     let given = (given.0.share(), given.1.share(), given.2.share());
-    let [cols, of_both] = [q, own].map(|of| of.cols());
+    let heads = attend.heads;
     let mut past = cx.past();
     if kv.is_none() && past.is_none() {
         let mut dqkv = filled(device, Category::Activations, qkv.shape(), D::Elem::ZERO);
-        let (dq, dkv) = dqkv.view_mut().split_cols(cols);
-        let (dk, dv) = dkv.split_cols(of_both / 2);
-        softmax_backward(device, (attend, cx.spans()), with_keys(q, own), given, [dq, dk, dv]);
+        let (dq, dkv) = dqkv.view_mut().split_cols(heads.q().end);
+        let (dk, dv) = dkv.split_cols(heads.k().len());
+        softmax_backward(device, (attend, cx.spans()), with_keys(heads, q, own), given, [dq, dk, dv]);
         return Ok(Split::new(dqkv, qkv.axis()));
     }
     let wide = device.wide();
     let zero = |shape| filled(wide, Category::Activations, shape, <D::Wide as Device>::Elem::ZERO);
-    let mut dq = zero([qkv.shape()[0], cols]);
-    let mut dkv = zero([cx.rows_of_parts(), of_both]);
+    let mut dq = zero([qkv.shape()[0], heads.q().len()]);
+    let mut dkv = zero([cx.rows_of_parts(), heads.kv().len()]);
     let (o, lse, d_o) = given;
     let spans = (attend, cx.spans());
     let saved = (lse, &delta(attend, o, d_o), d_o);
     if let Some(past) = &mut past {
         let capacity = past.capacity;
-        let (stored, sums) = past.slot(block, device, [capacity, of_both]).with_gradients();
-        let (dk, dv) = sums.view_mut().split_cols(of_both / 2);
-        add_gradients(device, spans, with_keys(q, stored.view()), saved, [dq.view_mut(), dk, dv]);
+        let (stored, sums) = past.slot(block, device, [capacity, heads.kv().len()]).with_gradients();
+        let (dk, dv) = sums.view_mut().split_cols(heads.k().len());
+        add_gradients(device, spans, with_keys(heads, q, stored.view()), saved, [dq.view_mut(), dk, dv]);
         take_rows(wide, dkv.view_mut(), sums, cx.stored());
         if cx.pass().slice == 0 {
             past.free(block);
         }
     } else {
         let kv = kv.map_or(own, |(kv, _)| memory(kv, attend.heads));
-        let (dk, dv) = dkv.view_mut().split_cols(of_both / 2);
-        add_gradients(device, spans, with_keys(q, kv), saved, [dq.view_mut(), dk, dv]);
+        let (dk, dv) = dkv.view_mut().split_cols(heads.k().len());
+        add_gradients(device, spans, with_keys(heads, q, kv), saved, [dq.view_mut(), dk, dv]);
     }
     if let Some((_, group)) = kv {
         dkv = scatter_tokens(cx, dkv, group)?;
     }
     let mut dqkv = Tensor::empty(device, Category::Activations, qkv.shape()[0], qkv.shape()[1]);
-    let (of_queries, rest) = dqkv.view_mut().split_cols(cols);
+    let (of_queries, rest) = dqkv.view_mut().split_cols(heads.q().end);
     device.narrow(of_queries, dq.view());
     device.narrow(rest, dkv.view());
     Ok(Split::new(dqkv, qkv.axis()))
@@ -262,7 +256,7 @@ pub fn cross_attention_backward<D: Kernels>(
     let device = q.device();
     let zero = |of: &Split<D>| filled(device, Category::Activations, of.shape(), D::Elem::ZERO);
     let [mut dq, mut dkv] = [q, kv].map(zero);
-    let qkv = with_keys(q.share().view(), memory(kv, attend.heads));
+    let qkv = with_keys(attend.heads, q.share().view(), memory(kv, attend.heads));
     let (dk, dv) = dkv.view_mut().split_cols(qkv.k.cols());
     let given = (o.share(), lse.share(), d_o.share());
     softmax_backward(device, (attend, cx.memory()), qkv, given, [dq.view_mut(), dk, dv]);

@@ -18,9 +18,7 @@ pub struct HeadExchange<D: Kernels> {
 impl<D: Kernels> HeadExchange<D> {
     /// Makes the exchange of these heads.
     pub fn new(group: Group<D::Place>, all: Heads) -> Self {
-        let ranks = group.size();
-        let Heads { queries, keys, dim } = all;
-        Self { group, all, own: Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim } }
+        Self { own: all.share(group.size()), group, all }
     }
     /// Heads of each rank after the exchange.
     pub fn heads(&self) -> Heads {
@@ -31,39 +29,30 @@ impl<D: Kernels> HeadExchange<D> {
         self.group.rank() * self.own.queries
     }
     /// Columns of a rank's heads in O.
-    fn queries(&self, rank: usize) -> Range<usize> {
-        let n = self.own.queries * self.own.dim;
+    fn outputs(&self, rank: usize) -> Range<usize> {
+        let n = self.own.gathered();
         rank * n..(rank + 1) * n
-    }
-    /// Columns of a rank's heads in `[Q|K|V]`.
-    fn all_three(&self, rank: usize) -> [Range<usize>; 3] {
-        let Heads { queries, keys, dim } = self.all;
-        let part = |n: usize| {
-            let from = (queries + n * keys + rank * keys / self.group.size()) * dim;
-            from..from + self.own.keys * dim
-        };
-        [self.queries(rank), part(0), part(1)]
     }
     /// Exchanges `[Q|K|V][B_r,(Hq+2Hk)·d]` for `[B,·]` of this rank's heads: an all-to-all.
     ///
     /// # Errors
     /// If the call fails.
     pub fn qkv(&self, cx: &PassContext<D>, qkv: &Split<D>) -> Result<Split<D>> {
-        self.to_heads(cx, qkv, |rank| self.all_three(rank))
+        self.to_heads(cx, qkv, |rank| self.all.columns_of(rank, self.group.size()))
     }
     /// Exchanges the gradient of O, `[B_r,Hq·d]`, for `[B,·]` of this rank's heads: an all-to-all.
     ///
     /// # Errors
     /// If the call fails.
     pub fn gradient(&self, cx: &PassContext<D>, d_o: &Split<D>) -> Result<Split<D>> {
-        self.to_heads(cx, d_o, |rank| [self.queries(rank)])
+        self.to_heads(cx, d_o, |rank| [self.outputs(rank)])
     }
     /// Exchanges O of this rank's heads, `[B,·]`, for `[B_r,Hq·d]`: an all-to-all.
     ///
     /// # Errors
     /// If the call fails.
     pub fn output(&self, cx: &PassContext<D>, o: Split<D>) -> Result<Split<D>> {
-        self.to_tokens(cx, o, self.all.queries * self.all.dim, |rank| [self.queries(rank)])
+        self.to_tokens(cx, o, self.all.gathered(), |rank| [self.outputs(rank)])
     }
     /// Exchanges the gradient of this rank's heads, `[B,·]` in the wide dtype, for `dQKV[B_r,(Hq+2Hk)·d]`: an
     /// all-to-all, wide if several ranks have parts of a KV head's gradient, which are summed.
@@ -71,7 +60,7 @@ impl<D: Kernels> HeadExchange<D> {
     /// # Errors
     /// If the call fails.
     pub fn qkv_gradient(&self, cx: &PassContext<D>, device: &D, dqkv: Split<D::Wide>) -> Result<Split<D>> {
-        let columns = |rank| self.all_three(rank);
+        let columns = |rank| self.all.columns_of(rank, self.group.size());
         if self.group.size() <= self.all.keys {
             return self.to_tokens(cx, Split::narrowed(device, &dqkv), self.all.row(), columns);
         }

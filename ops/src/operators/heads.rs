@@ -23,8 +23,8 @@ pub fn norm_heads<D: Kernels>(
         let (y, r) = (y.view_mut().take_cols(head * d, d), r.view_mut().take_cols(head, 1));
         device.rms_norm(y, r, x.view().take_cols(head * d, d), gain.view(), eps);
     }
-    let [from, len] = [turned, heads.keys].map(|heads| heads * d);
-    device.copy(y.view_mut().take_cols(from, len), x.view().take_cols(from, len));
+    let v = heads.v();
+    device.copy(y.view_mut().take_cols(v.start, v.len()), x.view().take_cols(v.start, v.len()));
     (Split::new(y, qkv.axis()), Split::new(r, qkv.axis()))
 }
 
@@ -54,8 +54,8 @@ pub fn norm_heads_backward<D: Kernels>(
             }
         });
     }
-    let [from, len] = [turned, heads.keys].map(|heads| heads * d);
-    qkv.device().copy(dx.view_mut().take_cols(from, len), dy.view().take_cols(from, len));
+    let v = heads.v();
+    qkv.device().copy(dx.view_mut().take_cols(v.start, v.len()), dy.view().take_cols(v.start, v.len()));
     Ok(Split::new(dx, qkv.axis()))
 }
 

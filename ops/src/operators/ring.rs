@@ -58,7 +58,8 @@ struct Running<D: Kernels>(Tensor<D::Wide>);
 
 impl<D: Kernels> Running<D> {
     fn new(device: &D, rows: usize, attend: &Attend) -> Self {
-        let (heads, cols) = (attend.heads.queries, attend.heads.queries * attend.heads.dim);
+        let heads = attend.heads.queries;
+        let cols = attend.heads.gathered();
         let wide = device.wide();
         let zero = <D::Wide as Device>::Elem::ZERO;
         let mut state = filled(wide, Category::Activations, [rows, cols + 2 * heads], zero);
@@ -66,7 +67,7 @@ impl<D: Kernels> Running<D> {
         Self(state)
     }
     fn view(&mut self, attend: &Attend) -> RunningSoftmax<'_, D::Wide> {
-        let (out, rest) = self.0.view_mut().split_cols(attend.heads.queries * attend.heads.dim);
+        let (out, rest) = self.0.view_mut().split_cols(attend.heads.gathered());
         let (max, sum) = rest.split_cols(attend.heads.queries);
         RunningSoftmax { out, max, sum }
     }
@@ -139,10 +140,11 @@ impl<D: Kernels> AttentionRing<D> {
         let mut run = if cx.decodes() {
             let queries = self.group.all_gather_v(&copied(device, q), &hops.queries)?;
             let mut run = Running::new(device, queries.rows(), attend);
-            take_in(device, attend, &hops.shared, with_keys(queries.view(), kv), &mut run);
+            take_in(device, attend, &hops.shared, with_keys(attend.heads, queries.view(), kv), &mut run);
             self.merged(device, &hops.queries, run, attend)?
         } else if let [own] = &hops.list[..] {
-            let (o, lse) = softmax(device, attend, (&own.spans, most_keys(&own.spans)), with_keys(q, kv));
+            let (o, lse) =
+                softmax(device, attend, (&own.spans, most_keys(&own.spans)), with_keys(attend.heads, q, kv));
             return Ok((Split::new(o, axis), Split::new(lse, axis)));
         } else {
             let mut run = Running::new(device, q.rows(), attend);
@@ -151,7 +153,7 @@ impl<D: Kernels> AttentionRing<D> {
                 let arrived = coming.take().map_or(Ok(None), Travelling::arrive)?;
                 coming = hops.list.get(h + 1).map(|hop| self.start(kv, device, hop, h + 1)).transpose()?;
                 let kv = arrived.as_ref().map_or(kv, Tensor::view);
-                take_in(device, attend, &hop.spans, with_keys(q, kv), &mut run);
+                take_in(device, attend, &hop.spans, with_keys(attend.heads, q, kv), &mut run);
             }
             run
         };
@@ -170,7 +172,7 @@ impl<D: Kernels> AttentionRing<D> {
         let mut run = Running::new(device, here, attend);
         for member in 0..queries.len() {
             let other = arrived.view().take_rows(member * here, here);
-            let (out, of_heads) = (heads.queries * heads.dim, heads.queries);
+            let (out, of_heads) = (heads.gathered(), heads.queries);
             let columns = [(0, out), (out, of_heads), (out + of_heads, of_heads)];
             let [out, max, sum] = columns.map(|(first, n)| other.take_cols(first, n));
             device.wide().attention_merge(heads, run.view(attend), (out, max, sum));
@@ -234,9 +236,9 @@ impl<D: Kernels> AttentionRing<D> {
                 (None, None) => own.again(),
             };
             if !hop.spans.list().is_empty() {
-                let (dk, dv) = dkv.split_cols(cols / 2);
+                let (dk, dv) = dkv.split_cols(attend.heads.k().len());
                 let (saved, d) = ((lse.share(), &delta, d_o.share()), [dq.again(), dk, dv]);
-                add_gradients(device, (attend, &hop.spans), with_keys(q, kv), saved, d);
+                add_gradients(device, (attend, &hop.spans), with_keys(attend.heads, q, kv), saved, d);
             }
             let mut sum = |(h, back): (usize, Travelling<D::Wide>)| -> Result<()> {
                 let Some(back) = back.arrive()? else { return Ok(()) };

@@ -93,10 +93,10 @@ pub fn gather_keys<D: Kernels>(
     heads: Heads,
     group: &Group<D::Place>,
 ) -> Result<Split<D>> {
-    let cols = 2 * heads.keys * heads.dim;
+    let kv = heads.kv();
     let x = qkv.share();
-    let mut keys = x.along(cols);
-    x.device().copy(keys.view_mut(), x.view().take_cols(heads.queries * heads.dim, cols));
+    let mut keys = x.along(kv.len());
+    x.device().copy(keys.view_mut(), x.view().take_cols(kv.start, kv.len()));
     Ok(Split::new(gather_tokens(cx, keys, group)?, qkv.axis()))
 }
 

@@ -69,7 +69,7 @@ fn shares(design: &Design, sizes: &Sizes) -> Vec<DividedSize> {
     let dense = (0..shape.blocks).any(|block| shape.block(block).experts.is_none()).then_some(shape.hidden);
     let of_all = shape.experts.and_then(|experts| experts.shared).map(|shared| shared.hidden);
     let width = one("features of a token", shape.width, DivisionRule::Equally);
-    let inputs = [Some(shape.heads.queries * shape.heads.dim), dense, of_all];
+    let inputs = [Some(shape.heads.gathered()), dense, of_all];
     once(width).chain(inputs.into_iter().flatten().map(sent)).collect()
 }
 

@@ -1,5 +1,4 @@
 //! A graph evaluated on whole matrices by the independent reference.
-use kernels::Heads;
 use layers::graph::{Graph, Operator, OperatorKind};
 use reference::{Mask, Tokens};
 use shape::Objective;
@@ -105,9 +104,8 @@ fn backward<S: Scalar>(
             let qkv = joined(&[(x(0), n(0)), (x(1), n(1)), (x(2), n(2))]);
             let tokens = sequences(x(0).len() / n(0), seq);
             let d = reference::attention_backward(&qkv, &dy, heads, Mask::Causal, &tokens, None);
-            let Heads { queries, keys, dim } = heads;
-            let ends = [0, queries * dim, (queries + keys) * dim, (queries + 2 * keys) * dim];
-            (0..3).map(|i| columns(&d, ends[3], ends[i], n(i))).collect()
+            let parts = [heads.q(), heads.k(), heads.v()];
+            parts.map(|part| columns(&d, heads.row(), part.start, part.len())).to_vec()
         }
         OperatorKind::Loss => {
             vec![reference::cross_entropy_backward(x(0), targets, n(0), targets.len(), &Objective::default())]
