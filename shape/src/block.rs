@@ -80,6 +80,11 @@ impl Shape {
         }
         kinds
     }
+    /// Returns the first block of each kind.
+    #[must_use]
+    pub fn first_of_kinds(&self) -> Vec<usize> {
+        self.kinds().iter().map(|kind| kind.places[0]).collect()
+    }
     /// Returns a model like this one that has these of its blocks, in order.
     #[must_use]
     pub fn of_blocks(&self, blocks: &[usize]) -> Self {
@@ -153,8 +158,17 @@ mod tests {
         let pattern = Pattern { dense: vec![0, 2].into(), whole: vec![0, 1].into(), ..Pattern::NONE };
         let (window, experts) = (Some(Window { size: 3, sinks: 1 }), Some(Experts::MIXTRAL));
         assert_eq!(read, Shape { blocks: 4, window, experts, pattern, ..Shape::LLAMA });
-        for wrong in [r#"{"width":1,"depth":2}"#, r#"{"pattern":{"sparse":[0]}}"#, r#"{"window":{"size":3}}"#]
-        {
+        let late = r#"{"window":{"size":3,"sinks":1,"from":18446744073709551615}}"#;
+        let late: Shape = serde_json::from_str(late).unwrap();
+        assert!((0..Blocks::MOST).all(|block| late.block(block).window.is_none()));
+        for wrong in [
+            r#"{"width":1,"depth":2}"#,
+            r#"{"pattern":{"sparse":[0]}}"#,
+            r#"{"window":{"size":3}}"#,
+            r#"{"window":{"size":3,"sinks":1,"from":"2"}}"#,
+            r#"{"experts":{"dense":3}}"#,
+            r#"{"pattern":5,"experts":{"dense":[0]}}"#,
+        ] {
             assert!(serde_json::from_str::<Shape>(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,5 +1,5 @@
 //! A model: its sizes, and the kind of each part.
-use crate::{Experts, Heads, Pattern};
+use crate::{Blocks, Experts, Heads, Pattern};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -150,12 +150,16 @@ impl<'de> Deserialize<'de> for Shape {
         let mut fields = Map::deserialize(from)?;
         let mut older = |of: &str, key: &str| fields.get_mut(of)?.as_object_mut()?.remove(key);
         let dense = older("experts", "dense");
-        let whole = older("window", "from").map(|from| (0..from.as_u64().unwrap_or(0)).collect());
-        let sets = [("dense", dense), ("whole", whole)];
-        for (set, blocks) in sets.into_iter().filter_map(|(set, blocks)| Some((set, blocks?))) {
-            fields.entry("pattern").or_insert_with(|| Map::new().into())[set] = blocks;
+        let first = older("window", "from");
+        let mut shape = Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)?;
+        if let Some(dense) = dense {
+            shape.pattern.dense = Blocks::deserialize(dense).map_err(D::Error::custom)?;
         }
-        Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)
+        if let Some(first) = first {
+            let first = usize::deserialize(first).map_err(D::Error::custom)?;
+            shape.pattern.whole = (0..first.min(Blocks::MOST)).collect();
+        }
+        Ok(shape)
     }
 }
 

@@ -51,7 +51,9 @@ pub(super) const LATER_BLOCKS: WindowKeys = WindowKeys {
             let wanted = format!("at most {} in a model with a window in some blocks", Blocks::MOST);
             return Err(keys.wrong("num_hidden_layers", &json!(blocks), &wanted));
         }
-        shape.pattern.whole = (0..from).filter(|_| shape.window.is_some()).collect();
+        if shape.window.is_some() {
+            shape.pattern.whole = (0..from).collect();
+        }
         Ok(())
     },
     keys: |shape| {

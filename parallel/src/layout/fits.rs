@@ -79,8 +79,7 @@ impl Layout {
         let mesh = self.ghost(0).ok()?;
         let at = self.place(&device, &mesh, &RandomValues { seed: 0 });
         let design = design.into();
-        let kinds = design.shape().map_or_else(Vec::new, Shape::kinds);
-        let one_of_each: Vec<_> = kinds.iter().map(|kind| kind.places[0]).collect();
+        let one_of_each = design.shape().map_or_else(Vec::new, Shape::first_of_kinds);
         let design = design.of_blocks(&one_of_each);
         let run = 0..design.parts(self.size(Axis::Tp));
         let built = Overflow::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;

@@ -51,7 +51,7 @@ fn small(shape: Shape) -> Shape {
         })
     };
     let vocabulary = shape.vocabulary.min(13);
-    let mut blocks: Vec<_> = shape.kinds().iter().map(|kind| kind.places[0]).collect();
+    let mut blocks = shape.first_of_kinds();
     blocks.extend((shape.blocks > 1 && blocks.len() == 1).then_some(shape.blocks - 1));
     let shape = shape.of_blocks(&blocks);
     Shape {
@@ -74,6 +74,7 @@ mod tests {
     use super::*;
     use crate::Subject;
     use crate::cases::panel::PANEL;
+    use layers::BlockKind;
 
     /// Shrinks every model of the panel after enlarging it a thousand times. Kills: a part missing from the
     /// small model, a size that the layout cannot split, a size not named in the message.
@@ -101,7 +102,11 @@ mod tests {
                 assert!(layout.fits(image).is_ok() && Subject::small(image, &layout).is_ok());
                 let parts = |of: Shape| {
                     let has = (of.norm, of.feed_forward, of.bias, of.tied, of.head_norm, of.window.is_some());
-                    (has, of.experts.map(|of| (of.scoring, of.groups.is_some(), of.shared.is_some())))
+                    let kinds = of.kinds().into_iter().map(|BlockKind { shape, .. }| {
+                        (shape.experts.is_some(), shape.window.is_some(), shape.rope.is_some())
+                    });
+                    let experts = of.experts.map(|of| (of.scoring, of.groups.is_some(), of.shared.is_some()));
+                    (has, experts, kinds.collect::<Vec<_>>())
                 };
                 assert_eq!(parts(image), parts(large), "{}", member.name);
                 let ratio = |of: Heads| (of.keys == 1, of.keys == of.queries);

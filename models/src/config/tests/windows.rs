@@ -43,6 +43,7 @@ fn qwens_window_is_in_the_later_blocks_if_it_is_used() {
         assert_eq!(four(&[used, ("max_window_layers", "3")]), Ok(Some((9, 3))));
         assert_eq!(four(&[used, ("max_window_layers", "0")]), Ok(Some((9, 0))));
         assert_eq!(four(&[used, ("max_window_layers", "4")]), Ok(None));
+        assert_eq!(four(&[used, ("max_window_layers", "9007199254740993")]), Ok(None));
         assert_eq!(four(&[used, ("max_window_layers", "1"), ("sliding_window", "null")]), Ok(None));
         let whole = "it must be a whole number, 0 or more";
         let negative = format!("a.json: max_window_layers is -1; {whole}");
