@@ -45,7 +45,7 @@ const LAYOUTS: [&str; 28] = [
 ];
 
 fn shape(width: usize) -> Shape {
-    let heads = Heads { queries: width / 16, keys: width / 16, dim: 16 };
+    let heads = Heads::new(width / 16, width / 16, 16);
     Shape { width, blocks: 4, heads, hidden: 4 * width, vocabulary: 8 * width, ..Shape::LLAMA }
 }
 

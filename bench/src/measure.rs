@@ -102,7 +102,7 @@ fn known(value: f64) -> Sourced {
 /// Small models with, together, almost every kernel.
 fn shapes(width: usize) -> [Shape; 2] {
     let dim = (width / 4).min(64);
-    let heads = Heads { queries: width / dim, keys: width / dim / 2, dim };
+    let heads = Heads::new(width / dim, width / dim / 2, dim);
     let of =
         |shape: Shape| Shape { width, heads, hidden: 4 * width, vocabulary: 4 * width, blocks: 2, ..shape };
     let dropout = Rates { embedding: 0.1, attention: 0.0, residual: 0.1 };

@@ -6,21 +6,15 @@ use layers::Shape;
 pub const L: Shape = Shape {
     width: 512,
     blocks: 8,
-    heads: Heads { queries: 8, keys: 8, dim: 64 },
+    heads: Heads::new(8, 8, 64),
     hidden: 2048,
     vocabulary: 8192,
     ..Shape::LLAMA
 };
 
 /// A shape of 106,816 parameters, for the proof, and for a quick test on a card.
-pub const SMALL: Shape = Shape {
-    width: 64,
-    blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 16 },
-    hidden: 128,
-    vocabulary: 256,
-    ..Shape::LLAMA
-};
+pub const SMALL: Shape =
+    Shape { width: 64, blocks: 2, heads: Heads::new(4, 2, 16), hidden: 128, vocabulary: 256, ..Shape::LLAMA };
 
 /// Sizes of all work.
 #[derive(Clone, Copy)]
@@ -63,7 +57,7 @@ impl Scale {
         shape: Shape {
             width: 8,
             blocks: 2,
-            heads: Heads { queries: 2, keys: 2, dim: 4 },
+            heads: Heads::new(2, 2, 4),
             hidden: 8,
             vocabulary: 16,
             ..Shape::LLAMA
@@ -72,12 +66,7 @@ impl Scale {
         pipeline: [3, 2],
         long: 8,
         decode: [3, 4],
-        proven: Shape {
-            hidden: 4,
-            vocabulary: 8,
-            heads: Heads { queries: 2, keys: 2, dim: 2 },
-            ..Shape::LLAMA
-        },
+        proven: Shape { hidden: 4, vocabulary: 8, heads: Heads::new(2, 2, 2), ..Shape::LLAMA },
         divisor: 1024,
         tries: 1,
         seconds: 0.0,

@@ -25,7 +25,7 @@ __device__ __forceinline__ float online(float (&p)[N], Held& held, int lanes) {
     return shrink;
 }
 
-// Attention of 64 query rows and one head per block. Writes o[B, queries·dim] and lse = `max`[B, queries];
+// Attention of 64 query rows and one head per block. Writes o[B, queries·value] and lse = `max`[B, queries];
 // without o, updates the carried out, max and sum. A block takes all spans of its rows, one after another, so
 // spans may share rows. The heads of a group are neighbours in blockIdx.y.
 template <class T, int C>
@@ -33,7 +33,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
                           View<float> max, View<float> sum) {
     SHARED(float, shared);
     float *qs = shared, *kv = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
-    u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, group = head / (a.queries / a.keys), dim = a.dim;
+    u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, group = head / a.fan(), dim = a.dim, value = a.value;
     u32 rows = min((u32)TILE, q.rows - row), touched = 0;
     bool carried = !o.at;
     Sixteen acc[C] = {};
@@ -49,7 +49,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 u32 col = c * TILE + 4 * my_col() + j;
-                if (col < dim) acc[c][i][j] = out(r, head * dim + col);
+                if (col < value) acc[c][i][j] = out(r, head * value + col);
             }
     }
     if (C == 1) load_tile(qs, q, row, rows, head * dim, dim);
@@ -76,6 +76,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) {
                     u32 key = my_col() + 16 * j;
+                    cap(a, s[i][j]);
                     s[i][j] = mine && key < n && sees(a, span, query, block + key) ? s[i][j] * a.scale : -INFINITY;
                 }
                 float shrink = online(s[i], held[i], 16);
@@ -94,9 +95,9 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
             put_tile(weights, s);
 #pragma unroll
             for (u32 c = 0; c < C; c++) {
-                if (c * TILE >= dim) break;
+                if (c * TILE >= value) break;
                 __syncthreads();
-                load_tile(kv, v, span.key.row + block, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
+                load_tile(kv, v, span.key.row + block, n, group * value + c * TILE, min((int)(value - c * TILE), TILE));
                 __syncthreads();
                 times(acc[c], weights, kv, n);
             }
@@ -113,9 +114,9 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
 #pragma unroll
             for (int j = 0; j < 4; j++) acc[c][i][j] *= share;
             if (carried)
-                put4(&out(r, head * dim + col), acc[c][i], (int)(dim - col));
+                put4(&out(r, head * value + col), acc[c][i], (int)(value - col));
             else
-                put4(&o(r, head * dim + col), acc[c][i], (int)(dim - col));
+                put4(&o(r, head * value + col), acc[c][i], (int)(value - col));
         }
         if (my_col() == 0) {
             max(r, head) = carried ? held[i].max : held[i].max + logf(held[i].sum);
@@ -128,27 +129,27 @@ BY_TILES(attention,
                 View<float> sum),
          a, spans, q, k, v, o, out, max, sum)
 
-// o[B, queries·dim] = out / sum; max[B, queries] becomes the log-sum-exp. One warp per row and head.
+// o[B, queries·value] = out / sum; max[B, queries] becomes the log-sum-exp. One warp per row and head.
 template <class T>
-__device__ void attention_finish(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim) {
+__device__ void attention_finish(View<T> o, View<float> out, View<float> max, View<float> sum, u32 value) {
     u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < max.len(); i += warps) {
         u64 row = i / max.cols, head = i % max.cols;
         float most = max(row, head), total = sum(row, head), share = 1 / total;
-        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
+        for (u64 col = head * value + lane; col < (head + 1) * value; col += 32)
             o(row, col) = narrow<T>(out(row, col) * share);
         __syncwarp(); // all lanes have read max
         if (lane == 0) max(row, head) = most + logf(total);
     }
 }
-BOTH(attention_finish, PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim), o, out, max, sum,
-     dim)
+BOTH(attention_finish, PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, u32 value), o, out, max, sum,
+     value)
 
 // Merges a running softmax of other keys into one of the same queries. One that has seen no key changes
 // nothing. One warp per row and head.
 template <class T>
 __device__ void attention_merge(View<T> out, View<T> max, View<T> sum, View<T> other_out, View<T> other_max,
-                                View<T> other_sum, u32 dim) {
+                                View<T> other_sum, u32 value) {
     u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < max.len(); i += warps) {
         u64 row = i / max.cols, head = i % max.cols;
@@ -156,7 +157,7 @@ __device__ void attention_merge(View<T> out, View<T> max, View<T> sum, View<T> o
         if (other == -INFINITY) continue; // all lanes alike
         bool had = own != -INFINITY;
         float keep = expf(own - most), by = expf(other - most);
-        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
+        for (u64 col = head * value + lane; col < (head + 1) * value; col += 32)
             out(row, col) = narrow<T>((had ? wide(out(row, col)) * keep : 0) + wide(other_out(row, col)) * by);
         __syncwarp(); // all lanes have read max
         if (lane > 0) continue;
@@ -165,5 +166,5 @@ __device__ void attention_merge(View<T> out, View<T> max, View<T> sum, View<T> o
     }
 }
 BOTH(attention_merge,
-     PARAMS(View<T> out, View<T> max, View<T> sum, View<T> other_out, View<T> other_max, View<T> other_sum, u32 dim),
-     out, max, sum, other_out, other_max, other_sum, dim)
+     PARAMS(View<T> out, View<T> max, View<T> sum, View<T> other_out, View<T> other_max, View<T> other_sum, u32 value),
+     out, max, sum, other_out, other_max, other_sum, value)

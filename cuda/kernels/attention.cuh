@@ -2,16 +2,25 @@
 // shared memory whose products are plain multiply-adds, for any dtype and up to 256 features per head.
 #pragma once
 #include "dropout.cuh"
+#include "heads.cuh"
 
-// Arguments of attention: `Attended` of launches/attention.rs.
-struct Attend {
+// Arguments of attention: `AttendArgs` of launches/attention.rs.
+struct Attend : Heads {
+    u32 first;       // index in the model of the first query head here
+    u32 causal;      // nonzero if queries see only keys up to their own position:
+    u32 size, sinks; // the last `size` of these, and the first `sinks` of the sequence
+    float scale;     // factor of a product, which makes it a score
+    float cap;       // cap of products before that, or 0
     Dropout dropout;
-    u32 queries, keys, dim; // query heads, KV heads, features per head
-    u32 first;              // index in the model of the first query head here
-    u32 causal;             // nonzero if queries see only keys up to their own position:
-    u32 size, sinks;        // the last `size` of these, and the first `sinks` of the sequence
-    float scale;            // 1/√dim
 };
+
+// Caps a product of a query and a key. Returns the factor of its gradient.
+__device__ __forceinline__ float cap(const Attend& a, float& s) {
+    if (!a.cap) return 1;
+    float t = tanhf(s / a.cap);
+    s = a.cap * t;
+    return 1 - t * t;
+}
 
 // One sequence's queries and the keys they may see: `Span` of the kernels crate.
 struct Span {

@@ -9,24 +9,24 @@
 
 // delta[B, queries] = Σ o·do per head. One warp per row and head.
 template <class T>
-__device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 dim) {
+__device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 value) {
     u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < delta.len(); i += warps) {
         u64 row = i / delta.cols, head = i % delta.cols;
         float sum = 0;
-        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
+        for (u64 col = head * value + lane; col < (head + 1) * value; col += 32)
             sum += wide(o(row, col)) * wide(d_o(row, col));
         sum = warp_sum(sum);
         if (lane == 0) delta(row, head) = sum;
     }
 }
-BOTH(attention_delta, PARAMS(View<float> delta, View<T> o, View<T> d_o, u32 dim), delta, o, d_o, dim)
+BOTH(attention_delta, PARAMS(View<float> delta, View<T> o, View<T> d_o, u32 value), delta, o, d_o, value)
 
 // Turns a score into P∘M, which dV needs, and its dO·Vᵀ into dS, which dQ and dK need.
-__device__ __forceinline__ void grade(float& s, float& dp, float lse, float delta, float factor) {
-    float p = expf(s - lse);
+__device__ __forceinline__ void grade(const Attend& a, float& s, float& dp, float lse, float delta, float factor) {
+    float slope = cap(a, s), p = expf(s * a.scale - lse);
     s = p * factor;
-    dp = p * (dp * factor - delta);
+    dp = p * (dp * factor - delta) * slope;
 }
 
 // s += A·Bᵀ over `dim` features of n_a and n_b rows, by tiles that are loaded to `left` and `right`.
@@ -61,13 +61,13 @@ __device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, 
     }
 }
 
-// dk, dv[M, keys·dim] += the contributions of all spans. One block per 64 key rows and KV head.
+// dk[M, keys·dim], dv[M, keys·value] += the contributions of all spans. One block per 64 key rows and KV head.
 template <class T, int C, class O>
 __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse,
                                View<float> delta, View<T> d_o, View<O> dk, View<O> dv) {
     SHARED(float, shared);
     float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
-    u32 row = blockIdx.x * TILE, group = blockIdx.y, dim = a.dim, fan = a.queries / a.keys;
+    u32 row = blockIdx.x * TILE, group = blockIdx.y, dim = a.dim, value = a.value, fan = a.fan();
     u32 rows = min((u32)TILE, k.rows - row), touched = 0;
     Sixteen dks[C] = {}, dvs[C] = {};
     each_span(spans, true, row, row + rows, [&](Span span) {
@@ -84,7 +84,7 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
             Sixteen s = {}, dp = {};
             add_products(s, left, right, k, row, rows, group * dim, q, query_row, n, head * dim, dim); // K·Qᵀ
             // V·dOᵀ
-            add_products(dp, left, right, v, row, rows, group * dim, d_o, query_row, n, head * dim, dim);
+            add_products(dp, left, right, v, row, rows, group * value, d_o, query_row, n, head * value, value);
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
                 u32 i = my_col() + 16 * j, position = span.query.position + query + i;
@@ -97,19 +97,19 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
                     bool seen = there && key - first <= last - first && sees(a, span, query + i, key);
                     u64 pair = (u64)(a.first + head) << 32 | (span.key.position + key);
                     float factor = a.dropout.on ? dropout_factor(a.dropout, token, pair) : 1;
-                    grade(s[r][j] *= a.scale, dp[r][j], lse_i, delta_i, factor);
+                    grade(a, s[r][j], dp[r][j], lse_i, delta_i, factor);
                     if (!seen) s[r][j] = dp[r][j] = 0;
                 }
             }
             put_tile(weights, s);
 #pragma unroll
             for (u32 c = 0; c < 2 * C; c++) { // dV += P·dO, dK += dS·Q
-                u32 col = c % C * TILE;
-                if (col >= dim) continue;
+                u32 col = c % C * TILE, features = c < C ? value : dim;
+                if (col >= features) continue;
                 __syncthreads();
                 if (c == C) put_tile(weights, dp);
                 if (c > 0 || C > 1)
-                    load_tile(right, c < C ? d_o : q, query_row, n, head * dim + col, min((int)(dim - col), TILE));
+                    load_tile(right, c < C ? d_o : q, query_row, n, head * features + col, min((int)(features - col), TILE));
                 __syncthreads();
                 times(c < C ? dvs[c % C] : dks[c % C], weights, right, n);
             }
@@ -117,10 +117,9 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
     });
 #pragma unroll
     for (u32 c = 0; c < C; c++) {
-        if (c * TILE >= dim) break;
-        u32 col = group * dim + c * TILE, cols = dim - c * TILE;
-        add_share(dk, row, rows, touched, col, cols, dks[c], a.scale);
-        add_share(dv, row, rows, touched, col, cols, dvs[c], 1);
+        u32 col = c * TILE;
+        if (col < dim) add_share(dk, row, rows, touched, group * dim + col, dim - col, dks[c], a.scale);
+        if (col < value) add_share(dv, row, rows, touched, group * value + col, value - col, dvs[c], 1);
     }
 }
 BY_TILES(attention_keys,
@@ -138,7 +137,7 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
                                   View<float> delta, View<T> d_o, View<O> dq) {
     SHARED(float, shared);
     float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
-    u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, dim = a.dim, group = head / (a.queries / a.keys);
+    u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, dim = a.dim, value = a.value, group = head / a.fan();
     u32 rows = min((u32)TILE, q.rows - row), touched = 0;
     Sixteen dqs[C] = {};
     each_span(spans, false, row, row + rows, [&](Span span) {
@@ -151,7 +150,7 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
             Sixteen s = {}, dp = {};
             add_products(s, left, right, q, row, rows, head * dim, k, key_row, n, group * dim, dim); // Q·Kᵀ
             // dO·Vᵀ
-            add_products(dp, left, right, d_o, row, rows, head * dim, v, key_row, n, group * dim, dim);
+            add_products(dp, left, right, d_o, row, rows, head * value, v, key_row, n, group * value, value);
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
                 u32 query = my_row() + i - before;
@@ -165,7 +164,7 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
                     bool seen = mine && key < n && sees(a, span, query, block + key);
                     u64 pair = (u64)(a.first + head) << 32 | (span.key.position + block + key);
                     float factor = a.dropout.on ? dropout_factor(a.dropout, token, pair) : 1;
-                    grade(s[i][j] *= a.scale, dp[i][j], lse_i, delta_i, factor);
+                    grade(a, s[i][j], dp[i][j], lse_i, delta_i, factor);
                     if (!seen) dp[i][j] = 0;
                 }
             }

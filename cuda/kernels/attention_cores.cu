@@ -14,13 +14,13 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
     const u32 KEYS = 64 * 64 / D; // as many as registers allow
     SHARED(bf16, shared);
     bf16 *qs = shared, *ks = qs + QUERIES * D, *vs = ks + KEYS * D;
-    u32 row = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, group = head / (a.queries / a.keys),
-        dim = a.dim;
+    u32 row = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, group = head / a.fan(),
+        dim = a.dim, value = a.value;
     u32 rows = min(QUERIES, q.rows - row), touched = 0, lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 32;
     u32 my_row = warp_row + lane / 4, my_col = lane % 4 * 2; // rows 8 apart, columns 8 apart
     bool carried = !o.at;
     float acc[2][D / 8][4] = {}, most[4], total[4], by = a.scale * 1.44269504f;
-    begin_softmax(acc, most, total, carried, row + my_row, q.rows, my_col, head, dim, a.scale, out, max, sum);
+    begin_softmax(acc, most, total, carried, row + my_row, q.rows, my_col, head, value, a.scale, out, max, sum);
     fetch<D, QUERIES>(qs, q, row, rows, head * dim, dim);
     each_span(spans, false, row, row + rows, [&](Span span) {
         u32 before = span.query.row - row; // query i is row i + before of the tile, modulo 2^32
@@ -35,7 +35,7 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
             u32 n = seen.count(block, KEYS), next = seen.next(block, KEYS);
             fetched();
             __syncthreads();
-            fetch<D, KEYS>(vs, v, key_row + block, n, group * dim, dim);
+            fetch<D, KEYS>(vs, v, key_row + block, n, group * value, value);
             u32 warp_last = span.query.position + warp_row + 31 - before;
             bool idle = a.causal && (int)(warp_last - span.key.position - block) < 0;
             float s[2][KEYS / 8][4] = {};
@@ -55,7 +55,7 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
         }
     });
     fetched();
-    end_softmax(acc, most, total, carried, touched, row + my_row, my_col, head, dim, a.scale, o, out, max, sum);
+    end_softmax(acc, most, total, carried, touched, row + my_row, my_col, head, value, a.scale, o, out, max, sum);
 }
 #define CORES(D)                                                                                                 \
     KERNEL __launch_bounds__(128)                                                                                \

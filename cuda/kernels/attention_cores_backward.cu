@@ -11,7 +11,7 @@ struct Plan {
     static const int M = D == 64 ? 2 : 1, ROWS = 128, THREADS = ROWS / M * 2, ASIDE = 32, LEN = ASIDE * D;
 };
 
-// dk, dv[M, keys·dim] += the contributions of all spans. One block per 128 key rows and KV head.
+// dk[M, keys·dim], dv[M, keys·value] += the contributions of all spans. One block per 128 key rows and KV head.
 template <int D, class O>
 __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse,
                                      View<float> delta, View<bf16> d_o, View<O> dk, View<O> dv) {
@@ -20,13 +20,13 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
     SHARED(bf16, shared);
     bf16 *ks = shared, *vs = ks + P::ROWS * D, *aside = vs + P::ROWS * D; // two buffers of queries and dO
     float* saved = (float*)(aside + 4 * P::LEN);                          // two buffers of lse and delta
-    u32 row = blockIdx.x * P::ROWS, group = blockIdx.y, dim = a.dim, fan = a.queries / a.keys;
+    u32 row = blockIdx.x * P::ROWS, group = blockIdx.y, dim = a.dim, value = a.value, fan = a.fan();
     u32 rows = min((u32)P::ROWS, k.rows - row), touched = 0, lane = threadIdx.x % 32,
         warp_row = threadIdx.x / 32 * 16 * M;
     u32 my_row = warp_row + lane / 4, my_col = lane % 4 * 2;
     float dks[M][D / 8][4] = {}, dvs[M][D / 8][4] = {}, by = a.scale * 1.44269504f;
     fetch<D, P::ROWS>(ks, k, row, rows, group * dim, dim);
-    fetch<D, P::ROWS>(vs, v, row, rows, group * dim, dim);
+    fetch<D, P::ROWS>(vs, v, row, rows, group * value, value);
     each_span(spans, true, row, row + rows, [&](Span span) {
         u32 before = span.key.row - row; // key j is row j + before of the tile, modulo 2^32
         u32 first = minus(row, span.key.row), last = min(row + rows - span.key.row, span.key.len) - 1;
@@ -39,7 +39,7 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
                 n = min(queries.y - query, (u32)P::ASIDE);
             bf16* to = aside + t % 2 * 2 * P::LEN;
             fetch<D, P::ASIDE>(to, q, (u64)span.query.row + query, n, head * dim, dim);
-            fetch<D, P::ASIDE>(to + P::LEN, d_o, (u64)span.query.row + query, n, head * dim, dim);
+            fetch<D, P::ASIDE>(to + P::LEN, d_o, (u64)span.query.row + query, n, head * value, value);
             u32 i = threadIdx.x % P::ASIDE, which = threadIdx.x / P::ASIDE;
             float x = 0;
             if (i < n && which < 2)
@@ -72,7 +72,7 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
     });
     fetched();
     add_pairs<M, D / 8>(dk, row, touched, my_row, group * dim, my_col, dim, dks, a.scale);
-    add_pairs<M, D / 8>(dv, row, touched, my_row, group * dim, my_col, dim, dvs, 1);
+    add_pairs<M, D / 8>(dv, row, touched, my_row, group * value, my_col, value, dvs, 1);
 }
 
 // dq[B, queries·dim] += the contributions of all spans. One block per 128 query rows and head.
@@ -83,15 +83,15 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
     const int M = P::M, N = P::ASIDE / 8;
     SHARED(bf16, shared);
     bf16 *qs = shared, *dos = qs + P::ROWS * D, *aside = dos + P::ROWS * D; // two buffers of keys and values
-    u32 row = (gridDim.x - 1 - blockIdx.x) * P::ROWS, head = blockIdx.y, group = head / (a.queries / a.keys),
-        dim = a.dim;
+    u32 row = (gridDim.x - 1 - blockIdx.x) * P::ROWS, head = blockIdx.y, group = head / a.fan(),
+        dim = a.dim, value = a.value;
     u32 rows = min((u32)P::ROWS, q.rows - row), touched = 0, lane = threadIdx.x % 32,
         warp_row = threadIdx.x / 32 * 16 * M;
     u32 my_row = warp_row + lane / 4, my_col = lane % 4 * 2;
     float dqs[M][D / 8][4] = {}, lses[2 * M], deltas[2 * M], by = a.scale * 1.44269504f;
     saved_of_rows(lses, deltas, lse, delta, row + my_row, row + rows, head);
     fetch<D, P::ROWS>(qs, q, row, rows, head * dim, dim);
-    fetch<D, P::ROWS>(dos, d_o, row, rows, head * dim, dim);
+    fetch<D, P::ROWS>(dos, d_o, row, rows, head * value, value);
     each_span(spans, false, row, row + rows, [&](Span span) {
         u32 before = span.query.row - row; // query i is row i + before of the tile, modulo 2^32
         u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
@@ -101,8 +101,8 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
         auto begin = [&](u32 block, u32 half) { // copies these keys to their half of the memory
             bf16* to = aside + half * 2 * P::LEN;
             fetch<D, P::ASIDE>(to, k, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * dim, dim);
-            fetch<D, P::ASIDE>(to + P::LEN, v, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * dim,
-                               dim);
+            fetch<D, P::ASIDE>(to + P::LEN, v, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * value,
+                               value);
         };
         __syncthreads(); // all threads are done with the previous contents
         if (seen.begin() < seen.to) begin(seen.begin(), 0);

@@ -7,10 +7,10 @@
 
 // Turns a score into P∘M, which dV needs, and its dO·Vᵀ into dS, which dQ and dK need. Both `lse` and `by`
 // are scaled for powers of 2 instead of e.
-__device__ __forceinline__ void grade_cores(float& s, float& dp, float by, float lse, float delta, float factor) {
+__device__ __forceinline__ void grade_cores(float& s, float& dp, float by, float lse, float delta, float factor, float slope) {
     float p = power_of_2(s * by - lse);
     s = p * factor;
-    dp = p * (dp * factor - delta);
+    dp = p * (dp * factor - delta) * slope;
 }
 
 // The pair at `at` += (x, y).
@@ -53,23 +53,32 @@ __device__ __forceinline__ void saved_of_rows(float (&lses)[R], float (&deltas)[
     }
 }
 
-// Applies `grade_cores` to all scores of a thread. If `drops`, `factor(row, column)` is the dropout factor of
-// each. Iterates by rows if BY_ROWS, else by columns.
+// Applies `grade_cores` to all scores of a thread. With dropout, `factor(row, column)` is the factor of each.
+// Iterates by rows if BY_ROWS, else by columns.
 template <bool BY_ROWS, int M, int N, class Lse, class Delta, class Factor>
-__device__ __forceinline__ void grade_all(float (&s)[M][N][4], float (&dp)[M][N][4], bool drops, float by, Lse lse,
+__device__ __forceinline__ void grade_all(float (&s)[M][N][4], float (&dp)[M][N][4], const Attend& a, float by, Lse lse,
                                           Delta delta, Factor factor) {
-    if (drops) {
+    if (a.cap) {
 #pragma unroll
         for (int i = 0; i < 4 * M * N; i++) {
             int r = BY_ROWS ? i / (2 * N) : i % (2 * M), e = BY_ROWS ? i % (2 * N) : i / (2 * M), j = r % 2 * 2 + e % 2;
-            grade_cores(s[r / 2][e / 2][j], dp[r / 2][e / 2][j], by, lse(r, e), delta(r, e), factor(r, e));
+            float slope = cap(a, s[r / 2][e / 2][j]);
+            grade_cores(s[r / 2][e / 2][j], dp[r / 2][e / 2][j], by, lse(r, e), delta(r, e), a.dropout.on ? factor(r, e) : 1, slope);
+        }
+        return;
+    }
+    if (a.dropout.on) {
+#pragma unroll
+        for (int i = 0; i < 4 * M * N; i++) {
+            int r = BY_ROWS ? i / (2 * N) : i % (2 * M), e = BY_ROWS ? i % (2 * N) : i / (2 * M), j = r % 2 * 2 + e % 2;
+            grade_cores(s[r / 2][e / 2][j], dp[r / 2][e / 2][j], by, lse(r, e), delta(r, e), factor(r, e), 1);
         }
         return;
     }
 #pragma unroll
     for (int i = 0; i < 4 * M * N; i++) {
         int r = BY_ROWS ? i / (2 * N) : i % (2 * M), e = BY_ROWS ? i % (2 * N) : i / (2 * M), j = r % 2 * 2 + e % 2;
-        grade_cores(s[r / 2][e / 2][j], dp[r / 2][e / 2][j], by, lse(r, e), delta(r, e), 1);
+        grade_cores(s[r / 2][e / 2][j], dp[r / 2][e / 2][j], by, lse(r, e), delta(r, e), 1, 1);
     }
 }
 
@@ -85,7 +94,7 @@ __device__ __forceinline__ void grade_keys(float (&s)[M][N][4], float (&dp)[M][N
         u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query + col(e));
         return dropout_factor(a.dropout, token, (u64)(a.first + head) << 32 | (span.key.position + key + 8 * r));
     };
-    grade_all<false>(s, dp, a.dropout.on, by, [&](int, int e) { return lses[col(e)]; }, [&](int, int e) { return deltas[col(e)]; },
+    grade_all<false>(s, dp, a, by, [&](int, int e) { return lses[col(e)]; }, [&](int, int e) { return deltas[col(e)]; },
               factor);
     if (whole) return;
 #pragma unroll
@@ -109,7 +118,7 @@ __device__ __forceinline__ void grade_queries(float (&s)[M][N][4], float (&dp)[M
         u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query + 8 * r);
         return dropout_factor(a.dropout, token, (u64)(a.first + head) << 32 | (span.key.position + block + col(e)));
     };
-    grade_all<true>(s, dp, a.dropout.on, by, [&](int r, int) { return lses[r]; }, [&](int r, int) { return deltas[r]; }, factor);
+    grade_all<true>(s, dp, a, by, [&](int r, int) { return lses[r]; }, [&](int r, int) { return deltas[r]; }, factor);
     if (whole) return;
 #pragma unroll
     for (int r = 0; r < 2 * M; r++)

@@ -61,7 +61,7 @@ __device__ __forceinline__ void attend(Attend a, List spans, u32 q_rows, const M
     typedef typename Room<D>::Side Side;
     SHARED(unsigned char, shared);
     Room<D> room = {shared};
-    u32 row = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, kv = head / (a.queries / a.keys);
+    u32 row = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, kv = head / a.fan();
     u32 rows = min(QUERIES, q_rows - row), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         init(room.of_queries(), 1);

@@ -78,7 +78,7 @@ struct Round {
     u32 query = 0, head = 0, end = 0, n = 0;
 
     __device__ __forceinline__ bool next() {
-        u32 fan = a.queries / a.keys;
+        u32 fan = a.fan();
         query += ASIDE;
         if (query >= queries.y) query = queries.x, head++;
         while (head >= end) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void of_queries(Attend a, List spans, u32 q_rows, con
     typedef Tile<ASIDE, D> Other;
     Room<ASIDE, D, STAGES> room = {shared};
     u32 row = (gridDim.x - 1 - blockIdx.x) * OWN, rows = min(OWN, q_rows - row), head = blockIdx.y,
-        kv = head / (a.queries / a.keys), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        kv = head / a.fan(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 my_row = warp * 16 + lane / 4, my_col = lane % 4 * 2;
     room.begin();
     Walk<ASIDE> walk = {a, {spans, row, rows}};

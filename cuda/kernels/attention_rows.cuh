@@ -14,19 +14,19 @@ struct Run {
     float max, sum;
 };
 
-// Joins n running softmaxes of `dim` outputs, `stride` elements apart, each followed by its max and sum, and
+// Joins n running softmaxes of `value` outputs, `stride` elements apart, each followed by its max and sum, and
 // the softmax `more`, whose outputs `at` returns. Calls put(f, x, sum) for every feature. A warp computes it;
 // each lane gets max and sum.
 template <class At, class Put>
-__device__ __forceinline__ Run join(const float* parts, u32 n, u64 stride, u32 dim, Run more, At at, Put put) {
+__device__ __forceinline__ Run join(const float* parts, u32 n, u64 stride, u32 value, Run more, At at, Put put) {
     float most = more.max, sum = 0;
-    for (u32 i = 0; i < n; i++) most = fmaxf(most, parts[i * stride + dim]);
+    for (u32 i = 0; i < n; i++) most = fmaxf(most, parts[i * stride + value]);
     float base = most == -INFINITY ? 0 : most, by = expf(more.max - base);
     sum = more.max == -INFINITY ? 0 : more.sum * by;
-    for (u32 i = 0; i < n; i++) sum += parts[i * stride + dim + 1] * expf(parts[i * stride + dim] - base);
-    for (u32 f = threadIdx.x % 32; f < dim; f += 32) {
+    for (u32 i = 0; i < n; i++) sum += parts[i * stride + value + 1] * expf(parts[i * stride + value] - base);
+    for (u32 f = threadIdx.x % 32; f < value; f += 32) {
         float x = more.max == -INFINITY ? 0 : at(f) * by;
-        for (u32 i = 0; i < n; i++) x += parts[i * stride + f] * expf(parts[i * stride + dim] - base);
+        for (u32 i = 0; i < n; i++) x += parts[i * stride + f] * expf(parts[i * stride + value] - base);
         put(f, x, sum);
     }
     return Run{most, sum};
@@ -34,14 +34,14 @@ __device__ __forceinline__ Run join(const float* parts, u32 n, u64 stride, u32 d
 
 // As `join`, and writes to attention's results.
 template <class T>
-__device__ __forceinline__ void finish(const float* parts, u32 n, u64 stride, u32 dim, u64 row, u32 head,
+__device__ __forceinline__ void finish(const float* parts, u32 n, u64 stride, u32 value, u64 row, u32 head,
                                        const View<T>& o, const View<float>& out, const View<float>& max,
                                        const View<float>& sum) {
     bool carried = !o.at;
     Run before = carried ? Run{max(row, head), sum(row, head)} : Run{-INFINITY, 0};
-    u64 col = (u64)head * dim;
+    u64 col = (u64)head * value;
     Run now = join(
-        parts, n, stride, dim, before, [&](u32 f) { return out(row, col + f); },
+        parts, n, stride, value, before, [&](u32 f) { return out(row, col + f); },
         [&](u32 f, float x, float total) {
             if (carried)
                 out(row, col + f) = x;
@@ -64,14 +64,14 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
     early::wait_for_others();
     SHARED(float, shared);
     const int AHEAD = C == 4 ? 2 : 4; // keys of a group that are read together
-    u32 row = blockIdx.x / splits, split = blockIdx.x % splits, dim = a.dim, fan = a.queries / a.keys;
+    u32 row = blockIdx.x / splits, split = blockIdx.x % splits, dim = a.dim, value = a.value, fan = a.fan();
     u32 chunks = (fan + TOGETHER - 1) / TOGETHER, kv = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
     u32 head = kv * fan + chunk * TOGETHER, heads = min(TOGETHER, fan - chunk * TOGETHER);
     u32 lane = threadIdx.x % 16, group = threadIdx.x / 16;
     bool touched = false,
          aligned =
              ((u64)k.at | (u64)v.at | k.row_stride * sizeof(T) | v.row_stride * sizeof(T)) % (4 * sizeof(T)) == 0 &&
-             dim % 4 == 0;
+             (dim | value) % 4 == 0;
     float4 query[TOGETHER][C], acc[TOGETHER][C] = {};
     float most[TOGETHER], total[TOGETHER];
 #pragma unroll
@@ -100,9 +100,9 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
 #pragma unroll
                 for (int c = 0; c < C; c++) {
                     u32 f = c * TILE + 4 * lane;
-                    int there = j < end ? (int)dim - (int)f : 0;
-                    x[n][c] = get4(&k((u64)span.key.row + keys[n], (u64)kv * dim + f), there, aligned);
-                    y[n][c] = get4(&v((u64)span.key.row + keys[n], (u64)kv * dim + f), there, aligned);
+                    int of_key = j < end ? (int)dim - (int)f : 0, of_value = j < end ? (int)value - (int)f : 0;
+                    x[n][c] = get4(&k((u64)span.key.row + keys[n], (u64)kv * dim + f), of_key, aligned);
+                    y[n][c] = get4(&v((u64)span.key.row + keys[n], (u64)kv * value + f), of_value, aligned);
                 }
             }
 #pragma unroll
@@ -118,6 +118,7 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
                                 query[h][c].w * x[n][c].w;
 #pragma unroll
                     for (int step = 8; step; step /= 2) s[n] += __shfl_xor_sync(~0u, s[n], step);
+                    cap(a, s[n]);
                     s[n] = first + n * GROUPS + group < end ? s[n] * a.scale : -INFINITY;
                     top = fmaxf(top, s[n]);
                 }
@@ -141,29 +142,29 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
             }
         }
     });
-    u64 len = dim + 2, stride = TOGETHER * len; // [group][head][dim outputs, max, sum]
+    u64 len = value + 2, stride = TOGETHER * len; // [group][head][outputs, max, sum]
 #pragma unroll
     for (int h = 0; h < TOGETHER; h++) {
         float* to = shared + group * stride + h * len;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             u32 f = c * TILE + 4 * lane;
-            put4(to + f, &acc[h][c].x, (int)dim - (int)f);
+            put4(to + f, &acc[h][c].x, (int)value - (int)f);
         }
-        if (lane == 0) to[dim] = most[h], to[dim + 1] = total[h];
+        if (lane == 0) to[value] = most[h], to[value + 1] = total[h];
     }
     __syncthreads();
     u32 h = threadIdx.x / 32; // one warp per head
     if (h >= heads) return;
     if (splits == 1) {
-        if (touched) finish(shared + h * len, GROUPS, stride, dim, row, head + h, o, out, max, sum);
+        if (touched) finish(shared + h * len, GROUPS, stride, value, row, head + h, o, out, max, sum);
         return;
     }
     float* part = parts.at + (((u64)row * a.queries + head + h) * splits + split) * len;
     Run now = join(
-        shared + h * len, GROUPS, stride, dim, Run{-INFINITY, 0}, [](u32) { return 0.0f; },
+        shared + h * len, GROUPS, stride, value, Run{-INFINITY, 0}, [](u32) { return 0.0f; },
         [&](u32 f, float x, float) { part[f] = x; });
-    if (threadIdx.x % 32 == 0) part[dim] = now.max, part[dim + 1] = touched ? now.sum : -1; // -1: padding
+    if (threadIdx.x % 32 == 0) part[value] = now.max, part[value + 1] = touched ? now.sum : -1; // -1: padding
 }
 
 // Kernels of up to 128 and up to 256 features.

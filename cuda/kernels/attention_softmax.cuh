@@ -33,10 +33,10 @@ __device__ __forceinline__ void shrink_by(float (&x)[M][N][4], const float (&by)
 }
 
 // Sets the initial state of a softmax: empty, or the carried out, max and sum if `carried`. It covers the
-// head's columns up to `dim`; `row` is the thread's first row.
+// head's columns up to `value`; `row` is the thread's first row.
 template <int M, int N>
 __device__ __forceinline__ void begin_softmax(float (&acc)[M][N][4], float (&most)[2 * M], float (&total)[2 * M], bool carried,
-                                              u32 row, u32 rows, u32 my_col, u32 head, u32 dim, float scale,
+                                              u32 row, u32 rows, u32 my_col, u32 head, u32 value, float scale,
                                               const View<float>& out, const View<float>& max, const View<float>& sum) {
 #pragma unroll
     for (int i = 0; i < 2 * M; i++) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void begin_softmax(float (&acc)[M][N][4], float (&mos
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                if (8 * n + my_col < dim) acc[i / 2][n][i % 2 * 2 + j] = out(r, head * dim + 8 * n + my_col + j);
+                if (8 * n + my_col < value) acc[i / 2][n][i % 2 * 2 + j] = out(r, head * value + 8 * n + my_col + j);
     }
 }
 
@@ -60,6 +60,9 @@ template <int M, int N>
 __device__ __forceinline__ void weigh(float (&s)[M][N][4], float (&shrink)[2 * M], float (&most)[2 * M], float (&total)[2 * M],
                                       const Attend& a, const Span& span, bool whole, u32 first, u32 last, u32 query,
                                       u32 block, u32 n, u32 my_col, u32 head, float by) {
+    if (a.cap)
+#pragma unroll
+        for (int e = 0; e < 4 * M * N; e++) cap(a, s[e / (4 * N)][e / 4 % N][e % 4]);
     if (whole && !a.dropout.on) { // nothing keeps the compiler from computing all rows beside each other
 #pragma unroll
         for (int i = 0; i < 2 * M; i++) shrink[i] = online(s[i / 2], i % 2, by, most[i], total[i]);
@@ -88,7 +91,7 @@ __device__ __forceinline__ void weigh(float (&s)[M][N][4], float (&shrink)[2 * M
 // Writes the finished output and lse, or the carried state. Rows that were not touched are left as they are.
 template <int M, int N>
 __device__ __forceinline__ void end_softmax(const float (&acc)[M][N][4], const float (&most)[2 * M], float (&total)[2 * M],
-                                            bool carried, u32 touched, u32 row, u32 my_col, u32 head, u32 dim, float scale,
+                                            bool carried, u32 touched, u32 row, u32 my_col, u32 head, u32 value, float scale,
                                             const View<bf16>& o, const View<float>& out, const View<float>& max,
                                             const View<float>& sum) {
 #pragma unroll
@@ -100,9 +103,9 @@ __device__ __forceinline__ void end_softmax(const float (&acc)[M][N][4], const f
         float share = carried ? 1 : 1 / total[i];
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            if (8 * n >= dim) continue;
+            if (8 * n >= value) continue;
             float x = acc[i / 2][n][i % 2 * 2] * share, y = acc[i / 2][n][i % 2 * 2 + 1] * share;
-            u64 col = head * dim + 8 * n + my_col;
+            u64 col = head * value + 8 * n + my_col;
             if (carried)
                 *(float2*)&out(r, col) = float2{x, y};
             else

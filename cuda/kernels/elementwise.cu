@@ -232,5 +232,5 @@ __device__ void dropout(View<T> x, List tokens, u64 first, Dropout dropout) {
 }
 BOTH(dropout, PARAMS(View<T> x, List tokens, u64 first, Dropout terms), x, tokens, first, terms)
 
-BOTH(rotate, PARAMS(View<T> x, View<float> table, List tokens, u32 dim, u32 back), x, table, tokens, dim, back)
+BOTH(rotate, PARAMS(View<T> x, View<float> table, List tokens, Heads of, u32 back), x, table, tokens, of, back)
 BOTH(put_rows, PARAMS(View<T> y, View<T> x, List segments), y, x, segments)

@@ -1,13 +1,14 @@
 // Kernels of rows by their tokens' positions: rotary embeddings, and rows put to their places in a cache.
 #pragma once
+#include "heads.cuh"
 #include "row.cuh"
 
-// Rotates every head of x[B, heads·dim]: its halves (a, b) of an even dim become (a·cos − b·sin, a·sin +
-// b·cos). One block per row; a thread keeps its angles, table[position, cos | sin], for head after head.
-// `back` rotates in the opposite direction.
+// Rotates every query and key head of x: the halves (a, b) of its rotated features become (a·cos − b·sin,
+// a·sin + b·cos). One block per row; a thread keeps its angles, table[position, cos | sin], for head after
+// head. `back` rotates in the opposite direction.
 template <int N, class T>
-__device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 heads, u32 dim, float sign) {
-    u32 half = dim / 2, pieces = half / N, per = min(pieces, blockDim.x), at_once = blockDim.x / per;
+__device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 heads, const Heads& of, float sign) {
+    u32 half = of.rotated / 2, pieces = half / N, per = min(pieces, blockDim.x), at_once = blockDim.x / per;
     if (threadIdx.x / per >= at_once) return;
     for (u32 piece = threadIdx.x % per; piece < pieces; piece += per) {
         float cos[N], sin[N], a[N], b[N], x[N], y[N];
@@ -15,7 +16,7 @@ __device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 hea
         load(sin, cosines + half + piece * N);
 #pragma unroll 2
         for (u32 head = threadIdx.x / per; head < heads; head += at_once) {
-            T* at = row + (u64)head * dim + piece * N;
+            T* at = row + (u64)head * of.dim + of.plain + piece * N;
             load(a, at);
             load(b, at + half);
 #pragma unroll
@@ -29,16 +30,16 @@ __device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 hea
     }
 }
 template <class T>
-__device__ void rotate(View<T> x, View<float> table, List tokens, u32 dim, u32 back) {
+__device__ void rotate(View<T> x, View<float> table, List tokens, Heads of, u32 back) {
     Place place = place_of(tokens, blockIdx.x);
-    if (!place.here || dim < 2) return;
+    if (!place.here || of.rotated < 2) return;
     T* row = x.at + blockIdx.x * x.row_stride;
     const float* cosines = table.at + place.position * table.row_stride;
-    u32 heads = x.cols / dim;
+    u32 heads = x.cols / of.dim;
     float sign = back ? -1.0f : 1.0f;
-    bool lanes = dim % (2 * LANES<T>) == 0 && by_lanes(x) && by_lanes(table);
-    if (lanes) rotate_row<LANES<T>>(row, cosines, heads, dim, sign);
-    else rotate_row<1>(row, cosines, heads, dim, sign);
+    bool lanes = of.rotated % (2 * LANES<T>) == 0 && (of.dim | of.plain) % LANES<T> == 0 && by_lanes(x) && by_lanes(table);
+    if (lanes) rotate_row<LANES<T>>(row, cosines, heads, of, sign);
+    else rotate_row<1>(row, cosines, heads, of, sign);
 }
 
 // Copies the rows of each segment of x to rows of y: its first one to the row of its position. One block per

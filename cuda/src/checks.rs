@@ -82,6 +82,8 @@ table! {
         "attention of new tokens after cached ones" cached []
         "attention of single rows" single []
         "attention by windows" windows []
+        "attention with values of another size" values []
+        "attention with a cap" caps []
         "cross-attention to a memory" memory []
         "attention by parts" parts []
         "attention without visible keys" nothing []

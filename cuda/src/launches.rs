@@ -12,6 +12,7 @@ pub(crate) mod row;
 use crate::card::{Argument, ArgumentSpace, LaunchConfig, LaunchRules, NamedMemory, TensorMap, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::{Gpu, well};
+use kernels::Heads;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -165,6 +166,27 @@ impl From<Option<&Dropout>> for DropoutArgs {
     fn from(dropout: Option<&Dropout>) -> Self {
         let [salt, least] = dropout.map_or([0; 2], Dropout::terms);
         Self { salt, least, scale: dropout.map_or(1.0, Dropout::scale), on: dropout.is_some().into() }
+    }
+}
+
+/// Heads in the kernels' layout: `Heads` of `heads.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct HeadsArgs {
+    queries: u32,
+    keys: u32,
+    dim: u32,
+    value: u32,
+    plain: u32,
+    rotated: u32,
+}
+arguments_of!(HeadsArgs);
+impl From<Heads> for HeadsArgs {
+    fn from(heads: Heads) -> Self {
+        let Heads { queries, keys, dim, value, plain, rotated } = heads;
+        let [queries, keys, dim, value, plain, rotated] =
+            [queries, keys, dim, value, plain, rotated].map(|n| n as u32);
+        Self { queries, keys, dim, value, plain, rotated }
     }
 }
 

@@ -212,12 +212,12 @@ fn ladder(gpu: &Gpu, scale: MeasureSize, add: &mut dyn FnMut(CardFigure)) -> Mea
 
 /// Measures causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.
 fn attention(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<CardFigure> {
-    let (len, heads) = (4096 / scale.sides, Heads { queries: 16, keys: 16, dim: 128 });
+    let (len, heads) = (4096 / scale.sides, Heads::new(16, 16, 128));
     let (sequences, width) = (4, heads.queries * heads.dim);
     let segment = |i| Segment { row: i * len, len, position: 0, sequence: i };
     let spans: Vec<_> = (0..sequences).map(|i| Span { query: segment(i), key: segment(i) }).collect();
-    let attend = Attend { heads, first: 0, mask: Mask::Causal, dropout: None };
-    let pairs: usize = spans.iter().map(|span| attend.mask.pairs(span)).sum();
+    let attend = Attend::of(heads, Mask::Causal);
+    let pairs: usize = spans.iter().map(|span| attend.scores.mask.pairs(span)).sum();
     let spans: Index<Gpu> = Indexed::from(spans).on(gpu).clone();
     let [q, k, v, mut o] = [1, 2, 3, 4].map(|seed| draw::<Cuda<Bf16>>(gpu, seed, sequences * len, width));
     let mut lse = draw::<Cuda<f32>>(gpu, 5, sequences * len, heads.queries);

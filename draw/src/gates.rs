@@ -133,7 +133,7 @@ mod tests {
             let parsed: Layout = layout.parse().unwrap();
             // two models differ by a block
             let calls = [1, 2].map(|blocks| {
-                let heads = kernels::Heads { queries: 2, keys: 2, dim: 4 };
+                let heads = kernels::Heads::new(2, 2, 4);
                 let shape = layers::Shape {
                     width: 8,
                     blocks,

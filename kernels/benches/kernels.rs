@@ -18,7 +18,7 @@ const ROWS: usize = SEQUENCES * TOKENS;
 const WIDTH: usize = 512;
 const HIDDEN: usize = 2048;
 const VOCABULARY: usize = 8192;
-const HEADS: Heads = Heads { queries: 8, keys: 8, dim: 64 };
+const HEADS: Heads = Heads::new(8, 8, 64);
 const EPS: f64 = 1e-5;
 
 fn main() {
@@ -88,7 +88,7 @@ fn index<T: Indexable>(list: Vec<T>) -> Index<Host> {
 }
 
 fn attend() -> (Attend, Index<Host>, usize) {
-    let attend = Attend { heads: HEADS, first: 0, mask: Mask::Causal, dropout: None };
+    let attend = Attend::of(HEADS, Mask::Causal);
     let span = |sequence: usize| {
         let tokens = Segment { row: sequence * TOKENS, len: TOKENS, position: 0, sequence };
         Span { query: tokens, key: tokens }

@@ -12,6 +12,26 @@ pub enum Write {
     Add,
 }
 
+/// Functions of the products of queries and keys that make them scores of a softmax: in this order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scores {
+    /// Products are divided by the root of this number.
+    pub divisor: usize,
+    /// Cap c, if there is one: a score s becomes c·tanh(s/c). Source: Gemma Team, "Gemma 2", §2,
+    /// arXiv:2408.00118.
+    pub cap: Option<f64>,
+    /// Keys that a query sees.
+    pub mask: Mask,
+}
+
+impl Scores {
+    /// Returns the usual scores of these heads under a mask: divided by the root of a key head's features.
+    #[must_use]
+    pub const fn of(heads: Heads, mask: Mask) -> Self {
+        Self { divisor: heads.dim, cap: None, mask }
+    }
+}
+
 /// Settings of an attention, for any dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
@@ -19,10 +39,18 @@ pub struct Attend {
     pub heads: Heads,
     /// Index in the model of this rank's first query head.
     pub first: usize,
-    /// Keys that a query sees.
-    pub mask: Mask,
+    /// Functions of the products of queries and keys.
+    pub scores: Scores,
     /// Dropout of the probabilities, after the softmax.
     pub dropout: Option<Dropout>,
+}
+
+impl Attend {
+    /// Returns the attention of these heads, the first of a model, under a mask, without dropout.
+    #[must_use]
+    pub const fn of(heads: Heads, mask: Mask) -> Self {
+        Self { heads, first: 0, scores: Scores::of(heads, mask), dropout: None }
+    }
 }
 
 /// Number of targets that a loss is the mean over, and the power of two that multiplies it: see
@@ -122,7 +150,7 @@ impl RowShard {
     }
 }
 
-/// Queries `[B, queries·dim]`, keys and values `[B, keys·dim]`.
+/// Queries `[B, queries·dim]`, keys `[B, keys·dim]` and values `[B, keys·value]`.
 pub struct Qkv<'a, D: Device> {
     /// Queries.
     pub q: View<'a, D>,
@@ -132,7 +160,7 @@ pub struct Qkv<'a, D: Device> {
     pub v: View<'a, D>,
 }
 
-/// A running softmax: `out[B, queries·dim]` is not yet divided by `sum[B, queries]`; both are stabilised by
+/// A running softmax: `out[B, queries·value]` is not yet divided by `sum[B, queries]`; both are stabilised by
 /// `max[B, queries]`. A row that has seen no key yet has `max` −∞ and `sum` 0.
 pub struct RunningSoftmax<'a, D: Device> {
     /// Σ e^(s − max)·v.

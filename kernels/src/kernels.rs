@@ -7,8 +7,8 @@ use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};
 
 /// Scratch sizes that the kernels of a device need.
 pub(crate) fn scratch_of<D: Kernels>() -> Scratch {
-    let attention = |[queries, keys, dim]: [usize; 3], longest| {
-        D::attention_scratch(Heads { queries, keys, dim }, longest)
+    let attention = |[queries, keys, dim, value]: [usize; 4], longest| {
+        D::attention_scratch(Heads { value, ..Heads::new(queries, keys, dim) }, longest)
     };
     Scratch { packed: D::packed_len, attention }
 }

@@ -25,7 +25,7 @@ mod meta;
 
 pub use arguments::{
     Attend, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard, RunningSoftmax,
-    Write, loss_scale,
+    Scores, Write, loss_scale,
 };
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use indexed::{Indexable, Indexed};

@@ -43,11 +43,11 @@ macro_rules! every_kernel {
             /// padding and stay unchanged.
             dropout(x: ViewMut<Self>, tokens: &Index<Self::Place>, first_row: usize, dropout: &Dropout)
                 = "dropout", ElementWise => elementwise::dropout(x, tokens.words(), first_row, dropout);
-            /// Turns feature pairs (i, i + dim/2) of every head by the table's (cos | sin) of the row's
-            /// position; an odd last feature is unchanged. `tokens` cover all rows; `back` applies the
-            /// transpose.
-            rotate(x: ViewMut<Self>, table: View<Self::Wide>, tokens: &Index<Self::Place>, dim: usize, back: bool)
-                = "rotate", ElementWise => elementwise::rotate(x, table, tokens.words(), dim, back);
+            /// Turns feature pairs (i, i + n/2) of the n rotated features of every query or key head by the
+            /// table's (cos | sin) of the row's position; others, and an odd last one, are unchanged.
+            /// `tokens` cover all rows; `back` applies the transpose.
+            rotate(x: ViewMut<Self>, table: View<Self::Wide>, tokens: &Index<Self::Place>, heads: Heads, back: bool)
+                = "rotate", ElementWise => elementwise::rotate(x, table, tokens.words(), heads, back);
 
             /// y = x · r · gain, r = rsqrt(mean(x²) + eps), one per row.
             rms_norm(y: ViewMut<Self>, r: ViewMut<Self::Wide>, x: View<Self>, gain: View<Self>, eps: f64)

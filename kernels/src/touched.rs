@@ -1,6 +1,6 @@
 //! Bytes of memory that a kernel's arguments refer to. A matrix that is written counts once, or twice where
 //! the kernel also reads it.
-use crate::{Attend, Heads, Qkv, RouterBalance, RouterNoise, RunningSoftmax};
+use crate::{Attend, Qkv, RouterBalance, RouterNoise, RunningSoftmax};
 use tensor::{Device, Index, Place, Strided, Tensor, View, ViewMut};
 
 /// Kernels that read what they write.
@@ -49,9 +49,9 @@ impl Touch {
 /// queries see.
 pub(crate) fn moved(name: &str, of: Touch, flops: u64) -> usize {
     let written = of.written;
-    // two products of a query and a key: 4 operations a feature
+    // a product of a query and a key, and one of a weight and a value: 2 operations a feature
     let [all, element] = of.keys;
-    let seen = flops as usize / (4 * of.heads[0].max(1)) * 2 * element;
+    let seen = flops as usize / (2 * of.heads[0].max(1)) * element;
     let read = of.read + all.min(seen);
     let looks_up = name.starts_with("embed") || ["rotate", "put rows"].contains(&name);
     let rows = if looks_up { read.min(written) } else { usize::MAX };
@@ -148,8 +148,7 @@ impl<A: Touched, B: Touched> Touched for (A, B) {
 }
 impl Touched for &Attend {
     fn touched(&self) -> Touch {
-        let Heads { queries, keys, dim } = self.heads;
-        Touch { heads: [queries / keys.max(1), dim], ..Touch::default() }
+        Touch { heads: [self.heads.fan(), self.heads.dim], ..Touch::default() }
     }
 }
 impl<D: Device> Touched for Qkv<'_, D> {

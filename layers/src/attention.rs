@@ -41,8 +41,8 @@ pub struct SelfAttention<D: Kernels> {
 pub type Saved<D> = (Option<head_norm::Saved<D>>, Ticket);
 
 /// Returns this rank's heads, and the sections into which query and KV heads are cut.
-pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 2])> {
-    let Heads { queries, keys, dim } = heads;
+pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 3])> {
+    let Heads { queries, keys, dim, value, .. } = heads;
     if keys == 0 || !queries.is_multiple_of(keys) {
         let what = format!("the number of query heads of {name}");
         return Err(Error::size(what, queries, format!("a multiple of the {keys} KV heads")));
@@ -50,11 +50,10 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
     if !DivisionRule::heads(queries, keys, ranks) {
         return Err(Error::heads(name, [queries, keys], (axis, ranks)));
     }
-    let sections = [
-        Section { size: heads.q().len(), pieces: Pieces::Even, grain: dim },
-        Section { size: heads.k().len(), pieces: Pieces::Shared(keys), grain: dim },
-    ];
-    Ok((heads.share(ranks), sections))
+    let of_keys = |size, grain| Section { size, pieces: Pieces::Shared(keys), grain };
+    let queries = Section { size: heads.q().len(), pieces: Pieces::Even, grain: dim };
+    let keys_and_values = [of_keys(heads.k().len(), dim), of_keys(heads.v().len(), value)];
+    Ok((heads.share(ranks), [queries, keys_and_values[0], keys_and_values[1]]))
 }
 
 /// Builds parameters `name.qkv` and `name.out` and, if `attention` has them, their `.bias`, `name.q_norm` and
@@ -65,9 +64,8 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
 pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) -> Result<Attention<D>> {
     let strategy::Attention { axis, name, width, heads, bias, .. } = *attention;
     let group = at.mesh.group(axis);
-    let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
+    let (mine, sections) = share(heads, group.size(), axis, name)?;
     let [qkv, out, scores] = ["qkv", "out", "scores"].map(|part| format!("{name}.{part}"));
-    let sections = &[q, kv, kv];
     let norm = |eps| HeadNorm::new(at, axis, name, heads.dim, eps);
     let core = strategy::Core {
         name: &scores,
@@ -83,8 +81,11 @@ pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) ->
         heads: mine,
         core: at.build(&core)?,
     };
-    let qkv = at.build(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?;
-    Ok((qkv, (inside, at.build(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?)))
+    let qkv = at.build(&Column { axis, name: &qkv, inputs: width, sections: &sections, bias: bias.qkv })?;
+    Ok((
+        qkv,
+        (inside, at.build(&Row { axis, name: &out, sizes: [heads.gathered(), width], bias: bias.out })?),
+    ))
 }
 
 impl<D: Kernels> Layer<D> for SelfAttention<D> {
@@ -153,7 +154,7 @@ mod tests {
     }
     /// Query heads share KV heads; an odd head size leaves a feature that does not turn.
     fn grouped<const LARGEST: usize>(queries: usize, keys: usize, dim: usize) -> Grouped<LARGEST> {
-        let shape = Shape { width: D, heads: Heads { queries, keys, dim }, eps: EPS, ..Shape::LLAMA };
+        let shape = Shape { width: D, heads: Heads::new(queries, keys, dim), eps: EPS, ..Shape::LLAMA };
         Grouped { shape, mask: Mask::Causal }
     }
     impl<const LARGEST: usize> Grouped<LARGEST> {
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn heads_that_ranks_cannot_share_are_refused() {
         let why = |queries, keys, ranks| {
-            let heads = Heads { queries, keys, dim: 2 };
+            let heads = Heads::new(queries, keys, 2);
             share(heads, ranks, Axis::Tp, "attention").unwrap_err().to_string()
         };
         assert_eq!(

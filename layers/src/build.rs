@@ -172,7 +172,7 @@ mod tests {
             ("norm.bias", [0xbaa6_38c8, 0xb9b6_106a, 0x3d6e_dff1]),
             ("head", [0x3eb9_0171, 0x3e0d_b560, 0x3f40_9fb7]),
         ];
-        let (heads, positions) = (Heads { queries: 4, keys: 2, dim: 2 }, Positions::Learned(3));
+        let (heads, positions) = (Heads::new(4, 2, 2), Positions::Learned(3));
         let bias = Biases { qkv: true, out: true, mlp: true };
         let shape = Shape { width: 6, hidden: 8, vocabulary: 13, heads, positions, bias, ..Shape::LLAMA };
         let shape = Shape { norm: NormKind::Layer, head_norm: true, ..shape };

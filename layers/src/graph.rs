@@ -205,6 +205,7 @@ impl Graph {
         let [rows, columns] = self.tensors[inputs[0]].shape;
         let shape = match kind {
             OperatorKind::Product => [rows, self.tensors[inputs[1]].shape[1]],
+            OperatorKind::Attention { heads, .. } => [rows, heads.gathered()],
             OperatorKind::Loss => [1, 1],
             _ => [rows, columns],
         };

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 
 /// Number of allocations for each token, counted by the reporting rank.
 fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
-    let heads = Heads { queries: 4, keys: 2, dim: 8 };
+    let heads = Heads::new(4, 2, 8);
     let shape = Shape { width: 32, blocks: 2, heads, hidden: 64, vocabulary: 256, ..Shape::LLAMA };
     let (family, eos) = (families::LLAMA, Vec::new());
     let model = Model::fresh(

@@ -17,8 +17,7 @@ const STEPS: usize = 6;
 const LAYOUTS: [&str; 8] =
     ["tp=2", "tp=4", "tp=2,sp", "tp=4,sp", "dp=2", "tp=2,dp=2", "pp=2:zb-h1", "pp=2:seq1f1b"];
 
-const SHAPE: Shape =
-    Shape { width: 12, blocks: 2, heads: Heads { queries: 8, keys: 8, dim: 4 }, hidden: 16, ..Shape::LLAMA };
+const SHAPE: Shape = Shape { width: 12, blocks: 2, heads: Heads::new(8, 8, 4), hidden: 16, ..Shape::LLAMA };
 
 /// Learned positions, biases, a tied head, and a vocabulary that no number of ranks divides.
 const GPT2: Shape = Shape {
@@ -36,7 +35,7 @@ const GPT2: Shape = Shape {
 /// Rotary queries and keys, normalised before; few KV heads, with biases, and a window.
 const QWEN: Shape = Shape {
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
-    heads: Heads { queries: 8, keys: 2, dim: 4 },
+    heads: Heads::new(8, 2, 4),
     bias: Biases { qkv: true, out: false, mlp: false },
     head_norm: true,
     window: Some(Window { size: 2, sinks: 0 }),

@@ -219,7 +219,7 @@ mod tests {
     /// nothing.
     #[test]
     fn the_ends_of_a_model_count() {
-        let heads = Heads { queries: 2, keys: 2, dim: 4 };
+        let heads = Heads::new(2, 2, 4);
         let shape = Shape { width: 8, blocks: 6, heads, hidden: 16, vocabulary: 400, ..Shape::LLAMA };
         let design = Design::from(shape);
         let costs = parameters(&design).unwrap();

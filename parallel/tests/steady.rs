@@ -20,13 +20,13 @@ type Device = Cpu<Dual<F61>>;
 
 /// Replicated KV heads, norms of heads, rotary positions.
 fn llama() -> Shape {
-    let heads = Heads { queries: 4, keys: 1, dim: 4 };
+    let heads = Heads::new(4, 1, 4);
     Shape { width: 16, blocks: 3, heads, hidden: 24, vocabulary: 37, head_norm: true, ..Shape::LLAMA }
 }
 /// Biases, dropout, learned positions, a tied head.
 fn gpt2() -> Shape {
     let dropout = Rates { embedding: 0.1, attention: 0.1, residual: 0.1 };
-    let heads = Heads { queries: 4, keys: 4, dim: 4 };
+    let heads = Heads::new(4, 4, 4);
     Shape { width: 16, blocks: 2, heads, hidden: 24, vocabulary: 37, dropout, ..Shape::GPT2 }
 }
 

@@ -84,7 +84,7 @@ fn reported() -> parallel::Result<()> {
     let shape = Shape {
         width: 16384,
         blocks: 126,
-        heads: Heads { queries: 128, keys: 8, dim: 128 },
+        heads: Heads::new(128, 8, 128),
         hidden: 53248,
         vocabulary: 128_256,
         ..Shape::LLAMA
@@ -120,7 +120,7 @@ fn gpt([width, heads, blocks]: [usize; 3]) -> Shape {
     Shape {
         width,
         blocks,
-        heads: Heads { queries: heads, keys: heads, dim: width / heads },
+        heads: Heads::new(heads, heads, width / heads),
         hidden: 4 * width,
         vocabulary: 51200,
         dropout: Rates { embedding: 0.1, attention: 0.1, residual: 0.1 },

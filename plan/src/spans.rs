@@ -118,7 +118,7 @@ mod tests {
 
     fn spans_of(layout: &str, blocks: usize) -> Vec<RankSpan> {
         let machine = Arc::new(Machine::named("h100").unwrap());
-        let heads = kernels::Heads { queries: 4, keys: 4, dim: 16 };
+        let heads = kernels::Heads::new(4, 4, 16);
         let sizes = Shape { width: 64, blocks, heads, hidden: 128, vocabulary: 32, ..Shape::LLAMA };
         let design = sizes.into();
         let optimizer = (ADAMW, GradientScaling { clip: None, loss: None });

@@ -10,7 +10,7 @@ use crate::mask::{Mask, Tokens};
 use shape::Heads;
 use tensor::{Dropout, Scalar};
 
-/// `qkv[B, row]` → `O[B, queries·dim]`. `dropout`: of the probabilities, if there is any.
+/// `qkv[B, row]` → `O[B, queries·value]`. `dropout`: of the probabilities, if there is any.
 ///
 /// # Panics
 /// If the KV heads do not divide the query heads, there is not one row for each token, or a query sees no
@@ -26,7 +26,7 @@ pub fn attention<S: Scalar>(
     look(qkv, heads, mask, tokens, dropout).forward()
 }
 
-/// `qkv[B, row], dO[B, queries·dim]` → `[dQ | dK | dV][B, row]`.
+/// `qkv[B, row], dO[B, queries·value]` → `[dQ | dK | dV][B, row]`.
 ///
 /// # Panics
 /// As [`attention`], and if `dO` has another number of rows.
@@ -40,7 +40,8 @@ pub fn attention_backward<S: Scalar>(
     dropout: Option<&Dropout>,
 ) -> Vec<S> {
     let (dq, dkv) = look(qkv, heads, mask, tokens, dropout).backward(d_o);
-    let rows = dq.chunks(heads.gathered()).zip(dkv.chunks(heads.row() - heads.gathered()));
+    let q = heads.queries * heads.dim;
+    let rows = dq.chunks(q).zip(dkv.chunks(heads.row() - q));
     rows.flat_map(|(dq, dkv)| dq.iter().chain(dkv).copied()).collect()
 }
 
@@ -57,7 +58,7 @@ fn look<'a, S: Scalar>(
         "{} elements do not form rows [Q | K | V] of {heads:?}",
         qkv.len()
     );
-    let rows = qkv.chunks(heads.row()).map(|row| row.split_at(heads.gathered()));
+    let rows = qkv.chunks(heads.row()).map(|row| row.split_at(heads.queries * heads.dim));
     let (q, kv): (Vec<&[S]>, Vec<&[S]>) = rows.unzip();
     let dropout = dropout.map(|dropout| (dropout, tokens.numbers.as_slice()));
     Look { q: q.concat(), kv: kv.concat(), heads, lengths: [&tokens.lengths; 2], mask, dropout }
@@ -74,14 +75,14 @@ mod tests {
         attention(qkv, heads, Mask::Causal, &Tokens::new(lengths), None)
     }
 
-    const GROUPED: Heads = Heads { queries: 4, keys: 2, dim: 3 };
+    const GROUPED: Heads = Heads::new(4, 2, 3);
     const CASES: [Mask; 4] =
         [Mask::All, Mask::Causal, Mask::Window { size: 2, sinks: 0 }, Mask::Window { size: 1, sinks: 2 }];
 
     /// Kills: a missing scale, keys and values exchanged, a first token that sees the second.
     #[test]
     fn attention_equals_two_tokens_worked_out_by_hand() {
-        let heads = Heads { queries: 1, keys: 1, dim: 4 };
+        let heads = Heads::new(1, 1, 4);
         let first = [1.0, 0.0, 2.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0];
         let second = [2.0, 1.0, 0.0, 1.0, 1.0, 1.0, 9.0, 3.0, -1.0, 0.0, 1.0, 5.0];
         // scores of the second token: 2·0.5 + 1·0.5 = 1.5 and 2 + 1 + 3 = 6, over √4
@@ -99,7 +100,7 @@ mod tests {
             let score = |j: usize| x[3] * x[3 * j + 1] * F61::inv_sqrt(1);
             let e = F61::exp_sub(score(0), score(1));
             let second = (e * x[2] + x[5]) * (e + F61::ONE).inv();
-            assert_eq!(causal(&x, Heads { queries: 1, keys: 1, dim: 1 }, &[2]), [x[2], second]);
+            assert_eq!(causal(&x, Heads::new(1, 1, 1), &[2]), [x[2], second]);
         });
     }
 
@@ -114,7 +115,7 @@ mod tests {
                     .chunks(GROUPED.row())
                     .flat_map(|row| [h, 4 + group, 6 + group].map(|at| row[at * 3..][..3].to_vec()).concat())
                     .collect();
-                let wanted = causal(&alone, Heads { queries: 1, keys: 1, dim: 3 }, &[3]);
+                let wanted = causal(&alone, Heads::new(1, 1, 3), &[3]);
                 for r in 0..3 {
                     assert_eq!(o[r * 12 + h * 3..][..3], wanted[r * 3..][..3], "token {r}, head {h}");
                 }
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn attention_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {
-            let shapes = [(GROUPED, [2, 4, 1]), (Heads { queries: 3, keys: 3, dim: 1 }, [3, 0, 2])];
+            let shapes = [(GROUPED, [2, 4, 1]), (Heads::new(3, 3, 1), [3, 0, 2])];
             let d = Dropout::new(0.4, 4, 5, "scores");
             let cases = CASES.map(|mask| [(mask, None), (mask, Some(&d))]).concat();
             for (heads, lengths) in shapes {
@@ -196,14 +197,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "must divide")]
     fn key_heads_that_do_not_divide_panic() {
-        let heads = Heads { queries: 3, keys: 2, dim: 1 };
+        let heads = Heads::new(3, 2, 1);
         let _ = causal(&[0.0; 7], heads, &[1]);
     }
 
     #[test]
     #[should_panic(expected = "query 0 of sequence 0 sees no key")]
     fn a_window_of_nothing_panics() {
-        let (heads, mask) = (Heads { queries: 1, keys: 1, dim: 1 }, Mask::Window { size: 0, sinks: 0 });
+        let (heads, mask) = (Heads::new(1, 1, 1), Mask::Window { size: 0, sinks: 0 });
         let _ = attention(&[0.0; 3], heads, mask, &Tokens::new(&[1]), None);
     }
 }

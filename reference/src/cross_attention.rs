@@ -9,8 +9,8 @@ use crate::mask::Mask;
 use shape::Heads;
 use tensor::Scalar;
 
-/// `q[B, queries·dim], kv[M, 2·keys·dim]` → `O[B, queries·dim]`. `lengths`: tokens of each sequence, and of
-/// each sequence's memory.
+/// `q[B, queries·dim], kv[M, keys·(dim+value)]` → `O[B, queries·value]`. `lengths`: tokens of each sequence,
+/// and of each sequence's memory.
 ///
 /// # Panics
 /// If the KV heads do not divide the query heads, the rows do not fit the lengths, or a token's memory is
@@ -20,8 +20,8 @@ pub fn cross_attention<S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&[u
     look(q, kv, heads, lengths).forward()
 }
 
-/// `q[B, queries·dim], kv[M, 2·keys·dim], dO[B, queries·dim]`
-/// → `(dQ[B, queries·dim], [dK | dV][M, 2·keys·dim])`.
+/// `q[B, queries·dim], kv[M, keys·(dim+value)], dO[B, queries·value]`
+/// → `(dQ[B, queries·dim], [dK | dV][M, keys·(dim+value)])`.
 ///
 /// # Panics
 /// As [`cross_attention`], and if `dO` has another number of rows.
@@ -47,7 +47,7 @@ mod tests {
     use crate::{Tokens, attention};
     use tensor::F61;
 
-    const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
+    const HEADS: Heads = Heads::new(4, 2, 3);
 
     /// Kills: a causal mask, the memory of another sequence, keys and values exchanged, a wrong group.
     #[test]

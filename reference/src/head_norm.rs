@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
 
-    const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
+    const HEADS: Heads = Heads::new(4, 2, 3);
 
     /// Kills: a norm over all heads, gains exchanged, gains per head, normalized values, ε forgotten.
     #[test]
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn head_norm_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {
-            for (heads, eps) in [(HEADS, 1e-5), (Heads { queries: 1, keys: 1, dim: 1 }, 0.5)] {
+            for (heads, eps) in [(HEADS, 1e-5), (Heads::new(1, 1, 1), 0.5)] {
                 let (x, q, k) = (draw(2, 3 * heads.row()), draw(3, heads.dim), draw(4, heads.dim));
                 let dy = draw(5, x.len());
                 let (mut y, mut dx) = (x.clone(), dy.clone());

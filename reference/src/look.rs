@@ -1,8 +1,8 @@
 //! Queries, keys and values: the part that attention and cross-attention share.
 //!
-//! Letters: `h` query heads, `k` KV heads, `d` features per head; query head `i` reads KV head `⌊i·k/h⌋`. For
-//! one query and one head, `j` runs over the keys that the query sees (`mask.rs`), and `m` is the mask of
-//! dropout over 1 − rate, or 1 without dropout:
+//! Letters: `h` query heads, `k` KV heads, `d` features of a key head, `v` of a value head; query head `i`
+//! reads KV head `⌊i·k/h⌋`. For one query and one head, `j` runs over the keys that the query sees
+//! (`mask.rs`), and `m` is the mask of dropout over 1 − rate, or 1 without dropout:
 //!
 //! ```text
 //! forward   p = softmax(Q·Kⱼ/√d)                          O = Σ mⱼ·pⱼ·Vⱼ
@@ -16,7 +16,7 @@ use shape::Heads;
 use std::ops::Range;
 use tensor::{Dropout, Scalar};
 
-/// Rows `[Q(h·d)]` that attend to rows `[K(k·d) | V(k·d)]`, each sequence to its own.
+/// Rows `[Q(h·d)]` that attend to rows `[K(k·d) | V(k·v)]`, each sequence to its own.
 pub(crate) struct Look<'a, S> {
     pub(crate) q: Vec<S>,
     pub(crate) kv: Vec<S>,
@@ -36,24 +36,25 @@ struct Query {
 }
 
 impl<S: Scalar> Look<'_, S> {
-    /// Computes `O[rows of Q, h·d]`.
+    /// Computes `O[rows of Q, h·v]`.
     pub(crate) fn forward(&self) -> Vec<S> {
-        let (heads, mut o) = (self.heads, vec![S::ZERO; self.q.len()]);
+        let heads = self.heads;
+        let mut o = vec![S::ZERO; self.outputs()];
         for query in self.queries() {
             for h in 0..heads.queries {
                 let (p, m) = (self.probabilities(h, &query), self.mask(h, &query));
                 for (i, &j) in query.keys.iter().enumerate() {
                     let v = &self.kv[value(heads, query.first + j, h)];
-                    add(&mut o[own(heads, query.row, h)], v.iter().map(|&v| m[i] * p[i] * v));
+                    add(&mut o[output(heads, query.row, h)], v.iter().map(|&v| m[i] * p[i] * v));
                 }
             }
         }
         o
     }
 
-    /// `dO[rows of Q, h·d]` → `dQ`, `[dK | dV]`.
+    /// `dO[rows of Q, h·v]` → `dQ`, `[dK | dV]`.
     pub(crate) fn backward(&self, d_o: &[S]) -> (Vec<S>, Vec<S>) {
-        assert_eq!(d_o.len(), self.q.len(), "each row of Q needs one row of dO");
+        assert_eq!(d_o.len(), self.outputs(), "each row of Q needs one row of dO");
         let heads = self.heads;
         let scale = S::inv_sqrt(self.heads.dim);
         let [mut dq, mut dkv] = [&self.q, &self.kv].map(|x| vec![S::ZERO; x.len()]);
@@ -63,7 +64,7 @@ impl<S: Scalar> Look<'_, S> {
                 let key = |j: usize| key(heads, query.first + j, h);
                 let value = |j: usize| value(heads, query.first + j, h);
                 let q = &self.q[range.clone()];
-                let d_o = &d_o[range.clone()];
+                let d_o = &d_o[output(heads, query.row, h)];
                 let p = self.probabilities(h, &query);
                 let m = self.mask(h, &query);
                 let seen = query.keys.iter().zip(&m);
@@ -80,6 +81,10 @@ impl<S: Scalar> Look<'_, S> {
         (dq, dkv)
     }
 
+    /// Number of elements of `O`.
+    fn outputs(&self) -> usize {
+        self.q.len() / self.heads.dim * self.heads.value
+    }
     /// Returns the probabilities of head `h` of a query over the keys that the query sees.
     fn probabilities(&self, h: usize, query: &Query) -> Vec<S> {
         let (heads, scale) = (self.heads, S::inv_sqrt(self.heads.dim));
@@ -101,7 +106,7 @@ impl<S: Scalar> Look<'_, S> {
     /// # Panics
     /// If the rows do not fit the heads and lengths, or a query sees no key.
     fn queries(&self) -> Vec<Query> {
-        let Heads { queries: h, keys: k, dim: d } = self.heads;
+        let Heads { queries: h, keys: k, dim: d, value: v, .. } = self.heads;
         let [lengths, seen] = self.lengths;
         assert!(h.is_multiple_of(k), "the KV heads must divide the query heads: {:?}", self.heads);
         assert_eq!(lengths.len(), seen.len(), "queries and keys must have the same number of sequences");
@@ -109,7 +114,7 @@ impl<S: Scalar> Look<'_, S> {
         assert_eq!(self.q.len(), rows * h * d, "q must have {rows} rows [Q] of {:?}", self.heads);
         assert_eq!(
             self.kv.len(),
-            seen_rows * 2 * k * d,
+            seen_rows * k * (d + v),
             "kv must have {seen_rows} rows [K | V] of {:?}",
             self.heads
         );
@@ -126,18 +131,27 @@ impl<S: Scalar> Look<'_, S> {
     }
 }
 
-/// Place of query head `i` of row `r` in rows `[Q]`, and of its output in rows `[O]`.
+/// Place of query head `i` of row `r` in rows `[Q]`.
 fn own(heads: Heads, r: usize, i: usize) -> Range<usize> {
-    part(heads, r * heads.queries + i)
+    part((r * heads.queries + i) * heads.dim, heads.dim)
+}
+/// Place of its output in rows `[O]`.
+fn output(heads: Heads, r: usize, i: usize) -> Range<usize> {
+    part((r * heads.queries + i) * heads.value, heads.value)
 }
 /// Place in rows `[K | V]` of the key of row `r` that query head `i` reads.
 fn key(heads: Heads, r: usize, i: usize) -> Range<usize> {
-    part(heads, r * 2 * heads.keys + i * heads.keys / heads.queries)
+    part(row(heads, r) + i * heads.keys / heads.queries * heads.dim, heads.dim)
 }
 /// Place in rows `[K | V]` of the value of row `r` that query head `i` reads.
 fn value(heads: Heads, r: usize, i: usize) -> Range<usize> {
-    part(heads, (r * 2 + 1) * heads.keys + i * heads.keys / heads.queries)
+    let first = row(heads, r) + heads.keys * heads.dim;
+    part(first + i * heads.keys / heads.queries * heads.value, heads.value)
 }
-fn part(heads: Heads, at: usize) -> Range<usize> {
-    at * heads.dim..(at + 1) * heads.dim
+/// Place in rows `[K | V]` of row `r`.
+fn row(heads: Heads, r: usize) -> usize {
+    r * heads.keys * (heads.dim + heads.value)
+}
+fn part(first: usize, len: usize) -> Range<usize> {
+    first..first + len
 }

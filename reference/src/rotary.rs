@@ -1,7 +1,7 @@
 //! Rotary position embedding: queries and keys turned by angles that grow with the position.
 //!
-//! Letters: `B` tokens, `d` features per head. Feature `i < ⌊d/2⌋` pairs with `i + ⌊d/2⌋`; an odd last one
-//! stays.
+//! Letters: `B` tokens, `d` features of a head that turn. Of these, feature `i < ⌊d/2⌋` pairs with
+//! `i + ⌊d/2⌋`; an odd last one stays, and so do a head's other features.
 //!
 //! ```text
 //! forward   (a, b) ← (a·cos − b·sin, b·cos + a·sin)  angle = position · frequency, base^(−2i/d) unscaled
@@ -19,15 +19,16 @@ use tensor::{Rope, Scalar};
 /// If `qkv` does not hold one row for each position.
 pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], rope: &Rope, back: bool) {
     assert_eq!(qkv.len(), positions.len() * heads.row(), "each position needs one row [Q | K | V]");
-    let half = heads.dim / 2;
+    let half = heads.rotated / 2;
     for (row, &position) in qkv.chunks_mut(heads.row()).zip(positions) {
         for head in row.chunks_mut(heads.dim).take(heads.queries + heads.keys) {
             for i in 0..half {
-                let (cos, sin) = S::rotary(position, i, heads.dim, rope);
+                let (cos, sin) = S::rotary(position, i, heads.rotated, rope);
                 let sin = if back { -sin } else { sin };
-                let [a, b] = [i, half + i].map(|feature| head[feature]);
-                head[i] = a * cos - b * sin;
-                head[half + i] = b * cos + a * sin;
+                let [at, beside] = [i, half + i].map(|feature| heads.plain + feature);
+                let [a, b] = [head[at], head[beside]];
+                head[at] = a * cos - b * sin;
+                head[beside] = b * cos + a * sin;
             }
         }
     }
@@ -39,14 +40,14 @@ mod tests {
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys};
     use tensor::{F61, Scaling};
 
-    const ODD: Heads = Heads { queries: 2, keys: 1, dim: 5 };
+    const ODD: Heads = Heads::new(2, 1, 5);
 
     /// Kills: pairs of neighbours instead of halves, rotated values, the opposite direction, a wrong angle.
     #[test]
     fn rotary_equals_explicit_sines_and_cosines() {
         let (positions, base) = ([0, 3, 1], 100.0_f64);
         for dim in [4, 5] {
-            let heads = Heads { queries: 1, keys: 1, dim };
+            let heads = Heads::new(1, 1, dim);
             let x: Vec<f64> = draw(1, 3 * heads.row());
             let (mut turned, mut wanted) = (x.clone(), x.clone());
             rotary(&mut turned, heads, &positions, &base.into(), false);
@@ -108,7 +109,7 @@ mod tests {
         under_two_keys(|| {
             let (o, l) = (F61::ZERO, F61::ONE);
             let mut x = [l, o, o, l, l, o]; // one head of two features: rows [Q, K, V]
-            rotary(&mut x, Heads { queries: 1, keys: 1, dim: 2 }, &[3], &50.0.into(), false);
+            rotary(&mut x, Heads::new(1, 1, 2), &[3], &50.0.into(), false);
             let (cos, sin) = F61::rotary(3, 0, 2, &50.0.into());
             assert_eq!(x, [cos, sin, -sin, cos, l, o]);
         });

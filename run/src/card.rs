@@ -23,7 +23,7 @@ use tensor::{Bf16, OutOfMemory, PlaceError};
 const LLAMA_1B: Shape = Shape {
     width: 2048,
     blocks: 22,
-    heads: Heads { queries: 32, keys: 4, dim: 64 },
+    heads: Heads::new(32, 4, 64),
     hidden: 5632,
     vocabulary: 32_000,
     ..Shape::LLAMA

@@ -174,7 +174,7 @@ impl Shape {
     pub const LLAMA: Shape = Shape {
         width: 2,
         blocks: 1,
-        heads: Heads { queries: 1, keys: 1, dim: 2 },
+        heads: Heads::new(1, 1, 2),
         hidden: 2,
         vocabulary: 2,
         padding: None,

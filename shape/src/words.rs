@@ -5,7 +5,7 @@ use std::fmt;
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, .. } = *self;
+        let Shape { width, blocks, heads: Heads { queries, keys, dim, .. }, hidden, vocabulary, .. } = *self;
         let sizes = [
             counted(blocks, "block"),
             format!("width {width}"),

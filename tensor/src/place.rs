@@ -96,7 +96,7 @@ pub struct Scratch {
     pub packed: fn(usize, usize) -> usize,
     /// Wide elements of attention's scratch, given query heads, KV heads, features of each, and keys of the
     /// longest span.
-    pub attention: fn([usize; 3], usize) -> usize,
+    pub attention: fn([usize; 4], usize) -> usize,
 }
 
 impl MetaPlace {

@@ -143,6 +143,13 @@ pub trait Scalar:
     /// 1/(1 + e^(−x)).
     #[must_use]
     fn sigmoid(self) -> Self;
+    /// The hyperbolic tangent; field: 2σ(2x) − 1, as it is exactly.
+    #[must_use]
+    #[inline(always)]
+    fn tanh(self) -> Self {
+        let y = (self + self).sigmoid();
+        y + y - Self::ONE
+    }
     /// Φ(x), the normal distribution function: `GeLU`'s gate.
     #[must_use]
     fn normal_cdf(self) -> Self;

@@ -1,7 +1,7 @@
 //! Checks of `attention.cu` and `attention_backward.cu`. Lengths cross tiles of 64 rows; rows of windows are
 //! not adjacent.
 use super::{F32, Side, SideKernels, SideMatrix, check, draw};
-use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax, Segment, Span};
+use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax, Scores, Segment, Span};
 use tensor::{Device, Dropout, Real};
 
 /// Tolerances for scores of up to 256 products and outputs of some hundred terms, each rounded.
@@ -22,7 +22,7 @@ struct AttentionCase {
 
 fn case<const N: usize>(heads: [usize; 3], mask: Mask, spans: [Span; N]) -> AttentionCase {
     let [queries, keys, dim] = heads;
-    let attend = Attend { heads: Heads { queries, keys, dim }, first: 6, mask, dropout: None };
+    let attend = Attend { first: 6, ..Attend::of(Heads::new(queries, keys, dim), mask) };
     AttentionCase { attend, calls: vec![spans.to_vec()], shared: false, edge: 3 }
 }
 
@@ -60,22 +60,23 @@ fn running<D: Device<Elem: Real>>([out, max, sum]: [&mut SideMatrix<D>; 3]) -> R
 /// then the gradients, if every query sees a key (`seen`).
 fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
     let attend = &case.attend;
-    let heads @ Heads { queries, keys, dim } = case.attend.heads;
+    let heads = attend.heads;
     c.case = format!("{attend:?}");
-    let (query, key) = (case.shape(|s| s.query, queries * dim), case.shape(|s| s.key, keys * dim));
-    let [q, d_o] = [1, 2].map(|seed| c.of(query, drawn(seed, query)));
-    let [k, v] = [3, 4].map(|seed| c.of(key, drawn(seed, key)));
+    let [query, output] = [heads.q().len(), heads.gathered()].map(|cols| case.shape(|s| s.query, cols));
+    let [key, value] = [heads.k(), heads.v()].map(|of| case.shape(|s| s.key, of.len()));
+    let [q, d_o, k, v] =
+        [(1, query), (2, output), (3, key), (4, value)].map(|(seed, shape)| c.of(shape, drawn(seed, shape)));
     let qkv = || Qkv { q: q.of(), k: k.of(), v: v.of() };
-    let numbers = case.shape(|s| s.query, queries); // one for each query and head
+    let numbers = case.shape(|s| s.query, heads.queries); // one for each query and head
     let room = D::attention_scratch(heads, case.calls.iter().flatten().map(|s| s.key.len).max().unwrap_or(0));
     let scratch = |c: &Side<D>| c.wide([1, room, room, 0], |_| f64::NEG_INFINITY);
     if let ([spans], false) = (&case.calls[..], case.shared) {
-        let (mut o, mut lse) = (c.of(query, drawn(5, query)), c.wide(numbers, |i| i as f64));
+        let (mut o, mut lse) = (c.of(output, drawn(5, output)), c.wide(numbers, |i| i as f64));
         let (spans, mut scratch) = (c.index(spans), scratch(c));
         check!(c.attention(attend, &spans, qkv(), o.to(), lse.to(), scratch.to()) => o SLACK, lse SLACK);
         c.near("o of attention", &o);
     }
-    let (mut out, mut sum) = (c.wide(query, drawn(6, query)), c.wide(numbers, |_| 0.0));
+    let (mut out, mut sum) = (c.wide(output, drawn(6, output)), c.wide(numbers, |_| 0.0));
     let mut max = c.wide(numbers, |_| f64::NEG_INFINITY);
     // Weights are rounded on tensor cores, by half a tolerance of their size. Sums of up to some hundred
     // terms are not yet divided.
@@ -86,7 +87,7 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
         check!(c.attention_block(attend, &spans, qkv(), run, scratch.to())
             => out rounded, max SLACK, sum SLACK);
     }
-    let (mut o, run) = (c.of(query, drawn(7, query)), running([&mut out, &mut max, &mut sum]));
+    let (mut o, run) = (c.of(output, drawn(7, output)), running([&mut out, &mut max, &mut sum]));
     check!(c.attention_finish(heads, o.to(), run) => max SLACK, o SLACK);
     c.near("o of attention_finish", &o);
     if !seen {
@@ -94,11 +95,11 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
     }
     // Both sides get the same output: the host's, rounded.
     let given = c.of_host(o.read());
-    let (o, mut delta) = (c.of(query, |i| given[i]), c.wide(numbers, |i| i as f64));
+    let (o, mut delta) = (c.of(output, |i| given[i]), c.wide(numbers, |i| i as f64));
     check!(c.attention_delta(heads, delta.to(), o.of(), d_o.of()) => delta SLACK);
     // Gradients are added to the values already there.
     let [mut dq, mut dk, mut dv] =
-        [(8, query), (9, key), (10, key)].map(|(seed, shape)| c.of(shape, draw(seed)));
+        [(8, query), (9, key), (10, value)].map(|(seed, shape)| c.of(shape, draw(seed)));
     for spans in &case.calls {
         let (spans, mut scratch) = (c.index(spans), scratch(c));
         let (saved, gradients) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
@@ -109,7 +110,7 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
         c.near(what, d);
     }
     let [mut dq, mut dk, mut dv] =
-        [(8, query), (9, key), (10, key)].map(|(seed, shape)| c.wide(shape, draw(seed)));
+        [(8, query), (9, key), (10, value)].map(|(seed, shape)| c.wide(shape, draw(seed)));
     for spans in &case.calls {
         let (spans, mut scratch) = (c.index(spans), scratch(c));
         let (saved, gradients) = ((max.of(), delta.of()), [dq.to(), dk.to(), dv.to()]);
@@ -176,6 +177,37 @@ pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
     several(c, prefill.into_iter().chain(decode).chain(edges));
 }
 
+/// Checks values that are wider than keys or less wide, on tensor cores and by tiles, of rows and of single
+/// tokens.
+pub(crate) fn values<D: SideKernels>(c: &mut Side<D>) {
+    let sized = |[dim, value]: [usize; 2], edge, spans: [Span; 2]| {
+        let AttentionCase { attend, .. } = case([4, 2, dim], Mask::Causal, []);
+        let attend = Attend { heads: Heads { value, ..attend.heads }, ..attend };
+        AttentionCase { attend, ..case([4, 2, dim], Mask::Causal, spans).with(edge, dropout()) }
+    };
+    let texts = [itself(0, 70, 3), itself(72, 33, 0)];
+    let single = [(0, 529), (1, 500)].map(|(row, position)| Span {
+        query: tokens(row, 1, position, 7),
+        key: tokens(row * 530, 530, 0, row),
+    });
+    for sizes in [[24, 16], [40, 72], [192, 128], [7, 65], [64, 200], [128, 64]] {
+        several(c, [sized(sizes, 8, texts), sized(sizes, 0, single)]);
+    }
+}
+
+/// Checks scores that are capped, divided by another root than that of a key's features.
+pub(crate) fn caps<D: SideKernels>(c: &mut Side<D>) {
+    let single = Span { query: tokens(0, 1, 529, 7), key: tokens(0, 530, 0, 0) };
+    for (i, dim) in [20, 64, 128, 200].into_iter().enumerate() {
+        for spans in [vec![itself(0, 70, 3), itself(72, 130, 0)], vec![single]] {
+            let given = case([2, 1, dim], Mask::Causal, []).with(8, (i % 2 == 0).then(dropout));
+            let scores = Scores { divisor: 9, cap: Some([1.5, 4.0][i / 2]), ..given.attend.scores };
+            let attend = Attend { scores, ..given.attend };
+            several(c, [AttentionCase { attend, calls: vec![spans], ..given }]);
+        }
+    }
+}
+
 pub(crate) fn windows<D: SideKernels>(c: &mut Side<D>) {
     let windows = [(1, 0), (3, 2), (40, 3), (64, 70), (500, 1)];
     let windows = windows.map(|(size, sinks)| Mask::Window { size, sinks });
@@ -217,7 +249,7 @@ pub(crate) fn parts<D: SideKernels>(c: &mut Side<D>) {
 
 /// Checks running softmaxes that are merged: of rows that have seen keys on both sides, on one, or on none.
 pub(crate) fn merged<D: SideKernels>(c: &mut Side<D>) {
-    let heads = Heads { queries: 3, keys: 1, dim: 40 };
+    let heads = Heads::new(3, 1, 40);
     let (out, one) = ([5, 120, 126, 3], [5, 3, 5, 1]);
     let max = |seed: u64, none: usize| {
         move |i: usize| if i.is_multiple_of(none) { f64::NEG_INFINITY } else { draw(seed)(i) }

@@ -1,6 +1,6 @@
 //! Checks of `elementwise.cu`.
 use super::{Side, SideKernels, check, draw, whole};
-use kernels::{Activation, Segment};
+use kernels::{Activation, Heads, Segment};
 use tensor::{Dropout, Scalar};
 
 /// Rows, columns, columns of the whole matrix, and the first column. The rows are adjacent; apart, but
@@ -129,7 +129,7 @@ pub(crate) fn nothing<D: SideKernels>(c: &mut Side<D>) {
             c.on.swiglu(y.part_mut(at), none, none);
             c.on.activate(y.part_mut(at), none, Activation::Relu);
             c.on.dropout(y.part_mut(at), &tokens, 0, &Dropout::new(0.5, 1, 1, "here"));
-            c.on.rotate(y.part_mut(at), by.of(), &tokens, 2, false);
+            c.on.rotate(y.part_mut(at), by.of(), &tokens, Heads::new(1, 1, 2), false);
             c.on.put_rows(y.part_mut(at), none, &tokens);
         }
         c.close("a matrix around an empty window", &y, 0.0);

@@ -2,7 +2,7 @@
 use super::{CheckOutcome, Side, SideKernels, check, draw};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{Indexed, Kernels, Segment};
+use kernels::{Heads, Indexed, Kernels, Segment};
 use tensor::{Bf16, Category, Device, Place, Real, Scalar, Tensor};
 
 fn part([row, len, position, sequence]: [usize; 4]) -> Segment {
@@ -13,13 +13,18 @@ fn part([row, len, position, sequence]: [usize; 4]) -> Segment {
 /// takes at once.
 pub(crate) fn rotations<D: SideKernels>(c: &mut Side<D>) {
     let tokens = c.index(&[[0, 3, 4, 7], [3, 0, 0, 8], [3, 4, 0, 2]].map(part));
-    for [dim, heads] in [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]] {
-        let (table, cols) = (c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1)), dim * heads);
+    let whole = [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]];
+    let whole = whole.map(|[dim, heads]| Heads::new(heads, 0, dim));
+    let part = |[dim, plain, rotated]: [usize; 3]| Heads { plain, rotated, ..Heads::new(3, 0, dim) };
+    let parts = [[192, 128, 64], [48, 16, 32], [40, 3, 16], [24, 8, 8], [9, 2, 5]].map(part);
+    for heads in whole.into_iter().chain(parts) {
+        let (turned, cols) = (heads.rotated / 2 * 2, heads.q().len());
+        let table = c.wide([9, turned, turned, 0], draw(1));
         for ([more, at], back) in
             [[0, 0], [16, 8], [3, 1]].into_iter().flat_map(|at| [(at, false), (at, true)])
         {
             let mut x = c.of([9, cols, cols + more, at], draw(2));
-            check!(c.rotate(x.to(), table.of(), &tokens, dim, back) => x 2.0); // of sums up to about 8
+            check!(c.rotate(x.to(), table.of(), &tokens, heads, back) => x 2.0); // of sums up to about 8
         }
     }
 }
@@ -36,7 +41,8 @@ pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
     for (dim, [queries, keys], [more, at]) in
         [(16, [3, 2], [0, 0]), (32, [2, 2], [16, 8]), (7, [1, 1], [3, 1]), (600, [1, 1], [0, 0])]
     {
-        let (q, turned, all) = (queries * dim, (queries + keys) * dim, (queries + 2 * keys) * dim);
+        let heads = Heads::new(queries, keys, dim);
+        let (q, turned, all) = (heads.q().len(), heads.turned().len(), heads.row());
         let table = c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1));
         for rows in [8, 1] {
             c.case = format!("{rows} rows of {all} columns");
@@ -49,7 +55,7 @@ pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
             };
             check!(c.put_rows(y.to(), x.part(kv), &to) => y 0.0);
             let mut z = c.of([12, all - q, all + more, at], draw(4));
-            c.on.rotate(x.part_mut([0, 0, rows, turned]), table.of(), &tokens, dim, false);
+            c.on.rotate(x.part_mut([0, 0, rows, turned]), table.of(), &tokens, heads, false);
             c.on.put_rows(z.to(), x.part(kv), &to);
             c.close("what was turned", &x, 2.0);
             c.close("what was put to a cache", &z, 2.0);
@@ -77,7 +83,7 @@ fn same_bits<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(gpu:
         let (mut x, mut y) = (of(2, rows, of_queries + 2 * of_keys), of(3, 9, 2 * of_keys));
         let before = gpu.card().launches();
         let turned = x.view_mut().take_cols(0, of_queries + of_keys);
-        D::on(gpu).rotate(turned, table.view(), &tokens, DIM, false);
+        D::on(gpu).rotate(turned, table.view(), &tokens, Heads::new(4, 2, DIM), false);
         if alone {
             gpu.settle();
         }

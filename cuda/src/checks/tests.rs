@@ -126,8 +126,8 @@ const BUGS: [[&str; 4]; 10] = [
     // A missing barrier: the second search for a row overwrites what a warp still reads of the first.
     [
         "rotary_hopper.cu",
-        "dim, back);\n    __syncthreads();",
-        "dim, back);\n    if (!BUG) __syncthreads();",
+        "of, back);\n    __syncthreads();",
+        "of, back);\n    if (!BUG) __syncthreads();",
         "rotary",
     ],
     // A missing barrier: the first warp reads what all write, or all read what it writes.

@@ -1,49 +1,54 @@
 //! Launches of `attention.cu` and `attention_backward.cu`.
-use super::{DropoutArgs, Launches, MatrixIn, MatrixOut, MatrixView, THREADS, boxes};
+use super::{DropoutArgs, HeadsArgs, Launches, MatrixIn, MatrixOut, MatrixView, THREADS, boxes};
 use crate::card::{Argument, BeginsEarly, LaunchConfig, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax};
+use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax, Scores};
 use tensor::{Index, Scalar};
 
 /// The attention's parameters in the kernels' layout: `Attend` of `attention.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct AttendArgs {
-    dropout: DropoutArgs,
-    queries: u32,
-    keys: u32,
-    dim: u32,
+    heads: HeadsArgs,
     first: u32,
     causal: u32,
     size: u32,
     sinks: u32,
     scale: f32,
+    cap: f32,
+    dropout: DropoutArgs,
 }
 arguments_of!(AttendArgs);
 
 impl From<&Attend> for AttendArgs {
     fn from(attend: &Attend) -> Self {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX); // positions are below that
-        let Heads { queries, keys, dim } = attend.heads;
-        assert!(dim <= 256, "{dim} features per head; GPU kernels take at most 256");
-        let (causal, size, sinks) = match attend.mask {
+        let features = widest(attend.heads);
+        assert!(features <= 256, "{features} features per head; GPU kernels take at most 256");
+        let Scores { divisor, cap, mask } = attend.scores;
+        let (causal, size, sinks) = match mask {
             Mask::All => (false, usize::MAX, 0),
             Mask::Causal => (true, usize::MAX, 0),
             Mask::Window { size, sinks } => (true, size, sinks),
         };
+        let scale = 1.0 / (divisor as f32).sqrt();
         Self {
-            dropout: attend.dropout.as_ref().into(),
-            queries: small(queries),
-            keys: small(keys),
-            dim: small(dim),
+            heads: attend.heads.into(),
             first: small(attend.first),
             causal: causal.into(),
             size: small(size),
             sinks: small(sinks),
-            scale: 1.0 / (dim as f32).sqrt(),
+            scale,
+            cap: cap.map_or(0.0, |cap| cap as f32 / scale),
+            dropout: attend.dropout.as_ref().into(),
         }
     }
+}
+
+/// Features of the larger of a key head and a value head.
+fn widest(heads: Heads) -> usize {
+    heads.dim.max(heads.value)
 }
 
 /// Rows per tile.
@@ -57,8 +62,10 @@ fn tiles(rows: usize, heads: usize) -> LaunchConfig {
 /// Widths of kernels: the largest number of features of a head that each takes.
 const WIDTHS: [usize; 3] = [64, 128, 256];
 
-/// Numbers of features of a head that Hopper kernels take.
-const TILED_ON_HOPPER: [usize; 2] = [64, 128];
+/// True if Hopper kernels take these heads.
+fn is_tiled_on_hopper(heads: Heads) -> bool {
+    [64, 128].contains(&heads.dim) && heads.dim == heads.value
+}
 
 /// Names of a kernel by these widths.
 macro_rules! by_width {
@@ -110,10 +117,10 @@ const BUSY: usize = 512;
 
 /// One block per row, up to four heads, and part of the keys; a span has about `keys` keys.
 fn by_rows(heads: Heads, rows: usize, keys: usize, scratch: usize) -> (usize, LaunchConfig) {
-    let across = heads.keys * (heads.queries / heads.keys).div_ceil(TOGETHER);
-    let fit = scratch / (rows * heads.queries * (heads.dim + 2)).max(1);
+    let across = heads.keys * heads.fan().div_ceil(TOGETHER);
+    let fit = scratch / (rows * heads.queries * (heads.value + 2)).max(1);
     let splits = (BUSY / (rows * across).max(1)).min(keys / 256).min(fit).max(1);
-    let shared = 8 * TOGETHER * (heads.dim + 2) * 4;
+    let shared = 8 * TOGETHER * (heads.value + 2) * 4;
     (splits, LaunchConfig { blocks: [rows * splits, across, 1], threads: 128, shared })
 }
 
@@ -128,14 +135,14 @@ fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> LaunchConfig {
 /// Returns the scratch elements of attention: a running softmax for each part of the keys, if single rows
 /// attend to many keys, else one unused element.
 pub(crate) fn attention_scratch(heads: Heads, keys: usize) -> usize {
-    if keys < 512 { 1 } else { BUSY * TOGETHER.min(heads.queries / heads.keys) * (heads.dim + 2) }
+    if keys < 512 { 1 } else { BUSY * TOGETHER.min(heads.fan()) * (heads.value + 2) }
 }
 
 #[allow(clippy::too_many_arguments)] // as the kernels
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
-    /// Returns the narrowest kernel that takes this number of features.
-    fn wide_enough(&self, kernel: [&'static str; 3], dim: usize) -> &'static str {
-        let wide = WIDTHS.into_iter().zip(kernel).filter(|&(width, _)| dim <= width);
+    /// Returns the narrowest kernel that takes these heads.
+    fn wide_enough(&self, kernel: [&'static str; 3], heads: Heads) -> &'static str {
+        let wide = WIDTHS.into_iter().zip(kernel).filter(|&(width, _)| widest(heads) <= width);
         wide.map(|(_, name)| name).find(|name| self.has(name)).expect("a kernel for 256 features is loaded")
     }
 
@@ -144,17 +151,17 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     fn on_cores(
         &self,
         kernel: [&'static str; 3],
-        dim: usize,
+        heads: Heads,
         from: &[MatrixView],
         to: &[(MatrixView, u64)],
     ) -> Option<&'static str> {
         let aligned = |w: &MatrixView, bytes: u64, size: u64| {
             w.at.is_multiple_of(bytes) && (w.row_stride * size).is_multiple_of(bytes)
         };
-        let name = kernel[usize::from(dim > 64)];
+        let name = kernel[usize::from(widest(heads) > 64)];
         let size = size_of::<S>() as u64;
-        let fits = dim <= 128
-            && dim.is_multiple_of(8)
+        let fits = widest(heads) <= 128
+            && [heads.dim, heads.value].iter().all(|features| features.is_multiple_of(8))
             && from.iter().all(|w| aligned(w, 16, size))
             && to.iter().all(|(w, size)| aligned(w, 2 * size, *size));
         (fits && self.has(name)).then_some(name)
@@ -169,30 +176,31 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         scratch: MatrixView,
     ) {
         let a = AttendArgs::from(attend);
-        let Heads { queries, dim, .. } = attend.heads;
+        let heads @ Heads { queries, dim, .. } = attend.heads;
         let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(MatrixView::from);
         let [o, out, max, sum] = to;
         let (rows, count) = (qkv.q.rows(), spans.len() / 8);
         if count > 0 && rows <= 4 * count {
-            let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
+            let (splits, shape) = by_rows(heads, rows, qkv.k.rows() / count, scratch.len());
             let splits = splits as u32;
             let arguments: [&dyn Argument; 11] =
                 [&a, spans, &q, &k, &v, &o, &out, &max, &sum, &scratch, &splits];
             if self.has("attention_rows_hopper_256") {
-                let kernel = self.wide_enough(by_width!("attention_rows_hopper"), dim);
+                let kernel = self.wide_enough(by_width!("attention_rows_hopper"), heads);
                 self.launch_under(&BeginsEarly, kernel, shape, &arguments);
             } else {
-                self.launch(self.wide_enough(by_width!("attention_rows"), dim), shape, &arguments);
+                self.launch(self.wide_enough(by_width!("attention_rows"), heads), shape, &arguments);
             }
             if splits > 1 {
-                let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &(dim as u32)];
+                let value = heads.value as u32;
+                let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &value];
                 self.launch("attention_join", warps(self.0, max.len()), &arguments);
             }
             return;
         }
         let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
-        let on_cores = |kernel| self.on_cores(kernel, dim, &[q, k, v], &to_numbers);
-        let on_hopper = TILED_ON_HOPPER.contains(&dim).then(|| on_cores(by_width!("attention_hopper")));
+        let on_cores = |kernel| self.on_cores(kernel, heads, &[q, k, v], &to_numbers);
+        let on_hopper = is_tiled_on_hopper(heads).then(|| on_cores(by_width!("attention_hopper")));
         if let Some(name) = on_hopper.flatten() {
             let shape =
                 block_on_hopper([rows.div_ceil(128), queries], (128 + 4 * 128) * dim * 2 + (1 + 4 * 2) * 8);
@@ -203,10 +211,11 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         }
         let (kernel, shape) = match on_cores(by_width!("attention_cores")) {
             Some(name) => {
-                let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
+                let (width, blocks) =
+                    (if widest(heads) <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
                 (name, LaunchConfig { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
             }
-            None => (self.wide_enough(by_width!("attention"), dim), tiles(rows, queries)),
+            None => (self.wide_enough(by_width!("attention"), heads), tiles(rows, queries)),
         };
         self.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum]);
     }
@@ -237,7 +246,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     }
 
     pub(crate) fn attention_finish(&self, heads: Heads, o: MatrixOut<S>, run: RunningSoftmax<Cuda<f32>>) {
-        let arguments: [&dyn Argument; 5] = [&o, &run.out, &run.max, &run.sum, &(heads.dim as u32)];
+        let arguments: [&dyn Argument; 5] = [&o, &run.out, &run.max, &run.sum, &(heads.value as u32)];
         self.launch("attention_finish", warps(self.0, MatrixView::from(&run.max).len()), &arguments);
     }
 
@@ -249,7 +258,7 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         d_o: MatrixIn<S>,
     ) {
         let shape = warps(self.0, MatrixView::from(&delta).len());
-        self.launch("attention_delta", shape, &[&delta, &o, &d_o, &(heads.dim as u32)]);
+        self.launch("attention_delta", shape, &[&delta, &o, &d_o, &(heads.value as u32)]);
     }
 
     pub(crate) fn attention_merge(
@@ -258,8 +267,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         run: RunningSoftmax<Cuda<S>>,
         (out, max, sum): (MatrixIn<S>, MatrixIn<S>, MatrixIn<S>),
     ) {
-        let dim = heads.dim as u32;
-        let arguments: [&dyn Argument; 7] = [&run.out, &run.max, &run.sum, &out, &max, &sum, &dim];
+        let value = heads.value as u32;
+        let arguments: [&dyn Argument; 7] = [&run.out, &run.max, &run.sum, &out, &max, &sum, &value];
         self.launch("attention_merge", warps(self.0, MatrixView::from(&run.max).len()), &arguments);
     }
 
@@ -303,12 +312,12 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         kernels: &BackwardKernels,
     ) {
         let a = AttendArgs::from(attend);
-        let Heads { queries, keys, dim } = attend.heads;
+        let of_heads @ Heads { queries, keys, dim, .. } = attend.heads;
         let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(MatrixView::from);
         let [dq, dk, dv] = outputs.map(|(to, _)| to);
         let from = [q, k, v, d_o];
-        let on_cores = |kernel| self.on_cores(kernel, dim, &from, &outputs);
-        let on_hopper = |kernel| TILED_ON_HOPPER.contains(&dim).then(|| on_cores(kernel)).flatten();
+        let on_cores = |kernel| self.on_cores(kernel, of_heads, &from, &outputs);
+        let on_hopper = |kernel| is_tiled_on_hopper(of_heads).then(|| on_cores(kernel)).flatten();
         let [of_keys, of_queries] = kernels.hopper.map(on_hopper);
         if let (Some(of_keys), Some(of_queries)) = (of_keys, of_queries) {
             // Two tiles of 128 rows of its own; stages of two tiles of `aside` rows of the other side, with
@@ -331,8 +340,8 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         }
         let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match on_cores(cores)
         {
-            Some(name) => (name, backward_on_cores(rows, heads, dim)),
-            None => (self.wide_enough(kernel, dim), tiles(rows, heads)),
+            Some(name) => (name, backward_on_cores(rows, heads, widest(of_heads))),
+            None => (self.wide_enough(kernel, of_heads), tiles(rows, heads)),
         };
         let [of_keys, of_queries] = [0, 1].map(|i| [kernels.tiles[i], kernels.cores[i]]);
         let (kernel, shape) = pass(of_keys, qkv.k.rows(), keys);

@@ -1,8 +1,9 @@
 //! Launches of `rotary.cuh`. On Hopper one kernel does the rotary embedding and the cache's write.
 use super::row::{bytes_of, meet};
-use super::{Launches, MatrixIn, MatrixOut, MatrixView, Words, across};
+use super::{HeadsArgs, Launches, MatrixIn, MatrixOut, MatrixView, Words, across};
 use crate::card::{Argument, BeginsEarly, CardLaunch, LaunchRules, LoadedKernels};
 use crate::gpu::Gpu;
+use kernels::Heads;
 use std::ops::Range;
 use tensor::{Index, Scalar};
 
@@ -12,10 +13,10 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         x: MatrixOut<S>,
         table: MatrixIn<f32>,
         tokens: &Index<Gpu>,
-        dim: usize,
+        heads: Heads,
         back: bool,
     ) {
-        let arguments: [&dyn Argument; 5] = [&x, &table, tokens, &(dim as u32), &u32::from(back)];
+        let arguments: [&dyn Argument; 5] = [&x, &table, tokens, &HeadsArgs::from(heads), &u32::from(back)];
         self.launch_under(&RotaryRules, "rotate", across(&x), &arguments);
     }
 
@@ -57,7 +58,7 @@ impl LaunchRules for RotaryRules {
                 &turned,
                 &held.argument::<MatrixView>(kernels, 1),
                 &held.argument::<Words>(kernels, 2),
-                &held.argument::<u32>(kernels, 3),
+                &held.argument::<HeadsArgs>(kernels, 3),
                 &held.argument::<u32>(kernels, 4),
                 &next.argument::<MatrixView>(kernels, 0),
                 &given,

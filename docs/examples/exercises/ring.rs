@@ -72,7 +72,7 @@ pub fn check(attempt: Attempt) -> Verdict {
         |ranks| {
             let n = T * ranks.size();
             let (qkv, d_o) = (drawn(1, n * 3 * D), drawn(2, n * D));
-            let heads = Heads { queries: 1, keys: 1, dim: D };
+            let heads = Heads::new(1, 1, D);
             let tokens = Tokens::new(&[n]);
             let o = reference::attention(&qkv, heads, Mask::All, &tokens, None);
             let right = reference::attention_backward(&qkv, &d_o, heads, Mask::All, &tokens, None);

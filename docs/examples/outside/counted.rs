@@ -68,14 +68,13 @@ mod tests {
     const EVEN: Shape = Shape {
         width: 32,
         blocks: 2,
-        heads: Heads { queries: 4, keys: 4, dim: 8 },
+        heads: Heads::new(4, 4, 8),
         hidden: 32,
         vocabulary: 32,
         ..Shape::LLAMA
     };
     /// No row but the vocabulary's is of whole blocks: shards have whole rows.
-    const RAGGED: Shape =
-        Shape { width: 6, heads: Heads { queries: 3, keys: 1, dim: 2 }, hidden: 10, vocabulary: 48, ..EVEN };
+    const RAGGED: Shape = Shape { width: 6, heads: Heads::new(3, 1, 2), hidden: 10, vocabulary: 48, ..EVEN };
     const STEPS: usize = 3;
 
     /// Tensors of all parameters by name, from the ranks that save their elements.

@@ -25,7 +25,7 @@ pub fn mixed() -> Shape {
     Shape {
         width: 4,
         blocks: 8,
-        heads: Heads { queries: 4, keys: 2, dim: 2 },
+        heads: Heads::new(4, 2, 2),
         hidden: 4,
         vocabulary: 11,
         experts: Some(Experts { count: 2, chosen: 1, hidden: 2, ..Experts::MIXTRAL }),
@@ -123,7 +123,7 @@ mod tests {
         let experts = Some(Experts { count: 4, chosen: 2, hidden: 64, ..Experts::MIXTRAL });
         let shape = Shape {
             width: 512,
-            heads: Heads { queries: 16, keys: 4, dim: 32 },
+            heads: Heads::new(16, 4, 32),
             hidden: 4096,
             vocabulary: 1000,
             window: Some(Window { size: 16, sinks: 0 }),

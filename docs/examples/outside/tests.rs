@@ -14,14 +14,8 @@ use prove::cases::certify_panel;
 use prove::{OracleTraces, Subject, prove, prove_in};
 use tensor::{Cpu, Device, F61, Key, mix};
 
-const SHAPE: Shape = Shape {
-    width: 6,
-    blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
-    hidden: 4,
-    vocabulary: 11,
-    ..Shape::LLAMA
-};
+const SHAPE: Shape =
+    Shape { width: 6, blocks: 2, heads: Heads::new(4, 2, 2), hidden: 4, vocabulary: 11, ..Shape::LLAMA };
 const TP: &str = "tp=2";
 
 fn layout(text: &str) -> Layout {

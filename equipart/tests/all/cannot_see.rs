@@ -25,7 +25,7 @@ fn layout(text: &str) -> Layout {
 const ALIVE: Shape = Shape {
     width: 12,
     blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 4 },
+    heads: Heads::new(4, 2, 4),
     hidden: 8,
     vocabulary: 16,
     eps: 1e-5,
@@ -134,7 +134,7 @@ impl<S: Scalar> ValueSource<S> for Tied {
 /// logits in an order that depends on the layout.
 #[test]
 fn ties_go_to_the_lower_id_under_every_layout() {
-    let heads = Heads { queries: 4, keys: 4, dim: 2 };
+    let heads = Heads::new(4, 4, 2);
     let shape = Shape { width: 8, heads, hidden: 8, vocabulary: 19, ..Shape::LLAMA };
     let ids: Vec<u32> = (0..19).collect();
     let logits = |text: &str| -> Vec<f32> {
@@ -200,7 +200,7 @@ impl<S: Scalar> ValueSource<S> for Rounded {
 /// Kills: an order of sums, or a number in between, that loses digits as ranks are added.
 #[test]
 fn errors_do_not_grow_with_the_ranks() {
-    let heads = Heads { queries: 8, keys: 8, dim: 8 };
+    let heads = Heads::new(8, 8, 8);
     let shape = Shape { width: 64, blocks: 4, heads, hidden: 128, vocabulary: 256, ..Shape::LLAMA };
     let truth = gradients::<f64>(&shape, "none");
     let size = truth.iter().map(|x| x.abs()).sum::<f64>();

@@ -19,7 +19,7 @@ use std::path::Path;
 use tensor::{Category, Cpu, Device, Key};
 
 fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
-    let heads = Heads { queries: 8, keys: 8, dim: width / 8 };
+    let heads = Heads::new(8, 8, width / 8);
     let shape = Shape { width, blocks, heads, hidden: 3 * width, vocabulary, ..Shape::LLAMA };
     Config {
         family: families::LLAMA,
@@ -218,7 +218,7 @@ fn a_pipeline_is_priced_when_it_is_full() {
 #[test]
 fn prices_go_as_far_as_64_bits_count() {
     let priced = |hidden| {
-        let heads = Heads { queries: 1, keys: 1, dim: 2 };
+        let heads = Heads::new(1, 1, 2);
         let shape = Shape { width: 1, heads, hidden, ..Shape::LLAMA };
         let family = families::LLAMA;
         let config = Config {

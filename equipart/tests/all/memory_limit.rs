@@ -169,7 +169,7 @@ fn every_category_is_named() {
 fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
     let layout: Layout = "tp=2".parse().unwrap();
     let settings = Settings { optimizer: SGD, clip: None, ..crate::memory::settings(8, 1) };
-    let heads = Heads { queries: 4, keys: 2, dim: 4 };
+    let heads = Heads::new(4, 2, 4);
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, ..Shape::LLAMA };
     let run = |bytes| {
         let world = layout.limited(Some(bytes)).world().unwrap();

@@ -97,7 +97,7 @@ where
 /// or widened keys that are not counted.
 #[test]
 fn the_price_of_narrow_numbers_is_what_is_measured() {
-    let heads = Heads { queries: 4, keys: 2, dim: 4 };
+    let heads = Heads::new(4, 2, 4);
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, head_norm: true, ..Shape::LLAMA };
     let fitting = ["recompute:selective", "offload-file", "dp=2:zero1:offload-file,recompute:full/2"];
     for layout in ["none", "tp=2", "tp=4,sp", "tp=2,dp=2"].into_iter().chain(fitting) {

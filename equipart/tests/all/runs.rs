@@ -25,14 +25,8 @@ use std::sync::Mutex;
 use tensor::safetensors::File;
 use tensor::{Category, Cpu};
 
-const SHAPE: Shape = Shape {
-    width: 24,
-    blocks: 2,
-    heads: Heads { queries: 4, keys: 4, dim: 6 },
-    hidden: 32,
-    vocabulary: 256,
-    ..Shape::LLAMA
-};
+const SHAPE: Shape =
+    Shape { width: 24, blocks: 2, heads: Heads::new(4, 4, 6), hidden: 32, vocabulary: 256, ..Shape::LLAMA };
 
 fn config(family: &'static dyn Family, shape: Shape) -> Config {
     Config { family, shape, positions: 64, bos: None, eos: Vec::new(), spare_coefficient: 0.0, wrapper: None }
@@ -160,7 +154,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_to_the_byte() {
 /// misplaced.
 #[test]
 fn a_run_goes_on_under_another_layout() {
-    let shape = Shape { heads: Heads { queries: 8, keys: 2, dim: 4 }, vocabulary: 259, ..SHAPE };
+    let shape = Shape { heads: Heads::new(8, 2, 4), vocabulary: 259, ..SHAPE };
     let uneven = Model::fresh(Config { shape, ..model(false).config }, 5);
     for (model, first, then) in [
         (model(false), "tp=2", "tp=2,sp,dp=2"),

@@ -3,7 +3,7 @@
 //!
 //! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867.
-use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
+use super::attention_tile::{Cap, Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::matrices::{In, Out};
 use super::panels::{Panels, Right};
 use super::scalar::CpuScalar;
@@ -26,10 +26,10 @@ impl<S: Scalar> TileRows<'_, S> {
     /// sum.
     #[inline(always)]
     fn begin(&mut self, tile: &Tile, i: usize, acc: &mut [S::Wide]) -> [S::Wide; 2] {
-        let (row, head, d) = (tile.row + i, tile.head, acc.len());
+        let (row, head, cols) = (tile.row + i, tile.head, tile.outputs());
         match self {
             TileRows::Carried(run) if run.max.read().at(row, head) != S::Wide::NEG_INF => {
-                acc.copy_from_slice(&run.out.row(row)[head * d..(head + 1) * d]);
+                acc.copy_from_slice(&run.out.row(row)[cols]);
                 [run.max.row(row)[head], run.sum.row(row)[head]]
             }
             _ => {
@@ -41,14 +41,14 @@ impl<S: Scalar> TileRows<'_, S> {
     /// Writes the state of row `i` of the tile.
     #[inline(always)]
     fn end(&mut self, tile: &Tile, i: usize, acc: &[S::Wide], [m, l]: [S::Wide; 2]) {
-        let (row, head, d) = (tile.row + i, tile.head, acc.len());
+        let (row, head, cols) = (tile.row + i, tile.head, tile.outputs());
         match self {
             TileRows::Carried(run) => {
-                run.out.row(row)[head * d..(head + 1) * d].copy_from_slice(acc);
+                run.out.row(row)[cols].copy_from_slice(acc);
                 (run.max.row(row)[head], run.sum.row(row)[head]) = (m, l);
             }
             TileRows::Whole(o, lse) => {
-                divide(&mut o.row(row)[head * d..(head + 1) * d], acc, l);
+                divide(&mut o.row(row)[cols], acc, l);
                 lse.row(row)[head] = S::Wide::lse(m, l);
             }
         }
@@ -88,15 +88,17 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
     mut rows: TileRows<S>,
     scratch: Out<S::Wide>,
 ) {
-    let (d, [tile_q, tile_k], mut carve) = (attend.heads.dim, S::Wide::TILE, Carve::new(scratch));
-    let (mut qs, mut acc, scale) = (carve.take(tile_q, d), carve.take(tile_q, d), S::Wide::inv_sqrt(d));
+    let Heads { keys: of_heads, dim, value, .. } = attend.heads;
+    let ([tile_q, tile_k], mut carve) = (S::Wide::TILE, Carve::new(scratch));
+    let (scale, cap) = (S::Wide::inv_sqrt(attend.scores.divisor), Cap::<S::Wide>::of(attend));
+    let [mut qs, mut acc] = [dim, value].map(|features| carve.take(tile_q, features));
     let mut held = [[S::Wide::NEG_INF, S::Wide::ZERO]; MOST_ROWS]; // each row's stabiliser and sum
     let most = most_keys(spans);
     let mut strip = carve.take(tile_q, tile_k.min(most));
     let [mut of_keys, mut of_values] =
-        [Panels::<S::Wide>::len(d, most), Panels::<S::Wide>::len(most, d)].map(|n| carve.take(1, n));
-    let [mut keys, mut values] = [(); 2].map(|()| Widened::<S>::new(&mut carve, most, d));
-    for (span, h) in entries(spans).flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+        [Panels::<S::Wide>::len(dim, most), Panels::<S::Wide>::len(most, value)].map(|n| carve.take(1, n));
+    let [mut keys, mut values] = [dim, value].map(|of| Widened::<S>::new(&mut carve, most, of));
+    for (span, h) in entries(spans).flat_map(|s| (0..of_heads).map(move |h| (s, h))) {
         let span: &Span = &span;
         let many = serves_many::<S::Wide>(attend, span);
         if h == 0 && !many {
@@ -105,11 +107,11 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
             fetch(qkv.k.take_rows(span.key.row, span.key.len));
             fetch(qkv.v.take_rows(span.key.row, span.key.len));
         }
-        let kt = Right::new(&mut of_keys, keys.of(keys_of(qkv.k, span, h, d)).t(), many);
-        let vs = Right::new(&mut of_values, values.of(keys_of(qkv.v, span, h, d)), many);
+        let kt = Right::new(&mut of_keys, keys.of(keys_of(qkv.k, span, attend.heads.key(h))).t(), many);
+        let vs = Right::new(&mut of_values, values.of(keys_of(qkv.v, span, attend.heads.output(h))), many);
         for tile in tiles::<S::Wide>(attend, span, h) {
             let Tile { n, .. } = tile;
-            pack(&mut qs, tile.of(qkv.q), scale);
+            pack(&mut qs, tile.of(qkv.q, attend.heads.key(tile.head)), scale);
             for i in 0..n {
                 held[i] = rows.begin(&tile, i, acc.row(i));
             }
@@ -121,6 +123,9 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
                     let (p, seen, factors) =
                         (&mut strip.row(i)[..keys], tile.seen(i, &block), tile.factors(i, &block));
                     let [m, l] = &mut held[i];
+                    if let Some(cap) = cap {
+                        cap.take(p);
+                    }
                     weigh(p, [m, l], acc.row(i), seen, factors);
                 }
                 let p = strip.read().take_rows(0, n).take_cols(0, keys);

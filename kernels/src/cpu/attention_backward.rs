@@ -3,7 +3,7 @@
 //! With P = softmax(S), M the factors of dropout (1 without), δ = Σ o·do: dV = (P∘M)ᵀ·dO,
 //! dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 //! Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
-use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
+use super::attention_tile::{Cap, Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::elementwise::each;
 use super::matrices::{In, Out};
 use super::panels::{Panels, Right};
@@ -40,32 +40,36 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>, T: Scalar<Wide = S::Wide>>(
     [mut dq, mut dk, mut dv]: [Out<T>; 3],
     scratch: Out<S::Wide>,
 ) {
-    let (d, scale) = (attend.heads.dim, S::Wide::inv_sqrt(attend.heads.dim));
+    let heads @ Heads { dim, value, .. } = attend.heads;
+    let scale = S::Wide::inv_sqrt(attend.scores.divisor);
     let (most, mut carve) = (most_keys(spans), Carve::new(scratch));
     let [mut of_keys, mut of_turned, mut of_values] =
-        [(most, d), (d, most), (d, most)].map(|(k, n)| carve.take(1, Panels::<S::Wide>::len(k, n)));
-    let [mut keys, mut values] = [(); 2].map(|()| Widened::<S>::new(&mut carve, most, d));
-    let mut work = TileScratch::new(carve, most, d);
-    for (span, h) in entries(spans).flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+        [(most, dim), (dim, most), (value, most)].map(|(k, n)| carve.take(1, Panels::<S::Wide>::len(k, n)));
+    let [mut keys, mut values] = [dim, value].map(|of| Widened::<S>::new(&mut carve, most, of));
+    let mut work = TileScratch::new(carve, most, attend);
+    for (span, h) in entries(spans).flat_map(|s| (0..heads.keys).map(move |h| (s, h))) {
         let span: &Span = &span;
-        let (k, v) = (keys.of(keys_of(qkv.k, span, h, d)), values.of(keys_of(qkv.v, span, h, d)));
+        let (of_k, of_v) = (heads.key(h), heads.output(h));
+        let k = keys.of(keys_of(qkv.k, span, of_k.clone()));
+        let v = values.of(keys_of(qkv.v, span, of_v.clone()));
         let many = serves_many::<S::Wide>(attend, span);
         let [k, kt, vt] = [(&mut of_keys, k), (&mut of_turned, k.t()), (&mut of_values, v.t())]
             .map(|(memory, factor)| Right::new(memory, factor, many));
         work.dks.again().take_rows(0, span.key.len).flat().fill(S::Wide::ZERO);
         work.dvs.again().take_rows(0, span.key.len).flat().fill(S::Wide::ZERO);
         for tile in tiles::<S::Wide>(attend, span, h) {
-            pack(&mut work.qs, tile.of(qkv.q), scale);
-            pack(&mut work.dos, tile.of(d_o), S::Wide::ONE);
+            let of_q = heads.key(tile.head);
+            pack(&mut work.qs, tile.of(qkv.q, of_q.clone()), scale);
+            pack(&mut work.dos, tile.of(d_o, tile.outputs()), S::Wide::ONE);
             work.dqs.flat().fill(S::Wide::ZERO);
             for block in tile.blocks::<S::Wide>() {
                 work.block(&tile, &block, [&k, &kt, &vt], (lse, delta));
             }
-            let dq = dq.again().take_rows(tile.row, tile.n).take_cols(tile.head * d, d);
+            let dq = dq.again().take_rows(tile.row, tile.n).take_cols(of_q.start, of_q.len());
             add_rows(dq, work.dqs.read(), scale);
         }
-        for (to, from) in [(&mut dk, &work.dks), (&mut dv, &work.dvs)] {
-            let target = to.again().take_rows(span.key.row, span.key.len).take_cols(h * d, d);
+        for (to, from, of) in [(&mut dk, &work.dks, of_k), (&mut dv, &work.dvs, of_v)] {
+            let target = to.again().take_rows(span.key.row, span.key.len).take_cols(of.start, of.len());
             add_rows(target, from.read(), S::Wide::ONE);
         }
     }
@@ -84,15 +88,16 @@ struct TileScratch<'a, S: CpuScalar> {
     p: Out<'a, S>,
     /// dO·Vᵀ, then the gradient of the scores.
     dp: Out<'a, S>,
+    cap: Option<Cap<S>>,
 }
 
 impl<'a, S: CpuScalar> TileScratch<'a, S> {
-    fn new(mut carve: Carve<'a, S>, keys: usize, d: usize) -> Self {
-        let [tile_q, tile_k] = S::TILE;
-        let [dks, dvs] = [(); 2].map(|()| carve.take(keys, d));
-        let [qs, dos, dqs] = [(); 3].map(|()| carve.take(tile_q, d));
+    fn new(mut carve: Carve<'a, S>, keys: usize, attend: &Attend) -> Self {
+        let ([tile_q, tile_k], Heads { dim, value, .. }) = (S::TILE, attend.heads);
+        let [dks, dvs] = [dim, value].map(|of| carve.take(keys, of));
+        let [qs, dos, dqs] = [dim, value, dim].map(|of| carve.take(tile_q, of));
         let [p, dp] = [(); 2].map(|()| carve.take(tile_q, tile_k.min(keys)));
-        Self { dks, dvs, qs, dos, dqs, p, dp }
+        Self { dks, dvs, qs, dos, dqs, p, dp, cap: Cap::of(attend) }
     }
     /// Adds the gradients of one tile of queries and one tile of keys to dks, dvs and dqs.
     #[inline(always)]
@@ -110,11 +115,16 @@ impl<'a, S: CpuScalar> TileScratch<'a, S> {
         }
         for i in 0..n {
             let [p, dp] = [&mut self.p, &mut self.dp].map(|weights| &mut weights.row(i)[..keys]);
+            let cap = self.cap;
+            if let Some(cap) = cap {
+                cap.take(p);
+            }
             tile.seen(i, block).hide(p, S::NEG_INF);
             let [lse, delta] = [lse, delta].map(|of_rows| of_rows.row(tile.row + i)[tile.head]);
-            match tile.factors(i, block) {
-                None => scores(p, dp, lse, delta),
-                Some(factor) => thinned(p, dp, lse, delta, factor),
+            match (tile.factors(i, block), cap) {
+                (None, None) => scores(p, dp, lse, delta),
+                (None, cap) => general(p, dp, lse, delta, |_| S::ONE, cap),
+                (Some(factor), cap) => general(p, dp, lse, delta, factor, cap),
             }
         }
         let p = self.p.read().take_rows(0, n).take_cols(0, keys);
@@ -136,12 +146,20 @@ fn scores<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S) {
     }
 }
 
-/// Does the same as [`scores`], with dropout.
+/// Does the same as [`scores`], with dropout or a cap.
 #[inline(always)]
-fn thinned<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S, factor: impl Fn(usize) -> S) {
+fn general<S: Scalar>(
+    p: &mut [S],
+    dp: &mut [S],
+    lse: S,
+    delta: S,
+    factor: impl Fn(usize) -> S,
+    cap: Option<Cap<S>>,
+) {
     for (j, (p, dp)) in p.iter_mut().zip(dp).enumerate() {
         let (weight, factor) = (S::exp_sub(*p, lse), factor(j));
-        *dp = weight * (*dp * factor - delta);
+        let slope = cap.map_or(S::ONE, |cap| cap.slope(*p));
+        *dp = weight * (*dp * factor - delta) * slope;
         *p = weight * factor;
     }
 }

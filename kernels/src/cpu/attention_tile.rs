@@ -14,12 +14,17 @@ const SCRATCH: &str = "the elements of attention's scratch";
 /// Elements of scratch for one call, forward or backward.
 pub(super) fn scratch_len<S: CpuScalar<Wide: CpuScalar>>(heads: Heads, keys: usize) -> usize {
     let [tile_q, tile_k] = S::Wide::TILE;
-    let d = heads.dim;
+    let Heads { dim, value, .. } = heads;
     let numbers = |sizes: &[usize]| count::product(SCRATCH, sizes);
-    let factors = [Panels::<S::Wide>::len(keys, d), numbers(&[2, Panels::<S::Wide>::len(d, keys)])];
-    let tiles = [numbers(&[2, keys, d]), numbers(&[3, tile_q, d]), 2 * tile_q * tile_k.min(keys)];
-    let widened = numbers(&[2, if S::NARROW { keys } else { 0 }, d]);
-    count::sum(SCRATCH, factors.into_iter().chain(tiles).chain([widened]))
+    let panels = Panels::<S::Wide>::len;
+    let factors = [panels(keys, dim), panels(dim, keys), panels(value, keys)];
+    let rows = [keys, 2 * tile_q, if S::NARROW { keys } else { 0 }]; // of keys' features
+    let tiles = [
+        numbers(&[rows.iter().sum(), dim]),
+        numbers(&[keys + tile_q + rows[2], value]),
+        2 * tile_q * tile_k.min(keys),
+    ];
+    count::sum(SCRATCH, factors.into_iter().chain(tiles))
 }
 
 /// Splits scratch into matrices.
@@ -59,15 +64,39 @@ impl<'a, S: CpuScalar> Widened<'a, S> {
     }
 }
 
+/// Cap of scores, and its inverse.
+#[derive(Clone, Copy)]
+pub(super) struct Cap<S>([S; 2]);
+
+impl<S: Scalar> Cap<S> {
+    pub(super) fn of(attend: &Attend) -> Option<Self> {
+        attend.scores.cap.map(|cap| Self([S::from_f64(cap), S::from_f64(cap).inv()]))
+    }
+    /// Caps scores.
+    #[inline(always)]
+    pub(super) fn take(self, scores: &mut [S]) {
+        let [cap, inv] = self.0;
+        for s in scores {
+            *s = cap * (*s * inv).tanh();
+        }
+    }
+    /// Returns the derivative at a capped score; of a hidden one, any number.
+    #[inline(always)]
+    pub(super) fn slope(self, capped: S) -> S {
+        let t = if capped == S::NEG_INF { S::ONE } else { capped * self.0[1] };
+        S::ONE - t * t
+    }
+}
+
 /// Largest number of keys of any span.
 pub(super) fn most_keys(spans: &[u32]) -> usize {
     entries(spans).map(|s: Span| s.key.len).max().unwrap_or(0)
 }
 
-/// Returns a span's keys of one head.
+/// Returns these columns of a span's keys.
 #[inline(always)]
-pub(super) fn keys_of<'v, S: Scalar>(x: In<'v, S>, span: &Span, h: usize, d: usize) -> In<'v, S> {
-    x.take_rows(span.key.row, span.key.len).take_cols(h * d, d)
+pub(super) fn keys_of<'v, S: Scalar>(x: In<'v, S>, span: &Span, columns: Range<usize>) -> In<'v, S> {
+    x.take_rows(span.key.row, span.key.len).take_cols(columns.start, columns.len())
 }
 
 /// Queries of one head that are processed together.
@@ -86,7 +115,7 @@ pub(super) struct Tile<'a> {
 
 /// True if a KV head serves several tiles of queries, so that packing its keys and values pays.
 pub(super) fn serves_many<S: CpuScalar>(attend: &Attend, span: &Span) -> bool {
-    attend.heads.queries / attend.heads.keys * span.query.len.div_ceil(S::TILE[0]) > 1
+    attend.heads.fan() * span.query.len.div_ceil(S::TILE[0]) > 1
 }
 
 /// Returns the tiles of all queries that KV head `h` serves.
@@ -96,7 +125,7 @@ pub(super) fn tiles<'a, S: CpuScalar>(
     span: &'a Span,
     h: usize,
 ) -> impl Iterator<Item = Tile<'a>> {
-    let (fan, most) = (attend.heads.queries / attend.heads.keys, S::TILE[0]);
+    let (fan, most) = (attend.heads.fan(), S::TILE[0]);
     let tile = move |head, first| {
         let n = most.min(span.query.len - first);
         Tile { attend, span, head, first, n, row: span.query.row + first }
@@ -106,21 +135,25 @@ pub(super) fn tiles<'a, S: CpuScalar>(
 }
 
 impl Tile<'_> {
-    /// Returns these queries' rows of this head's columns.
+    /// Returns these columns of the queries' rows.
     #[inline(always)]
-    pub(super) fn of<'v, S: Scalar>(&self, x: In<'v, S>) -> In<'v, S> {
-        let d = self.attend.heads.dim;
-        x.take_rows(self.row, self.n).take_cols(self.head * d, d)
+    pub(super) fn of<'v, S: Scalar>(&self, x: In<'v, S>, columns: Range<usize>) -> In<'v, S> {
+        x.take_rows(self.row, self.n).take_cols(columns.start, columns.len())
+    }
+    /// Columns of this head's output.
+    #[inline(always)]
+    pub(super) fn outputs(&self) -> Range<usize> {
+        self.attend.heads.output(self.head)
     }
     /// Returns the tiles of the span's keys that any of the queries sees.
     #[inline(always)]
     pub(super) fn blocks<S: CpuScalar>(&self) -> impl Iterator<Item = Range<usize>> {
-        self.attend.mask.blocks(self.span, self.first..self.first + self.n, [S::TILE[1], S::PANEL])
+        self.attend.scores.mask.blocks(self.span, self.first..self.first + self.n, [S::TILE[1], S::PANEL])
     }
     /// Returns the keys of a tile that query `i` of this tile sees.
     #[inline(always)]
     pub(super) fn seen(&self, i: usize, block: &Range<usize>) -> VisibleKeys {
-        self.attend.mask.seen(self.span, self.first + i).within(block)
+        self.attend.scores.mask.seen(self.span, self.first + i).within(block)
     }
     /// Returns dropout's factors of the probabilities of query `i`, if there is dropout: for the `j`th key of
     /// a tile, 0 or 1/(1 − rate).
@@ -150,7 +183,7 @@ mod tests {
     /// Kills: room that nobody needs, which price and run would agree on.
     #[test]
     fn scratch_takes_the_numbers_that_are_worked_out_by_hand() {
-        let heads = Heads { queries: 4, keys: 2, dim: 3 };
+        let heads = Heads::new(4, 2, 3);
         // Panels of 3: 5·3 + 2·3·6; tiles of 2 queries and 3 keys.
         assert_eq!(scratch_len::<F61>(heads, 5), 15 + 36 + 30 + 3 * 2 * 3 + 2 * 2 * 3);
         // Panels of 16, tiles of 32 queries; 5 keys are less than a tile.

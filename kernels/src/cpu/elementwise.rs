@@ -1,7 +1,7 @@
 //! Element-wise kernels: additions, dropout, rotary embedding, SwiGLU.
 use super::matrices::{In, Out};
-use crate::Segment;
 use crate::indexed::entries;
+use crate::{Heads, Segment};
 use tensor::{Dropout, Scalar};
 
 #[inline(always)]
@@ -93,14 +93,14 @@ pub(super) fn dropout<S: Scalar>(mut x: Out<S>, tokens: &[u32], first_row: usize
 
 /// Turns (a, b) into (a·cos − b·sin, a·sin + b·cos), the same for all heads.
 #[inline(always)]
-pub(super) fn rotate<S: Scalar>(mut x: Out<S>, table: In<S::Wide>, tokens: &[u32], dim: usize, back: bool) {
-    let half = dim / 2;
+pub(super) fn rotate<S: Scalar>(mut x: Out<S>, table: In<S::Wide>, tokens: &[u32], heads: Heads, back: bool) {
+    let half = heads.rotated / 2;
     for (row, position) in
         entries::<Segment>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.row + i, t.position + i)))
     {
         let (cos, sin) = table.row(position).split_at(half);
-        for head in x.row(row).chunks_exact_mut(dim) {
-            let (a, b) = head.split_at_mut(half);
+        for head in x.row(row).chunks_exact_mut(heads.dim) {
+            let (a, b) = head[heads.plain..].split_at_mut(half);
             for (((a, b), &cos), &sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                 let sin = if back { -sin } else { sin };
                 let (x, y) = (a.widen(), b.widen());

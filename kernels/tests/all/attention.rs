@@ -3,7 +3,7 @@
 use crate::proof::{
     Matrix, assert_close, assert_derivative, draw, filled, index, less, matrix, read, under_two_keys,
 };
-use kernels::{Attend, CpuScalar, Heads, Kernels, Mask, Qkv, RunningSoftmax, Segment, Span};
+use kernels::{Attend, CpuScalar, Heads, Kernels, Mask, Qkv, RunningSoftmax, Scores, Segment, Span};
 use tensor::{Cpu, Dropout, Dual, F61, Host, Scalar};
 
 const MASKS: [Mask; 7] = [
@@ -30,9 +30,9 @@ impl Case {
     /// Random q, k, v and dO.
     fn inputs<S: Scalar>(&self) -> [Matrix<S>; 4] {
         let rows = |of: fn(&Span) -> Segment| self.spans().map(|s| of(s).row + of(s).len).max().unwrap_or(0);
-        let (Heads { queries, keys, dim }, q, k) = (self.attend.heads, rows(|s| s.query), rows(|s| s.key));
-        [(1, q, queries), (2, k, keys), (3, k, keys), (4, q, queries)]
-            .map(|(seed, rows, heads)| draw(seed, rows, heads * dim))
+        let (heads, q, k) = (self.attend.heads, rows(|s| s.query), rows(|s| s.key));
+        [(1, q, heads.q().len()), (2, k, heads.k().len()), (3, k, heads.v().len()), (4, q, heads.gathered())]
+            .map(|(seed, rows, columns)| draw(seed, rows, columns))
     }
     fn scratch<S: CpuScalar>(&self) -> Matrix<S>
     where
@@ -49,8 +49,8 @@ where
     Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
 {
     let (cpu, Case { attend, calls }) = (Cpu::<S>::default(), case);
-    let [rows, heads] = [q.rows(), attend.heads.queries];
-    let (mut out, mut max) = (filled(rows, q.cols(), S::NEG_INF), filled(rows, heads, S::NEG_INF));
+    let [rows, heads, outputs] = [q.rows(), attend.heads.queries, attend.heads.gathered()];
+    let (mut out, mut max) = (filled(rows, outputs, S::NEG_INF), filled(rows, heads, S::NEG_INF));
     let mut sum = filled(rows, heads, S::ZERO);
     for spans in calls.iter().map(|spans| index(spans.clone())) {
         let spans = &spans;
@@ -58,12 +58,12 @@ where
         let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
         cpu.attention_block(attend, spans, qkv, run, case.scratch().view_mut());
     }
-    let mut o = filled(rows, q.cols(), S::NEG_INF);
+    let mut o = filled(rows, outputs, S::NEG_INF);
     let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
     cpu.attention_finish(attend.heads, o.view_mut(), run);
     if let [spans] = &calls[..] {
         let spans = &index(spans.clone());
-        let [mut at_once, mut lse] = [q.cols(), heads].map(|cols| filled(rows, cols, S::NEG_INF));
+        let [mut at_once, mut lse] = [outputs, heads].map(|cols| filled(rows, cols, S::NEG_INF));
         let (qkv, to) = (Qkv { q: q.view(), k: k.view(), v: v.view() }, (at_once.view_mut(), lse.view_mut()));
         cpu.attention(attend, spans, qkv, to.0, to.1, case.scratch().view_mut());
         assert_eq!([read(&at_once), read(&lse)], [read(&o), read(&max)], "at once and carried");
@@ -104,10 +104,9 @@ where
     Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
 {
     let (cpu, Case { attend, calls }) = (Cpu::<S>::default(), case);
-    let [rows, heads] = [q.rows(), attend.heads.queries];
-    let nothing = || {
-        [filled(rows, q.cols(), S::NEG_INF), filled(rows, heads, S::NEG_INF), filled(rows, heads, S::ZERO)]
-    };
+    let [rows, heads, outputs] = [q.rows(), attend.heads.queries, attend.heads.gathered()];
+    let nothing =
+        || [filled(rows, outputs, S::NEG_INF), filled(rows, heads, S::NEG_INF), filled(rows, heads, S::ZERO)];
     let [mut out, mut max, mut sum] = nothing();
     let mut order: Vec<_> = [vec![]].iter().chain(calls).chain([&vec![]]).cloned().collect();
     if back {
@@ -121,7 +120,7 @@ where
         let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
         cpu.attention_merge(attend.heads, run, (of_out.view(), of_max.view(), of_sum.view()));
     }
-    let mut o = filled(rows, q.cols(), S::NEG_INF);
+    let mut o = filled(rows, outputs, S::NEG_INF);
     let run = RunningSoftmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
     cpu.attention_finish(attend.heads, o.view_mut(), run);
     [o, max]
@@ -129,26 +128,29 @@ where
 
 /// The definition: one query, one head, one key at a time, without a stabiliser.
 fn by_definition<S: Scalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Vec<S>; 2] {
-    let (Heads { queries, keys, dim }, scale) = (case.attend.heads, S::inv_sqrt(case.attend.heads.dim));
+    let Heads { queries, keys, dim, value, .. } = case.attend.heads;
+    let Scores { divisor, cap, mask } = case.attend.scores;
+    let cap = cap.map(S::from_f64);
     let (mut out, mut lse) = (Vec::new(), Vec::new());
     for (row, head) in (0..q.rows()).flat_map(|row| (0..queries).map(move |head| (row, head))) {
         let feature = |x: &Matrix<S>, row, head, f| x.view().at(row, head * dim + f);
-        let (mut total, mut o, group) = (S::ZERO, vec![S::ZERO; dim], head / (queries / keys));
+        let (mut total, mut o, group) = (S::ZERO, vec![S::ZERO; value], head / (queries / keys));
         for Span { query, key } in
             case.spans().filter(|s| (s.query.row..s.query.row + s.query.len).contains(&row))
         {
             let at = query.position + row - query.row;
-            for j in (0..key.len).filter(|j| case.attend.mask.sees(at, key.position + j)) {
+            for j in (0..key.len).filter(|j| mask.sees(at, key.position + j)) {
                 let product = |f| feature(q, row, head, f) * feature(k, key.row + j, group, f);
-                let score = (0..dim).fold(S::ZERO, |sum, f| sum + product(f)) * scale;
+                let score = (0..dim).fold(S::ZERO, |sum, f| sum + product(f)) * S::inv_sqrt(divisor);
+                let score = cap.map_or(score, |cap| cap * (score * cap.inv()).tanh());
                 let weight = S::exp_sub(score, S::ZERO);
                 total += weight;
                 let pair = Dropout::pair(case.attend.first + head, key.position + j);
                 let kept = case.attend.dropout.map_or(S::ONE, |dropout| {
                     if dropout.keeps(query.sequence, at, pair) { dropout.scale() } else { S::ZERO }
                 });
-                for f in 0..dim {
-                    o[f] += kept * weight * feature(v, key.row + j, group, f);
+                for f in 0..value {
+                    o[f] += kept * weight * v.view().at(key.row + j, group * value + f);
                 }
             }
         }
@@ -178,17 +180,19 @@ fn layouts() -> [Vec<Vec<Span>>; 3] {
 }
 
 fn cases() -> Vec<Case> {
-    let (heads, all) = (Heads { queries: 4, keys: 2, dim: 3 }, Mask::All);
     let memory = [(tokens(0, 4, 0, 1), tokens(0, 9, 0, 1)), (tokens(4, 5, 0, 2), tokens(9, 2, 0, 2))];
     let memory = vec![memory.map(|(query, key)| Span { query, key }).to_vec()];
     let layouts = MASKS.into_iter().flat_map(|mask| layouts().map(|calls| (mask, calls)));
-    let layouts: Vec<_> = layouts.chain([(all, memory)]).collect();
+    let layouts: Vec<_> = layouts.chain([(Mask::All, memory)]).collect();
     let dropouts = [None, Some(Dropout::new(0.4, 1, 2, "attention"))];
-    let case = |(mask, calls), dropout| Case { attend: Attend { heads, first: 6, mask, dropout }, calls };
-    dropouts
-        .into_iter()
-        .flat_map(|dropout| layouts.clone().into_iter().map(move |l| case(l, dropout)))
-        .collect()
+    let both = dropouts.into_iter().flat_map(|dropout| layouts.iter().map(move |layout| (dropout, layout)));
+    let case = |(i, (dropout, (mask, calls))): (usize, (_, &(Mask, Vec<Vec<Span>>)))| {
+        let heads = Heads { value: [3, 5, 2][i % 3], ..Heads::new(4, 2, 3) };
+        let [divisor, cap] = [[3, 7][i / 3 % 2], i / 2 % 2];
+        let scores = Scores { divisor, cap: [None, Some(1.5)][cap], mask: *mask };
+        Case { attend: Attend { first: 6, dropout, heads, scores }, calls: calls.clone() }
+    };
+    both.enumerate().map(case).collect()
 }
 
 /// Kills: a mask by rows for one by positions, a strip's unseen keys that count, a strip without seen keys
@@ -218,10 +222,9 @@ fn merged_softmaxes_equal_the_whole() {
         }
     });
     // e^200 overflows f32, in which the field sees nothing
-    let ([text, rest], heads) =
-        ([tokens(0, 40, 0, 0), tokens(40, 30, 40, 0)], Heads { queries: 1, keys: 1, dim: 1 });
+    let ([text, rest], heads) = ([tokens(0, 40, 0, 0), tokens(40, 30, 40, 0)], Heads::new(1, 1, 1));
     let calls = vec![vec![Span { query: text, key: text }], vec![Span { query: text, key: rest }]];
-    let case = Case { attend: Attend { heads, first: 0, mask: Mask::All, dropout: None }, calls };
+    let case = Case { attend: Attend::of(heads, Mask::All), calls };
     // half of the queries have scores of −210 in the first call and of 210 in the second
     let sign = |i: usize| if i.is_multiple_of(2) { 1.0f32 } else { -1.0 };
     let [q, v, d_o] =
@@ -254,12 +257,9 @@ fn attention_backward_equals_the_derivative_exactly() {
 #[test]
 fn hidden_keys_leave_floats_alone() {
     let case = |mask, key| {
-        let heads = Heads { queries: 1, keys: 1, dim: 1 };
+        let heads = Heads::new(1, 1, 1);
         let query = tokens(0, 2, 5, 0);
-        Case {
-            attend: Attend { heads, first: 0, mask, dropout: None },
-            calls: vec![vec![Span { query, key }]],
-        }
+        Case { attend: Attend::of(heads, mask), calls: vec![vec![Span { query, key }]] }
     };
     let (causal, window) = (Mask::Causal, Mask::Window { size: 2, sinks: 1 });
     // The second query sees key 6, the first does not; no query sees the other keys named here.
@@ -279,8 +279,8 @@ fn large(mask: Mask, dropout: Option<Dropout>) -> Case {
             300 => Span { query: tokens(220, 80, 320, 2), key },
             _ => Span { query: key, key },
         });
-    let heads = Heads { queries: 2, keys: 1, dim: 8 };
-    Case { attend: Attend { heads, first: 0, mask, dropout }, calls: vec![texts.to_vec()] }
+    let heads = Heads::new(2, 1, 8);
+    Case { attend: Attend { dropout, ..Attend::of(heads, mask) }, calls: vec![texts.to_vec()] }
 }
 
 /// Queries and keys that end with a tile (remainder 0) or one beyond it (1), of floats' tiles: 32 or 64
@@ -297,8 +297,8 @@ fn at_edges(mask: Mask, dropout: Option<Dropout>) -> Case {
     let Span { query, key } = span(32, 257);
     let part = |from, len| Span { query, key: Segment { row: key.row + from, len, position: from, ..key } };
     let calls = vec![[&texts[..], &[part(0, 256)]].concat(), vec![part(256, 1)]];
-    let heads = Heads { queries: 2, keys: 1, dim: 8 };
-    Case { attend: Attend { heads, first: 0, mask, dropout }, calls }
+    let heads = Heads::new(2, 1, 8);
+    Case { attend: Attend { dropout, ..Attend::of(heads, mask) }, calls }
 }
 
 /// Each mask, with and without dropout. The last 32 of 512 queries look at 256 keys through a window of 225,
@@ -355,9 +355,9 @@ fn scores_of_two_hundred_do_not_overflow() {
     where
         Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
     {
-        let (text, heads) = (tokens(0, 300, 0, 0), Heads { queries: 1, keys: 1, dim: 4 });
+        let (text, heads) = (tokens(0, 300, 0, 0), Heads::new(1, 1, 4));
         let calls = vec![vec![Span { query: text, key: text }]];
-        let case = Case { attend: Attend { heads, first: 0, mask, dropout: None }, calls };
+        let case = Case { attend: Attend::of(heads, mask), calls };
         let value = |i: usize, salt: usize| ((i * 7919 + salt * 104_729) % 2001) as f64 / 1000.0 - 1.0;
         let inputs = [(14.0, 1), (14.0, 2), (1.0, 3)];
         let [q, k, v] = inputs

@@ -1,6 +1,6 @@
 //! Element-wise kernels against their definitions.
 use crate::proof::{Matrix, assert_derivative, draw, filled, index, matrix, read, under_two_keys};
-use kernels::{CpuScalar, Kernels, Segment};
+use kernels::{CpuScalar, Heads, Kernels, Segment};
 use tensor::{Cpu, Dropout, Dual, F61, Key, Scalar};
 
 /// In rows that are pieces, rests, and both. Kills: gate for up, in either, a term of the product rule.
@@ -66,20 +66,27 @@ const TOKENS: [Segment; 3] = [
 ];
 
 /// Kills: a row for a position, a sequence that begins at 0 where it goes on, another pair of features, a
-/// sign.
+/// sign, plain features that are turned.
 #[test]
 fn rotation_turns_pairs_by_the_angle_of_their_position() {
     let _key = Key(1).enter();
-    let (table, x) = (draw::<F61>(1, 8, 4), draw::<F61>(2, 9, 8)); // two heads of 4 features, 2 angles
-    for back in [false, true] {
-        let (mut seen, mut wanted) = (draw::<F61>(2, 9, 8), read(&x)); // rows 7 and 8 are padding and stay
-        Cpu::default().rotate(seen.view_mut(), table.view(), &index(TOKENS), 4, back);
+    let whole = Heads::new(1, 1, 4);
+    let (table, x) = (draw::<F61>(1, 8, 4), draw::<F61>(2, 9, 16)); // two heads, 2 angles
+    for (heads, back) in [false, true].into_iter().flat_map(|back| {
+        [whole, Heads { plain: 3, ..Heads { dim: 8, ..whole } }].map(move |heads| (heads, back))
+    }) {
+        let row = heads.turned().len();
+        let narrow = |x: &Matrix<F61>| matrix(9, row, |i| x.view().at(i / row, i % row));
+        let mut seen = narrow(&x);
+        let mut wanted = read(&seen); // rows 7 and 8 are padding and stay
+        Cpu::default().rotate(seen.view_mut(), table.view(), &index(TOKENS), heads, back);
         for (t, i) in TOKENS.iter().flat_map(|t| (0..t.len).map(move |i| (t, i))) {
             for (head, f) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let [cos, sin] = [f, 2 + f].map(|column| table.view().at(t.position + i, column));
-                let (at, sin) = ((t.row + i) * 8 + head * 4 + f, if back { -sin } else { sin });
-                let (a, b) = (wanted[at], wanted[at + 2]);
-                (wanted[at], wanted[at + 2]) = (a * cos - b * sin, a * sin + b * cos);
+                let first = (t.row + i) * row + head * heads.dim + heads.plain + f;
+                let sin = if back { -sin } else { sin };
+                let (a, b) = (wanted[first], wanted[first + 2]);
+                (wanted[first], wanted[first + 2]) = (a * cos - b * sin, a * sin + b * cos);
             }
         }
         assert_eq!(read(&seen), wanted);

@@ -134,8 +134,8 @@ where
     });
     for back in [false, true] {
         let (mut x, mut wx) = (draw::<N>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
-        cpu.rotate(x.view_mut(), table.view(), &all, dim, back);
-        f32s.rotate(wx.view_mut(), table.view(), &all, dim, back);
+        cpu.rotate(x.view_mut(), table.view(), &all, Heads::new(1, 0, dim), back);
+        f32s.rotate(wx.view_mut(), table.view(), &all, Heads::new(1, 0, dim), back);
         equal(&x, &wx, "rotate");
     }
     let (mut x, mut wx) = (draw::<N>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
@@ -191,11 +191,11 @@ where
     Cpu<N>: Kernels16<N>,
 {
     let (cpu, f32s) = cpus::<N>();
-    let heads = Heads { queries: 4, keys: 2, dim: 6 };
+    let heads = Heads::new(4, 2, 6);
     for (mask, len) in [(Mask::Causal, 300), (Mask::Window { size: 40, sinks: 3 }, 290), (Mask::All, 9)] {
         let dropout = (len == 300).then(|| Dropout::new(0.1, 1, 2, "x"));
-        let (attend, last) =
-            (Attend { heads, first: 0, mask, dropout }, Segment { position: len - 1, ..tokens(len, 1, 1) });
+        let attend = Attend { dropout, ..Attend::of(heads, mask) };
+        let last = Segment { position: len - 1, ..tokens(len, 1, 1) };
         let spans =
             [tokens(0, len, 0), last].map(|query| Span { query, key: tokens(0, len, query.sequence) });
         let [first, spans] = [index(spans[..1].to_vec()), index(spans.to_vec())];
@@ -241,8 +241,8 @@ where
         f32s.attention_backward(&attend, &first, wqkv(), saved, wd_o.view(), to, wroom.view_mut());
         let (saved, to) = ((lse.view(), delta.view()), in_wide.each_mut().map(|x| x.view_mut()));
         cpu.attention_block_backward(&attend, &first, qkv(), saved, d_o.view(), to, room.view_mut());
-        let all = [("dq", &dq, &wdq), ("dk", &dk, &wdk), ("dv", &dv, &wdv)];
-        for ((what, seen, wanted), in_wide) in all.into_iter().zip(&in_wide) {
+        let three = [("dq", &dq, &wdq), ("dk", &dk, &wdk), ("dv", &dv, &wdv)];
+        for ((what, seen, wanted), in_wide) in three.into_iter().zip(&in_wide) {
             equal(seen, wanted, what);
             same(in_wide, wanted, what);
             let mut rounded = filled(seen.rows(), seen.cols(), N::ZERO);

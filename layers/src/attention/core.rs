@@ -36,7 +36,7 @@ impl CoreSettings {
     /// Returns the settings of the kernels in a pass.
     pub fn attend<D: Kernels>(&self, cx: &PassContext<D>) -> Attend {
         let dropout = cx.dropout(self.rate, &self.scores);
-        Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
+        Attend { first: self.first, dropout, ..Attend::of(self.heads, self.mask) }
     }
 }
 

@@ -62,7 +62,8 @@ impl<D: Kernels> CrossAttention<D> {
             ));
         }
         let group = at.mesh.group(axis);
-        let (heads, [q, kv]) = share(heads, group.size(), axis, name)?;
+        let outputs = heads.gathered();
+        let (heads, [q, k, v]) = share(heads, group.size(), axis, name)?;
         let column = |part: &str, sections: &[_]| {
             let name = &format!("{name}.{part}");
             at.build(&Column { axis, name, inputs: width, sections, bias: bias.qkv })
@@ -70,9 +71,9 @@ impl<D: Kernels> CrossAttention<D> {
         let name = &format!("{name}.out");
         Ok(Self {
             q: column("q", &[q])?,
-            kv: column("kv", &[kv, kv])?,
-            out: at.build(&Row { axis, name, sizes: [q.size, width], bias: bias.out })?,
-            attend: Attend { heads, first: group.rank() * heads.queries, mask: Mask::All, dropout: None },
+            kv: column("kv", &[k, v])?,
+            out: at.build(&Row { axis, name, sizes: [outputs, width], bias: bias.out })?,
+            attend: Attend { first: group.rank() * heads.queries, ..Attend::of(heads, Mask::All) },
         })
     }
 }
@@ -128,7 +129,7 @@ mod tests {
     use tensor::{Cpu, Scalar};
 
     const D: usize = 6;
-    const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
+    const HEADS: Heads = Heads::new(4, 2, 3);
     const MEMORIES: [usize; 2] = [11 + 2, 3]; // of the two microbatches: a token more than each sequence
     struct Cross;
 
@@ -143,7 +144,7 @@ mod tests {
             CrossAttention::shard(at, Axis::Tp, "cross", D, HEADS, bias)
         }
         fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
-            let Heads { queries, keys, dim } = HEADS;
+            let Heads { queries, keys, dim, .. } = HEADS;
             let n = [queries * dim, 2 * keys * dim];
             let w = |part: &str| g.weights[&format!("cross.{part}")].as_slice();
             let lengths = [g.lengths.as_slice(), g.memory_lengths.as_slice()];

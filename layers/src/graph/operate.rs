@@ -17,17 +17,14 @@ pub struct OperatorSaved<D: Kernels> {
     output: Option<Tensor<D>>,      // of an attention
 }
 
-/// Settings of an attention on this rank's heads, and its spans: whole sequences of `seq` tokens.
-fn attends<P: Place>(heads: Heads, seq: usize, share: [usize; 2]) -> (Attend, Indexed<Span, P>) {
-    let fan = heads.queries / heads.keys;
-    let keys = share[1] / (fan * heads.dim);
+/// Settings of an attention on the heads of this rank's keys, and its spans: whole sequences of `seq` tokens.
+fn attends<P: Place>(heads: Heads, seq: usize, keys: [usize; 2]) -> (Attend, Indexed<Span, P>) {
     let span = |row| {
         let segment = Segment { row, len: seq, position: 0, sequence: 0 };
         Span { query: segment, key: segment }
     };
-    let heads = Heads { queries: fan * keys, keys, dim: heads.dim };
-    let attend = Attend { heads, first: 0, mask: Mask::Causal, dropout: None };
-    (attend, (0..share[0]).step_by(seq).map(span).collect::<Vec<_>>().into())
+    let attend = Attend::of(heads.of_keys(keys[1]), Mask::Causal);
+    (attend, (0..keys[0]).step_by(seq).map(span).collect::<Vec<_>>().into())
 }
 
 /// Applies an operator's function to this rank's parts, which needs no other rank. A [`loss`] is not among
@@ -71,7 +68,8 @@ pub fn operate<D: Kernels>(
             stats = Some(r);
         }
         OperatorKind::Attention { heads, seq } => {
-            let (attend, spans) = attends(heads, seq, x.shape());
+            shape[1] = heads.gathered();
+            let (attend, spans) = attends(heads, seq, inputs[1].share.shape());
             let qkv = Qkv { q: x.view(), k: other(1), v: other(2) };
             let (o, lse) = softmax(&device, &attend, (&spans, seq), qkv);
             (y, stats, output) = (o.clone(), Some(lse), Some(o));
@@ -175,7 +173,7 @@ fn attention_back<D: Kernels>(
     inputs: &[Sharded<D>],
     given: (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
 ) -> Vec<Option<Tensor<D>>> {
-    let (attend, spans) = attends(heads, seq, inputs[0].share.shape());
+    let (attend, spans) = attends(heads, seq, inputs[1].share.shape());
     let zero = |x: &Sharded<D>| filled(device, Category::Activations, x.share.shape(), D::Elem::ZERO);
     let [mut q, mut k, mut v] = [0, 1, 2].map(|i| zero(&inputs[i]));
     let [x, y, z] = [0, 1, 2].map(|i| inputs[i].share.view());

@@ -127,7 +127,7 @@ fn taken(found: &FoundGraph, name: &str) -> [usize; 2] {
 /// search that has no such split.
 #[test]
 fn a_block_is_split_by_heads_by_columns_then_rows_and_by_vocabulary() {
-    let heads = Heads { queries: 8, keys: 8, dim: 64 };
+    let heads = Heads::new(8, 8, 64);
     let shape = Shape { width: 512, hidden: 2048, vocabulary: 4096, heads, ..Shape::LLAMA };
     let found = found_within(&Graph::block(&shape, [1, 64], true), &vec![(TP, 8)], 50);
     for (name, blocks) in [

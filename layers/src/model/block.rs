@@ -101,7 +101,7 @@ mod tests {
     struct OneBlock(Model);
 
     fn of(family: Shape) -> OneBlock {
-        let heads = Heads { queries: 8, keys: 4, dim: 2 };
+        let heads = Heads::new(8, 4, 2);
         OneBlock(Shape { width: D, heads, hidden: F, ..family }.into())
     }
     fn llama() -> OneBlock {

@@ -21,7 +21,7 @@ const SHORT: &str = r#"{ "model_type": "llama", "hidden_size": 4096, "intermedia
     "num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32000 }"#;
 
 fn small() -> Config {
-    let heads = Heads { queries: 6, keys: 2, dim: 5 };
+    let heads = Heads::new(6, 2, 5);
     let shape = Shape {
         width: 24,
         blocks: 3,
@@ -123,7 +123,7 @@ fn keys_mean_what_transformers_means() {
 
 #[test]
 fn keys_left_out_are_what_transformers_makes_them() {
-    let heads = Heads { queries: 32, keys: 32, dim: 128 };
+    let heads = Heads::new(32, 32, 128);
     let shape = Shape {
         width: 4096,
         blocks: 32,

@@ -117,7 +117,7 @@ impl Decoder {
             let wanted = format!("a multiple of the {keys} num_key_value_heads");
             return Err(config.wrong("num_attention_heads", &json!(queries), &wanted));
         }
-        Ok(Heads { queries, keys, dim })
+        Ok(Heads::new(queries, keys, dim))
     }
     fn biases(&self, config: &ConfigKeys<'_>) -> Result<Biases> {
         let mut bias = self.bias;
@@ -202,8 +202,9 @@ impl Family for Decoder {
         keys
     }
     fn products(&self, config: &Config) -> Products {
-        let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, experts, .. } =
-            config.shape;
+        let Shape {
+            width, blocks, heads: Heads { queries, keys, dim, .. }, hidden, vocabulary, experts, ..
+        } = config.shape;
         let (d, n, dim) = (("hidden_size", width), ("num_hidden_layers", blocks), ("head_dim", dim));
         let mut products = vec![
             vec![("vocab_size", vocabulary), d],

@@ -61,7 +61,7 @@ impl Family for Gpt2 {
         let shape = Shape {
             width,
             blocks: keys.size("n_layer", None)?,
-            heads: Heads { queries: heads, keys: heads, dim: width / heads },
+            heads: Heads::new(heads, heads, width / heads),
             hidden: keys.size("n_inner", Some(width.saturating_mul(4)))?,
             vocabulary,
             eps: keys.positive("layer_norm_epsilon")?.unwrap_or(1e-5),

@@ -14,7 +14,7 @@ const V: usize = 300;
 const NEW: usize = 6;
 
 fn model(eos: Vec<u32>) -> Model {
-    let heads = Heads { queries: 2, keys: 1, dim: 4 };
+    let heads = Heads::new(2, 1, 4);
     let shape = Shape { width: 8, blocks: 1, heads, hidden: 8, vocabulary: V, ..Shape::LLAMA };
     let (family, bos) = (families::LLAMA, None);
     Model::fresh(Config { family, shape, positions: 64, bos, eos, spare_coefficient: 0.0, wrapper: None }, 5)

@@ -24,7 +24,7 @@ pub(super) fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tens
         device.wide(),
         Category::Buffers,
         1,
-        (device.scratch().attention)([heads.queries, heads.keys, heads.dim], keys),
+        (device.scratch().attention)([heads.queries, heads.keys, heads.dim, heads.value], keys),
     )
 }
 
@@ -32,9 +32,17 @@ pub(super) fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
     spans.list().iter().map(|s| s.key.len).max().unwrap_or(0)
 }
 
-/// Number of query-key pairs that the mask lets through, over all spans.
-pub(super) fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
-    spans.list().iter().map(|span| attend.mask.pairs(span)).sum()
+/// Counts the work of products over all query-key pairs that the mask lets through: `of_keys` with features
+/// of keys, and `of_values` with those of values.
+pub(super) fn count<D: Kernels>(
+    device: &D,
+    attend: &Attend,
+    spans: &Indexed<Span, D::Place>,
+    [of_keys, of_values]: [usize; 2],
+) {
+    let pairs: usize = spans.list().iter().map(|span| attend.scores.mask.pairs(span)).sum();
+    let Heads { queries, dim, value, .. } = attend.heads;
+    device.meter().work(&[2, pairs, queries, of_keys * dim + of_values * value]);
 }
 
 /// Applies the rotary embedding to the queries and keys of `[Q | K | V]` by their positions, in place; with
@@ -51,10 +59,10 @@ pub fn rotate<D: Kernels>(
     assert_eq!(cx.rows(), qkv.shape()[0], "a position for every token");
     let turned = heads.turned();
     let queries_and_keys = qkv.share_mut().view_mut().take_cols(turned.start, turned.len());
-    device.rotate(queries_and_keys, table.view(), cx.tokens_on(device.place()), heads.dim, back);
+    device.rotate(queries_and_keys, table.view(), cx.tokens_on(device.place()), heads, back);
 }
 
-/// Softmax of the scores times the values, over all spans: `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. `keys`
+/// Softmax of the scores times the values, over all spans: `O[B, Hq·v]` and the log-sum-exp `[B, Hq]`. `keys`
 /// is the largest number of keys of any span, now or later, so scratch has the same size from token to token.
 pub fn softmax<D: Kernels>(
     device: &D,
@@ -64,10 +72,10 @@ pub fn softmax<D: Kernels>(
 ) -> (Tensor<D>, Tensor<D::Wide>) {
     let rows = qkv.q.rows();
     let heads = attend.heads;
-    let mut o = Tensor::empty(device, Category::Activations, rows, qkv.q.cols());
+    let mut o = Tensor::empty(device, Category::Activations, rows, heads.gathered());
     let mut lse = Tensor::empty(device.wide(), Category::Activations, rows, heads.queries);
     let mut scratch = scratch(device, heads, keys);
-    device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
+    count(device, attend, spans, [1, 1]);
     device.attention(attend, spans.on(device.place()), qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
     (o, lse)
 }
@@ -132,7 +140,7 @@ pub fn softmax_backward<D: Kernels>(
     (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D>; 3],
 ) {
-    let (delta, mut scratch) = (delta(attend, o, d_o), for_backward(device, (attend, spans), qkv.q.cols()));
+    let (delta, mut scratch) = (delta(attend, o, d_o), for_backward(device, attend, spans));
     let (spans, saved) = (spans.on(device.place()), (lse.view(), delta.view()));
     device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
@@ -146,7 +154,7 @@ pub(super) fn add_gradients<D: Kernels>(
     (lse, delta, d_o): (&Tensor<D::Wide>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D::Wide>; 3],
 ) {
-    let mut scratch = for_backward(device, (attend, spans), qkv.q.cols());
+    let mut scratch = for_backward(device, attend, spans);
     let (spans, saved) = (spans.on(device.place()), (lse.view(), delta.view()));
     device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
@@ -159,12 +167,8 @@ pub(super) fn delta<D: Kernels>(attend: &Attend, o: &Tensor<D>, d_o: &Tensor<D>)
 }
 
 /// Counts the work of a backward, and returns its scratch.
-fn for_backward<D: Kernels>(
-    device: &D,
-    (attend, spans): (&Attend, &Indexed<Span, D::Place>),
-    cols: usize,
-) -> Tensor<D::Wide> {
-    device.meter().work(&[10, pairs(attend, spans), cols]); // five products
+fn for_backward<D: Kernels>(device: &D, attend: &Attend, spans: &Indexed<Span, D::Place>) -> Tensor<D::Wide> {
+    count(device, attend, spans, [3, 2]); // S, dQ, dK; dP, dV
     scratch(device, attend.heads, most_keys(spans))
 }
 
@@ -271,8 +275,7 @@ mod tests {
     use kernels::{Mask, Segment};
     use tensor::{Cpu, Device, F61, Key};
 
-    const ATTEND: Attend =
-        Attend { heads: Heads { queries: 2, keys: 1, dim: 2 }, first: 0, mask: Mask::Causal, dropout: None };
+    const ATTEND: Attend = Attend::of(Heads::new(2, 1, 2), Mask::Causal);
 
     /// Two sequences, of 3 and 2 tokens, first without their last ones. Kills: keys of later tokens in the
     /// place of earlier ones, or of another sequence; a mask that begins anew.

@@ -28,11 +28,6 @@ impl<D: Kernels> HeadExchange<D> {
     pub fn first(&self) -> usize {
         self.group.rank() * self.own.queries
     }
-    /// Columns of a rank's heads in O.
-    fn outputs(&self, rank: usize) -> Range<usize> {
-        let n = self.own.gathered();
-        rank * n..(rank + 1) * n
-    }
     /// Exchanges `[Q|K|V][B_r,(Hq+2Hk)·d]` for `[B,·]` of this rank's heads: an all-to-all.
     ///
     /// # Errors
@@ -45,14 +40,14 @@ impl<D: Kernels> HeadExchange<D> {
     /// # Errors
     /// If the call fails.
     pub fn gradient(&self, cx: &PassContext<D>, d_o: &Split<D>) -> Result<Split<D>> {
-        self.to_heads(cx, d_o, |rank| [self.outputs(rank)])
+        self.to_heads(cx, d_o, |rank| [self.all.outputs_of(rank, self.group.size())])
     }
     /// Exchanges O of this rank's heads, `[B,·]`, for `[B_r,Hq·d]`: an all-to-all.
     ///
     /// # Errors
     /// If the call fails.
     pub fn output(&self, cx: &PassContext<D>, o: Split<D>) -> Result<Split<D>> {
-        self.to_tokens(cx, o, self.all.gathered(), |rank| [self.outputs(rank)])
+        self.to_tokens(cx, o, self.all.gathered(), |rank| [self.all.outputs_of(rank, self.group.size())])
     }
     /// Exchanges the gradient of this rank's heads, `[B,·]` in the wide dtype, for `dQKV[B_r,(Hq+2Hk)·d]`: an
     /// all-to-all, wide if several ranks have parts of a KV head's gradient, which are summed.

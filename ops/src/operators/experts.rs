@@ -118,7 +118,7 @@ pub fn scaled<D: Kernels>(x: &Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
 #[must_use]
 pub fn dots<D: Kernels>(x: &Tensor<D>, y: &Tensor<D>) -> Tensor<D::Wide> {
     let mut dots = wide_along(x, 1);
-    let one = Heads { queries: 1, keys: 1, dim: x.cols() };
+    let one = Heads::new(1, 1, x.cols());
     x.device().attention_delta(one, dots.view_mut(), x.view(), y.view());
     dots
 }

@@ -9,7 +9,7 @@
 //! Source: Liu et al., "Ring attention", §3, arXiv:2310.01889; Li et al., "`DistFlashAttn`", §3,
 //! arXiv:2310.03294.
 use super::attention::{
-    add_gradients, delta, most_keys, pairs, parts, scratch, softmax, take_rows, with_keys,
+    add_gradients, count, delta, most_keys, parts, scratch, softmax, take_rows, with_keys,
 };
 use crate::cx::hops::Hop;
 use crate::{PassContext, Result, Split, filled, wide_along};
@@ -58,12 +58,11 @@ struct Running<D: Kernels>(Tensor<D::Wide>);
 
 impl<D: Kernels> Running<D> {
     fn new(device: &D, rows: usize, attend: &Attend) -> Self {
-        let heads = attend.heads.queries;
-        let cols = attend.heads.gathered();
+        let [_, max, sum] = attend.heads.running();
         let wide = device.wide();
         let zero = <D::Wide as Device>::Elem::ZERO;
-        let mut state = filled(wide, Category::Activations, [rows, cols + 2 * heads], zero);
-        wide.fill(state.view_mut().take_cols(cols, heads), <D::Wide as Device>::Elem::NEG_INF);
+        let mut state = filled(wide, Category::Activations, [rows, sum.end], zero);
+        wide.fill(state.view_mut().take_cols(max.start, max.len()), <D::Wide as Device>::Elem::NEG_INF);
         Self(state)
     }
     fn view(&mut self, attend: &Attend) -> RunningSoftmax<'_, D::Wide> {
@@ -85,7 +84,7 @@ fn take_in<D: Kernels>(
         return;
     }
     let mut scratch = scratch(device, attend.heads, most_keys(spans));
-    device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
+    count(device, attend, spans, [1, 1]);
     device.attention_block(attend, spans.on(device.place()), qkv, run.view(attend), scratch.view_mut());
 }
 
@@ -128,7 +127,7 @@ impl<D: Kernels> AttentionRing<D> {
         qkv: &Split<D>,
         attend: &Attend,
     ) -> Result<(Split<D>, Split<D::Wide>)> {
-        let (axis, device, hops) = (qkv.axis(), qkv.device(), cx.hops(self.block, attend.mask));
+        let (axis, device, hops) = (qkv.axis(), qkv.device(), cx.hops(self.block, attend.scores.mask));
         let [q, mut kv] = parts(qkv.share().view(), attend.heads);
         let mut past = cx.past();
         if let Some(past) = &mut past {
@@ -157,10 +156,11 @@ impl<D: Kernels> AttentionRing<D> {
             }
             run
         };
-        let mut o = Tensor::empty(device, Category::Activations, q.rows(), q.cols());
-        let mut lse = wide_along(&o, attend.heads.queries);
+        let [out, max, _] = attend.heads.running();
+        let mut o = Tensor::empty(device, Category::Activations, q.rows(), out.len());
+        let mut lse = wide_along(&o, max.len());
         device.attention_finish(attend.heads, o.view_mut(), run.view(attend));
-        device.wide().copy(lse.view_mut(), run.0.view().take_cols(q.cols(), attend.heads.queries));
+        device.wide().copy(lse.view_mut(), run.0.view().take_cols(max.start, max.len()));
         Ok((Split::new(o, axis), Split::new(lse, axis)))
     }
     /// Returns the running softmax of this member's queries over the keys of all members, from theirs of all
@@ -172,9 +172,7 @@ impl<D: Kernels> AttentionRing<D> {
         let mut run = Running::new(device, here, attend);
         for member in 0..queries.len() {
             let other = arrived.view().take_rows(member * here, here);
-            let (out, of_heads) = (heads.gathered(), heads.queries);
-            let columns = [(0, out), (out, of_heads), (out + of_heads, of_heads)];
-            let [out, max, sum] = columns.map(|(first, n)| other.take_cols(first, n));
+            let [out, max, sum] = heads.running().map(|of| other.take_cols(of.start, of.len()));
             device.wide().attention_merge(heads, run.view(attend), (out, max, sum));
         }
         Ok(run)
@@ -206,7 +204,7 @@ impl<D: Kernels> AttentionRing<D> {
         (o, lse, d_o): (&Split<D>, &Split<D::Wide>, &Split<D>),
     ) -> Result<Split<D::Wide>> {
         let device = qkv.device();
-        let hops = cx.hops(self.block, attend.mask);
+        let hops = cx.hops(self.block, attend.scores.mask);
         let wide = device.wide();
         let zero = <D::Wide as Device>::Elem::ZERO;
         let [q, mut kv] = parts(qkv.share().view(), attend.heads);
@@ -283,12 +281,7 @@ mod tests {
     /// first slice's backward, or that goes before it.
     #[test]
     fn slices_share_a_cache_that_ends_with_the_first() {
-        let attend = Attend {
-            heads: Heads { queries: 2, keys: 1, dim: 2 },
-            first: 0,
-            mask: Mask::Causal,
-            dropout: None,
-        };
+        let attend = Attend::of(Heads::new(2, 1, 2), Mask::Causal);
         let run = |device: Cpu<F61>, mesh: comm::Mesh<_>| {
             let ring = AttentionRing::new(TokenShards::sharers(&mesh), 1)?;
             let shards = TokenShards::new([1, 3], contiguous).at(&mesh);

@@ -39,7 +39,7 @@ impl Dealt {
         let [queries, keys] = self.heads;
         let dropout = Rates { attention: 0.25, ..Rates::default() };
         let bias = Biases { qkv: true, ..Biases::default() };
-        let (heads, positions) = (Heads { queries, keys, dim: DIM }, Positions::Learned(9));
+        let (heads, positions) = (Heads::new(queries, keys, DIM), Positions::Learned(9));
         Shape { width: WIDTH, heads, dropout, bias, positions, ..Shape::LLAMA }
     }
     /// Number of keys of the ranks `from` that a query of the ranks `to` sees, by definition.
@@ -176,7 +176,7 @@ fn attention_over_shared_tokens_equals_attention_bit_for_bit() {
 /// Outputs and gradients of one attention in floats, token by token over all ranks: `O` and `dQKV` of two
 /// documents whose scores reach ±200, in the numbers of bf16.
 fn in_floats<D: Kernels<Elem: Real, Place = tensor::Host>>(layout: &str) -> [Vec<f64>; 2] {
-    let heads = Heads { queries: 4, keys: 2, dim: 16 };
+    let heads = Heads::new(4, 2, 16);
     let core = strategy::Core { name: "scores", block: 0, heads, first: 0, mask: Mask::Causal, rate: 0.0 };
     let number = |salt: u64, most: f64, sequence: usize, position: usize, col: usize| {
         let bits = mix(mix(salt) ^ (sequence << 40 | position << 20 | col) as u64);

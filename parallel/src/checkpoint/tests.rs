@@ -20,7 +20,7 @@ use tensor::{Category, Cpu, Device, Host, Real};
 const SHAPE: Shape = Shape {
     width: 4,
     blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 4 },
+    heads: Heads::new(4, 2, 4),
     hidden: 16,
     vocabulary: 13,
     norm: layers::NormKind::Layer,

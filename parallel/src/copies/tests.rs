@@ -12,13 +12,7 @@ const ADAMW: OptimizerKind = ops::ADAMW.with(&[0.5, 0.75, 0.5, 0.25]);
 /// be.
 pub(crate) fn fitting(layout: &Layout) -> Shape {
     let experts = Experts { count: 4, chosen: 2, hidden: 8, bias: Some(0.125), ..Experts::MIXTRAL };
-    let shape = Shape {
-        width: 16,
-        heads: Heads { queries: 8, keys: 4, dim: 2 },
-        hidden: 16,
-        vocabulary: 16,
-        ..Shape::LLAMA
-    };
+    let shape = Shape { width: 16, heads: Heads::new(8, 4, 2), hidden: 16, vocabulary: 16, ..Shape::LLAMA };
     let all = [None, Some(experts)].into_iter().flat_map(|experts| {
         let tied = [true, false].into_iter();
         tied.flat_map(move |tied| [2, 4, 8].map(|blocks| Shape { experts, tied, blocks, ..shape }))

@@ -155,7 +155,7 @@ mod tests {
         let few = Batch::new(vec![sequence(5)], 1).unwrap();
         assert!(few.share(0, &ranks_of(2)).is_err());
         let batch = few.idling(true);
-        let heads = Heads { queries: 2, keys: 2, dim: 2 };
+        let heads = Heads::new(2, 2, 2);
         let experts = Experts { count: 4, chosen: 2, hidden: 4, forced: true, ..Experts::MIXTRAL };
         let shape = Shape {
             width: 4,

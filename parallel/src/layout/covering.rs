@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub fn covering(max_ranks: usize) -> Vec<Layout> {
     let fits = |layout: &Layout| {
         let n = layout.ranks();
-        let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
+        let shape = Shape { heads: Heads::new(n, n, 2), hidden: n, ..Shape::LLAMA };
         layout.conflict(shape).is_none() && layout.pipeline().fits(&shape.into(), layout.rests()).is_ok()
     };
     of(grammar_of_all(), max_ranks, &fits)

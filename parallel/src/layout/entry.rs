@@ -66,7 +66,7 @@ impl StrategyEntry {
 /// on the meta device. Its cut parameters, the tokens that its layers expect and its sharding at rest show
 /// all but how sequences and blocks are dealt.
 fn shards(layout: &Layout) -> Vec<&'static str> {
-    let heads = Heads { queries: 4, keys: 4, dim: 2 };
+    let heads = Heads::new(4, 4, 2);
     let experts = layout.shares_experts().then_some(Experts { hidden: 8, ..Experts::MIXTRAL });
     let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, experts, ..Shape::LLAMA };
     let device = kernels::meta_of::<Cpu<f32>>();

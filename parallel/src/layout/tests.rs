@@ -13,7 +13,7 @@ fn why(text: &str) -> String {
     read(text).unwrap_err().to_string()
 }
 fn shape(queries: usize, keys: usize, hidden: usize) -> Shape {
-    Shape { width: 8, heads: Heads { queries, keys, dim: 4 }, hidden, ..Shape::LLAMA }
+    Shape { width: 8, heads: Heads::new(queries, keys, 4), hidden, ..Shape::LLAMA }
 }
 
 /// Every layout of at most `MOST_OFFERED` ranks. Kills: an axis printed and not read, or read as another.

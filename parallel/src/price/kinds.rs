@@ -196,7 +196,7 @@ mod tests {
     const SHAPE: Shape = Shape {
         width: 8,
         blocks: 4,
-        heads: Heads { queries: 8, keys: 2, dim: 2 },
+        heads: Heads::new(8, 2, 2),
         hidden: 24,
         vocabulary: 29, // divided by no number of ranks
         ..Shape::LLAMA

@@ -10,14 +10,8 @@ use ops::{PassContext, RandomValues, SGD};
 use std::collections::BTreeMap;
 use tensor::{Cpu, Device, F61, Key, TokenIds};
 
-const SHAPE: Shape = Shape {
-    width: 4,
-    blocks: 5,
-    heads: Heads { queries: 2, keys: 2, dim: 2 },
-    hidden: 4,
-    vocabulary: 8,
-    ..Shape::LLAMA
-};
+const SHAPE: Shape =
+    Shape { width: 4, blocks: 5, heads: Heads::new(2, 2, 2), hidden: 4, vocabulary: 8, ..Shape::LLAMA };
 
 /// So many microbatches of a sequence of 4 tokens each, and one more token in the last.
 fn batch(microbatches: usize) -> Batch {

@@ -9,8 +9,7 @@ use ops::{ADAMW, ADAMW_8BIT, RandomValues};
 use tensor::{Category, Cpu, Device, Key, Real};
 
 /// The shape of other tests of state at rest, with rows that ranks cut at multiples of 4.
-pub(crate) const SHAPE: Shape =
-    Shape { heads: Heads { queries: 4, keys: 2, dim: 4 }, hidden: 16, ..crate::rests::SHAPE };
+pub(crate) const SHAPE: Shape = Shape { heads: Heads::new(4, 2, 4), hidden: 16, ..crate::rests::SHAPE };
 const BLOCKS_OF_4: OptimizerKind = ADAMW_8BIT.with(&[0.5, 0.75, 0.5, 0.25, 4.0]);
 const BLOCKS_OF_8: OptimizerKind = ADAMW_8BIT.with(&[0.5, 0.75, 0.5, 0.25, 8.0]);
 

@@ -15,7 +15,7 @@ use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, S
 pub(crate) const SHAPE: Shape = Shape {
     width: 6,
     blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    heads: Heads::new(4, 2, 2),
     hidden: 8,
     vocabulary: 13,
     head_norm: true,

@@ -9,14 +9,8 @@ use layers::{Builder, NumberArgument, Shape};
 use ops::{ADAMW, AtRest, GradientScaling, LossScaling, RandomValues, SGD, ShardingStrategy};
 use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
-const SHAPE: Shape = Shape {
-    width: 4,
-    blocks: 1,
-    heads: Heads { queries: 2, keys: 2, dim: 2 },
-    hidden: 4,
-    vocabulary: 8,
-    ..Shape::LLAMA
-};
+const SHAPE: Shape =
+    Shape { width: 4, blocks: 1, heads: Heads::new(2, 2, 2), hidden: 4, vocabulary: 8, ..Shape::LLAMA };
 
 mod stale;
 

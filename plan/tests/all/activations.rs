@@ -23,7 +23,7 @@ fn blocks_save_what_the_formulas_say() {
     let shape = Shape {
         width: h,
         blocks: 4,
-        heads: Heads { queries: heads, keys: heads, dim: h / heads },
+        heads: Heads::new(heads, heads, h / heads),
         hidden: 4 * h,
         vocabulary: 512,
         dropout,

@@ -36,7 +36,7 @@ const KERNEL: KernelWork = KernelWork {
 const SHAPE: Shape = Shape {
     width: 512,
     blocks: 8,
-    heads: Heads { queries: 16, keys: 4, dim: 32 },
+    heads: Heads::new(16, 4, 32),
     hidden: 1024,
     vocabulary: 1000,
     ..Shape::LLAMA

@@ -111,7 +111,7 @@ fn with(layout: Layout, named: &str) -> Layout {
     let layout = axis.map_or(layout, |axis| Layout::new(&[(axis, layout.size(axis))]).expect("one axis"));
     let with = layout.with(named).unwrap_or(layout);
     let n = layout.ranks();
-    let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
+    let shape = Shape { heads: Heads::new(n, n, 2), hidden: n, ..Shape::LLAMA };
     if with.conflict(shape).is_some() { layout } else { with }
 }
 
@@ -180,7 +180,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let given: Vec<_> = features.clone().map(given).collect();
     (sizes, given).prop_map(move |((width, blocks, keys, queries, dim, hidden, vocabulary), given)| {
         let keys = (1..=keys).rev().find(|keys| queries.is_multiple_of(*keys)).unwrap_or(1);
-        let heads = Heads { queries, keys, dim };
+        let heads = Heads::new(queries, keys, dim);
         let mut shape = Shape { width, blocks, heads, hidden, vocabulary, ..Shape::LLAMA };
         for (feature, n) in features.clone().zip(given).filter_map(|(feature, n)| Some((feature, n?))) {
             feature.give(&mut shape, n);

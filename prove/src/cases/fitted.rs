@@ -66,7 +66,7 @@ pub(super) fn in_blocks(shape: Shape, optimizer: OptimizerKind, layout: &Layout)
     let width = if cuts_width { shape.width * n } else { shape.width };
     let shared = |of: SharedExpert| SharedExpert { hidden: of.hidden * n, ..of };
     let experts = |of: Experts| Experts { hidden: of.hidden * n, shared: of.shared.map(shared), ..of };
-    let heads = Heads { dim: shape.heads.dim * n, ..shape.heads };
+    let heads = shape.heads.widened(n);
     Shape { heads, width, hidden: shape.hidden * n, experts: shape.experts.map(experts), ..shape }
 }
 

@@ -4,6 +4,7 @@ use super::fitted::{fitted, sound};
 use kernels::Heads;
 use layers::{Experts, Groups, Positions, Shape, SharedExpert};
 use parallel::Layout;
+use std::cmp::Ordering;
 
 /// Returns the image, and the sizes that were reduced, in words; `None` if no small model fits the layout.
 #[must_use]
@@ -17,6 +18,10 @@ pub fn image(shape: Shape, layout: &Layout) -> Option<(Shape, String)> {
             ("query heads", of.heads.queries),
             ("KV heads", of.heads.keys),
             ("features of a head", of.heads.dim),
+            (
+                "features of a value head",
+                Some(of.heads.value).filter(|of_value| *of_value != of.heads.dim).unwrap_or(0),
+            ),
             ("hidden features", of.hidden),
             ("vocabulary", of.vocabulary),
             ("positions", of.context().unwrap_or(0)),
@@ -31,8 +36,22 @@ pub fn image(shape: Shape, layout: &Layout) -> Option<(Shape, String)> {
     Some((image, words.join(", ")))
 }
 
+/// Returns the heads with few features in every part that they have, and values as wide as keys, less wide or
+/// wider, as before.
+fn narrow(of: Heads) -> Heads {
+    let Heads { dim, value, plain, rotated, .. } = of;
+    let [plain, rotated, rest] = [plain, rotated, dim - plain - rotated].map(|part| part.min(3));
+    let narrow = plain + rotated + rest;
+    let value = match value.cmp(&dim) {
+        Ordering::Less => value.min(narrow.max(2) - 1),
+        Ordering::Equal => narrow,
+        Ordering::Greater => narrow + 1,
+    };
+    Heads { dim: narrow, value, plain, rotated, ..of }
+}
+
 fn small(shape: Shape) -> Shape {
-    let Heads { queries, keys, dim } = shape.heads;
+    let Heads { queries, keys, .. } = shape.heads;
     let few = queries.min(8);
     let shared = |keys: usize| if few.is_multiple_of(2) { few / 2 } else { keys.min(1) };
     let keys = match keys {
@@ -56,7 +75,7 @@ fn small(shape: Shape) -> Shape {
     let shape = shape.of_blocks(&blocks);
     Shape {
         width: shape.width.min(9),
-        heads: Heads { queries: few, keys, dim: dim.min(3) },
+        heads: narrow(Heads { queries: few, keys, ..shape.heads }),
         hidden: shape.hidden.min(8),
         vocabulary,
         padding: shape.padding.map(|id| id.min(vocabulary - 1)),
@@ -83,15 +102,11 @@ mod tests {
         for layout in ["none", "tp=2", "pp=3", "tp=4,dp=2"] {
             let layout: Layout = layout.parse().unwrap();
             for member in PANEL.iter() {
-                let Heads { queries, keys, dim } = member.shape.heads;
+                let Heads { queries, keys, dim, .. } = member.shape.heads;
                 let large = Shape {
                     width: 9000,
                     blocks: 80,
-                    heads: Heads {
-                        queries: queries * 8,
-                        keys: if keys == 1 { 1 } else { keys * 8 },
-                        dim: dim * 40,
-                    },
+                    heads: Heads::new(queries * 8, if keys == 1 { 1 } else { keys * 8 }, dim * 40),
                     hidden: 8000,
                     vocabulary: 13_000,
                     ..member.shape

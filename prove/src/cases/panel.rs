@@ -34,7 +34,7 @@ const ADAMW: (OptimizerKind, GradientScaling) = (ops::ADAMW, CLIPPED);
 const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
 
 const fn heads(keys: usize) -> Heads {
-    Heads { queries: 8, keys, dim: 3 }
+    Heads::new(8, keys, 3)
 }
 const fn rotary(scaling: Scaling) -> Positions {
     Positions::Rotary(Rope { base: 100.0, scaling })

@@ -264,7 +264,7 @@ fn what_ranks_say_is_told_of_any_rank() {
         .into_iter()
         .find(|case| case.layout.to_string().starts_with("dp=8"))
         .expect("one of them");
-    let heads = kernels::Heads { queries: 3, keys: 2, dim: 1 };
+    let heads = kernels::Heads::new(3, 2, 1);
     let odd = ProofCase { shape: Shape { heads, ..case.shape }, ..case };
     let Some(why) = judge(&odd).error else { panic!("{odd} is no model") };
     assert!(why.starts_with("the number of query heads") && judge(&odd).error == Some(why));

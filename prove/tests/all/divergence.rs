@@ -13,7 +13,7 @@ use tensor::Key;
 const SHAPE: Shape = Shape {
     width: 6,
     blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    heads: Heads::new(4, 2, 2),
     hidden: 8,
     vocabulary: 11,
     bias: Biases { qkv: true, out: true, mlp: true },

@@ -29,7 +29,7 @@ fn meshes() -> Vec<MeshSizes> {
 
 /// Graphs of every operator.
 fn graphs() -> Vec<Graph> {
-    let heads = Heads { queries: 8, keys: 8, dim: 2 };
+    let heads = Heads::new(8, 8, 2);
     let shape = Shape { width: 16, hidden: 24, vocabulary: 8, heads, ..Shape::LLAMA };
     let plain = Shape { feed_forward: FeedForward::Plain(Activation::Relu), ..shape };
     let mut products = Graph::default();

@@ -85,7 +85,7 @@ fn shape(name: &str) -> Shape {
 fn permuted_heads_give_the_same_logits() {
     for name in ["llama", "qwen3", "mistral"] {
         let shape = shape(name);
-        let Heads { queries, keys, dim } = shape.heads;
+        let Heads { queries, keys, dim, .. } = shape.heads;
         let fan = queries / keys;
         let key = move |head: usize| keys - 1 - head;
         let query = move |head: usize| key(head / fan) * fan + (head % fan + 1) % fan;
@@ -111,8 +111,8 @@ fn permuted_heads_give_the_same_logits() {
 fn grouped_heads_written_out_give_the_same_logits() {
     for name in ["llama", "qwen3", "mistral", "qwen2"] {
         let grouped = shape(name);
-        let Heads { queries, keys, dim } = grouped.heads;
-        let full = Shape { heads: Heads { queries, keys: queries, dim }, ..grouped };
+        let Heads { queries, keys, dim, .. } = grouped.heads;
+        let full = Shape { heads: Heads::new(queries, queries, dim), ..grouped };
         let column = move |at: usize| match at.checked_sub(queries * dim) {
             None => at,
             Some(kv) => {

@@ -14,7 +14,7 @@ use tensor::{Key, mix};
 const SHAPE: Shape = Shape {
     width: 6,
     blocks: 1,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    heads: Heads::new(4, 2, 2),
     hidden: 4,
     vocabulary: 11,
     dropout: Rates { embedding: 0.25, attention: 0.25, residual: 0.25 },

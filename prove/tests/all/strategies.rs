@@ -32,7 +32,7 @@ fn the_book_has_the_list() {
 
 /// Every listed strategy on this many ranks, each with a small model that it fits.
 pub(crate) fn listed(ranks: usize) -> impl Iterator<Item = (Layout, Subject)> {
-    let heads = Heads { queries: 4, keys: 2, dim: 2 };
+    let heads = Heads::new(4, 2, 2);
     let bias = Biases { qkv: true, out: true, mlp: true };
     let shape = Shape { width: 6, blocks: 8, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
     strategies::all().iter().map(move |about| {
@@ -174,8 +174,7 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     assert!(says.contains("Look first at my rows: where my bias is added."), "{says}");
     assert!(panel(&right).verdict.equal, "{}", panel(&right).statement());
     // A model without biases cannot detect the bug, and its proof lists the feature as never run.
-    let subject =
-        Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);
+    let subject = Subject::small(Shape { heads: Heads::new(2, 2, 2), ..Shape::LLAMA }, &layout);
     let subject = subject.unwrap();
     assert!(
         certify(&subject, Scheme::with(&layout, &[&wrong]), &[Key(3)], (&Network::default(), &|_| ()))

@@ -26,7 +26,7 @@ pub(crate) fn draw<S: Scalar>(seed: u64, n: usize) -> Vec<S> {
 /// A model in which no two dimensions that could be confused are equal, with grouped heads of an odd
 /// dimension.
 pub(crate) fn small(tied: bool) -> Model {
-    let heads = Heads { queries: 2, keys: 1, dim: 3 };
+    let heads = Heads::new(2, 1, 3);
     let sizes = Shape { width: 4, blocks: 2, heads, hidden: 5, vocabulary: 7, ..Shape::LLAMA };
     Shape { positions: Positions::Rotary(100.0.into()), eps: 0.01, tied, ..sizes }.into()
 }
@@ -70,7 +70,7 @@ impl Classifier {
 
 /// A GPT-2.
 pub(crate) fn gpt2() -> Model {
-    let (heads, positions) = (Heads { queries: 3, keys: 3, dim: 2 }, Positions::Learned(5));
+    let (heads, positions) = (Heads::new(3, 3, 2), Positions::Learned(5));
     let (norm, feed_forward) = (NormKind::Layer, FeedForward::Plain(Activation::GeluTanh));
     Shape { heads, norm, positions, feed_forward, bias: EVERY_BIAS, ..*small(true) }.into()
 }

@@ -25,7 +25,7 @@ pub(super) fn matrices(model: &Shape, name: &str, [rows, cols]: [usize; 2]) -> V
     let heads = model.heads;
     let part = name.rsplit('.').next();
     let columns = match part {
-        Some("qkv") => vec![heads.queries * heads.dim, heads.keys * heads.dim, heads.keys * heads.dim],
+        Some("qkv") => vec![heads.queries * heads.dim, heads.keys * heads.dim, heads.keys * heads.value],
         Some("gate_up") => vec![cols / 2; 2],
         _ => vec![cols],
     };

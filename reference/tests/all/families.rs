@@ -55,7 +55,7 @@ fn llama() -> Shape {
 #[test]
 fn gpt2_training_equals_hugging_face_and_pytorch() {
     let model = Shape {
-        heads: Heads { queries: 4, keys: 4, dim: 2 },
+        heads: Heads::new(4, 4, 2),
         tied: true,
         norm: NormKind::Layer,
         positions: Positions::Learned(7),

@@ -15,7 +15,7 @@ struct Seen {
 }
 
 pub(crate) fn model(tied: bool) -> Model {
-    let heads = Heads { queries: 4, keys: 2, dim: 4 };
+    let heads = Heads::new(4, 2, 4);
     let sizes = Shape { width: 8, blocks: 2, heads, hidden: 6, vocabulary: 11, ..Shape::LLAMA };
     Shape { positions: Positions::Rotary(100.0.into()), eps: 0.0625, tied, ..sizes }.into()
 }

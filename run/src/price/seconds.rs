@@ -104,7 +104,7 @@ mod tests {
     /// parts that do not add up to the step.
     #[test]
     fn the_share_of_peak_is_that_of_the_dtype_and_of_all_ranks() {
-        let heads = Heads { queries: 32, keys: 8, dim: 128 };
+        let heads = Heads::new(32, 8, 128);
         let shape = Shape { width: 4096, heads, hidden: 16384, vocabulary: 32000, ..Shape::LLAMA };
         let settings = Settings { number: DtypeName::Bf16, seq: 1024, ..Settings::default() };
         let (job, machine) = (settings.job(&Design::from(shape)), Machine::named("h100").unwrap());

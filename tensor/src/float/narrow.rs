@@ -74,7 +74,7 @@ macro_rules! narrow_float {
             fn pow(self, n: usize) -> Self {
                 self.by(|x| Scalar::pow(x, n))
             }
-            narrow_float! { @by_f32 inv sigmoid normal_cdf normal_pdf step sign rsqrt }
+            narrow_float! { @by_f32 inv sigmoid tanh normal_cdf normal_pdf step sign rsqrt }
             fn is_finite(self) -> bool {
                 self.widen().is_finite()
             }

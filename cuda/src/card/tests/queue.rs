@@ -106,8 +106,9 @@ fn turn_and_put(card: &Card, x: MatrixView, [y, kv]: [MatrixView; 2], segments: 
     let table = MatrixView { at: B, row_stride: 8, col_stride: 1, rows: 9, cols: 8 };
     let list = |at| crate::launches::Words { at, len: 8 };
     let bytes = |x: MatrixView| crate::launches::SizedMatrix(x, 2);
-    let turn =
-        card.kernels.prepare(("rotate", "bf16"), SHAPE, &[&bytes(x), &table, &list(B + 4096), &8u32, &0u32]);
+    let heads = crate::launches::HeadsArgs::from(kernels::Heads::new(4, 2, 8));
+    let arguments: [&dyn Argument; 5] = [&bytes(x), &table, &list(B + 4096), &heads, &0u32];
+    let turn = card.kernels.prepare(("rotate", "bf16"), SHAPE, &arguments);
     [
         turn.under(&RotaryRules),
         card.kernels.prepare(("put_rows", "bf16"), SHAPE, &[&bytes(y), &bytes(kv), &list(segments)]),

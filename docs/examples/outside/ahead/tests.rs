@@ -8,14 +8,8 @@ use prove::cases::certify_panel;
 use prove::{OracleTraces, Subject, prove};
 use tensor::{Cpu, Device, F61, Key};
 
-const SHAPE: Shape = Shape {
-    width: 6,
-    blocks: 4,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
-    hidden: 4,
-    vocabulary: 11,
-    ..Shape::LLAMA
-};
+const SHAPE: Shape =
+    Shape { width: 6, blocks: 4, heads: Heads::new(4, 2, 2), hidden: 4, vocabulary: 11, ..Shape::LLAMA };
 
 fn layout(text: &str) -> Layout {
     text.parse().unwrap()

@@ -259,7 +259,7 @@ type Seen = (Vec<Vec<F61>>, String, Vec<String>);
 /// ranks, and what of it strategies built.
 fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Seen, String> {
     let run = |device: Cpu<F61>, mesh: Mesh<_>| {
-        let heads = kernels::Heads { queries: 2, keys: 2, dim: 2 };
+        let heads = kernels::Heads::new(2, 2, 2);
         let shape = Shape { width: 4, heads, hidden: 6, blocks: 1, vocabulary: 7, tied, ..Shape::LLAMA };
         let at = Builder::new(&device, &mesh, &ops::RandomValues { seed: 4 });
         let at = at.with(ends.map(|ends| ends as &dyn Strategy<_>));

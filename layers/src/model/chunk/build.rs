@@ -122,6 +122,7 @@ fn transformer<D: Kernels>(
         ("the width", shape.width),
         ("the number of blocks", shape.blocks),
         ("the head size", shape.heads.dim),
+        ("the size of a value head", shape.heads.value),
         ("the hidden size", shape.hidden),
     ] {
         positive(what, size)?;
@@ -129,7 +130,7 @@ fn transformer<D: Kernels>(
     let mut tables = Vec::new();
     let mut build = |i| {
         let block = shape.block(i);
-        let rotary = block.rope.map(|rope| Rotary::among(&mut tables, block.heads.dim, rope));
+        let rotary = block.rope.map(|rope| Rotary::among(&mut tables, block.heads.rotated, rope));
         block::shard::shard(at, Axis::Tp, &block, i, rotary.as_ref())
     };
     runs.iter().map(|run| run.clone().map(&mut build).collect()).collect()

@@ -13,7 +13,7 @@ use tensor::{Category, Cpu, Device, F61, Host, Key, Phase, Rope, Scaling, Tensor
 const SHAPE: Shape = Shape {
     width: 12,
     blocks: 3,
-    heads: Heads { queries: 8, keys: 4, dim: 3 },
+    heads: Heads::new(8, 4, 3),
     hidden: 8,
     vocabulary: 16,
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),

@@ -81,7 +81,7 @@ fn models_as_they_are_found_have_the_experts_they_are_known_for() {
     let all = Experts { count: 128, chosen: 8, hidden: 768, ..Experts::MIXTRAL };
     assert_eq!((qwen3.experts, qwen3.window, numbers), (Some(all), None, 30_532_122_624));
     assert_eq!((qwen3.bias, qwen3.head_norm), (Biases::default(), true));
-    assert_eq!(qwen3.heads, Heads { queries: 32, keys: 4, dim: 128 });
+    assert_eq!(qwen3.heads, Heads::new(32, 4, 128));
     let own = Experts {
         count: 256,
         chosen: 8,
@@ -131,7 +131,7 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
         assert_eq!(experts.balance, Balance::default());
         (shape.eps, shape.positions, shape.heads, positions, (bos, eos), experts.normalize, weight)
     };
-    let heads = |queries, keys, dim| Heads { queries, keys, dim };
+    let heads = |queries, keys, dim| Heads::new(queries, keys, dim);
     let ends = (Some(1), vec![2]);
     assert_eq!(of(MIXTRAL), (1e-5, rotary(1e6), heads(32, 8, 128), 131_072, ends, true, 0.001));
     let ends = || (None, vec![]);

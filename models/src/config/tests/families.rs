@@ -15,7 +15,7 @@ fn keys_left_out_are_what_transformers_makes_them_in_each_family() {
     };
     let sizes = ["hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"];
     let mistral = bare(MISTRAL, &sizes);
-    assert_eq!(mistral.shape.heads, Heads { queries: 32, keys: 8, dim: 128 });
+    assert_eq!(mistral.shape.heads, Heads::new(32, 8, 128));
     assert_eq!((mistral.positions, mistral.bos, mistral.eos), (131_072, Some(1), vec![2]));
     assert_eq!((mistral.shape.eps, mistral.shape.tied, mistral.shape.positions), (1e-6, false, rotary(1e4)));
 
@@ -26,8 +26,8 @@ fn keys_left_out_are_what_transformers_makes_them_in_each_family() {
         assert_eq!((config.shape.eps, config.shape.tied, config.shape.positions), (1e-6, false, rotary(1e4)));
         (config.shape.heads, config.shape.bias.qkv)
     };
-    assert_eq!(qwen(QWEN2), (Heads { queries: 32, keys: 32, dim: 28 }, true));
-    assert_eq!(qwen(QWEN3), (Heads { queries: 32, keys: 32, dim: 128 }, false));
+    assert_eq!(qwen(QWEN2), (Heads::new(32, 32, 28), true));
+    assert_eq!(qwen(QWEN3), (Heads::new(32, 32, 128), false));
     for text in [MISTRAL, QWEN2, QWEN3] {
         let config = changed(text, &[("num_key_value_heads", "null")]).unwrap();
         assert_eq!(config.shape.heads.keys, config.shape.heads.queries, "null is one KV head a query head");

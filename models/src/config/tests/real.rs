@@ -50,13 +50,8 @@ fn ids(bos: u32, eos: u32) -> (Option<u32>, Vec<u32>) {
 #[test]
 fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
     let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
-    let seven = Shape {
-        width: 4096,
-        blocks: 32,
-        heads: Heads { queries: 32, keys: 8, dim: 128 },
-        hidden: 14336,
-        ..Shape::LLAMA
-    };
+    let seven =
+        Shape { width: 4096, blocks: 32, heads: Heads::new(32, 8, 128), hidden: 14336, ..Shape::LLAMA };
     let llama = Shape { vocabulary: 128_256, positions: rope(5e5, llama3), ..seven };
     let window = Some(Window { size: 4096, sinks: 0 });
     let mistral = Shape { vocabulary: 32000, positions: rope(1e4, Scaling::None), window, ..seven };
@@ -70,7 +65,7 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
     let qwen2 = Shape {
         width: 896,
         blocks: 24,
-        heads: Heads { queries: 14, keys: 2, dim: 64 },
+        heads: Heads::new(14, 2, 64),
         hidden: 4864,
         bias: Biases { qkv: true, out: false, mlp: false },
         ..qwen
@@ -78,7 +73,7 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
     let qwen3 = Shape {
         width: 1024,
         blocks: 28,
-        heads: Heads { queries: 16, keys: 8, dim: 128 },
+        heads: Heads::new(16, 8, 128),
         hidden: 3072,
         head_norm: true,
         ..qwen
@@ -86,7 +81,7 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
     let gpt2 = Shape {
         width: 768,
         blocks: 12,
-        heads: Heads { queries: 12, keys: 12, dim: 64 },
+        heads: Heads::new(12, 12, 64),
         hidden: 3072,
         vocabulary: 50257,
         norm: NormKind::Layer,

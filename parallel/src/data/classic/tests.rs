@@ -10,7 +10,7 @@ use tensor::{Bf16, Category, Cpu, Device, F61, Host, Key, Peaks, Real, Scalar, T
 const SHAPE: Shape = Shape {
     width: 6,
     blocks: 2,
-    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    heads: Heads::new(4, 2, 2),
     hidden: 8,
     vocabulary: 13,
     bias: Biases { qkv: true, out: false, mlp: false },

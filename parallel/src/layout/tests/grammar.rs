@@ -247,7 +247,7 @@ fn a_strategy_is_asked_with_all_sizes() {
         },
         ..NOTHING
     };
-    let shape = Shape { heads: Heads { queries: 12, keys: 12, dim: 2 }, ..Shape::LLAMA };
+    let shape = Shape { heads: Heads::new(12, 12, 2), ..Shape::LLAMA };
     let fits = |tp: usize, number| {
         let mut ranks = Layout::UNSPLIT.sizes;
         ranks[Axis::Tp as usize] = tp;

@@ -8,14 +8,8 @@ use tensor::Cpu;
 
 type Float = Cpu<f32>;
 
-const SHAPE: Shape = Shape {
-    width: 8,
-    blocks: 6,
-    heads: Heads { queries: 2, keys: 2, dim: 4 },
-    hidden: 12,
-    vocabulary: 30,
-    ..Shape::LLAMA
-};
+const SHAPE: Shape =
+    Shape { width: 8, blocks: 6, heads: Heads::new(2, 2, 4), hidden: 12, vocabulary: 30, ..Shape::LLAMA };
 
 const TIED: Shape = Shape { tied: true, ..SHAPE };
 

@@ -8,14 +8,8 @@ use std::cell::Cell;
 use tensor::{Category, Cpu, Device, Peaks};
 
 /// Its logits are so wide that the last stage holds the most.
-const SHAPE: Shape = Shape {
-    width: 8,
-    blocks: 4,
-    heads: Heads { queries: 2, keys: 2, dim: 4 },
-    hidden: 12,
-    vocabulary: 300,
-    ..Shape::LLAMA
-};
+const SHAPE: Shape =
+    Shape { width: 8, blocks: 4, heads: Heads::new(2, 2, 4), hidden: 12, vocabulary: 300, ..Shape::LLAMA };
 const OPTIMIZER: (OptimizerKind, Option<f64>) = (ADAMW, Some(1.0));
 const MOST: usize = 20;
 

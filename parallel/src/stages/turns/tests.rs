@@ -8,14 +8,8 @@ use ops::{RandomValues, TokenShards};
 use std::collections::BTreeMap;
 use tensor::{Cpu, Device, F61, Key, TokenIds};
 
-const DENSE: Shape = Shape {
-    width: 4,
-    blocks: 5,
-    heads: Heads { queries: 2, keys: 2, dim: 2 },
-    hidden: 4,
-    vocabulary: 8,
-    ..Shape::LLAMA
-};
+const DENSE: Shape =
+    Shape { width: 4, blocks: 5, heads: Heads::new(2, 2, 2), hidden: 4, vocabulary: 8, ..Shape::LLAMA };
 const ROUTED: Shape =
     Shape { experts: Some(Experts { count: 4, chosen: 2, hidden: 2, ..Experts::MIXTRAL }), ..DENSE };
 

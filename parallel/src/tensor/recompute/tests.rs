@@ -12,7 +12,7 @@ const TOKENS: usize = 5;
 const SHAPE: Shape = Shape {
     width: 4,
     blocks: 2,
-    heads: Heads { queries: 2, keys: 1, dim: 2 },
+    heads: Heads::new(2, 1, 2),
     hidden: 8,
     vocabulary: 7,
     dropout: layers::Rates { embedding: 0.0, attention: 0.5, residual: 0.5 },
@@ -89,7 +89,7 @@ fn a_block_keeps_its_input_and_has_the_gradients_of_one_that_keeps_all() {
         let usual = more("none", 4);
         assert_eq!(more("recompute", 4), input);
         assert_eq!([3, 4, 5].map(|blocks| more("recompute:full/2", blocks)), [input, usual, input]);
-        let Heads { queries, keys, dim } = SHAPE.heads;
+        let Heads { queries, keys, dim, .. } = SHAPE.heads;
         // Q, K and V, the core's output and its sums
         let kept = (queries + 2 * keys) * dim + queries * dim + queries;
         assert_eq!(usual - more("recompute:selective", 4), TOKENS * kept * size_of::<F61>());

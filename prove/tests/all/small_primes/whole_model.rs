@@ -10,7 +10,7 @@ use tensor::{Cpu, Field, Host, Key, Scalar, mix};
 
 const SHAPE: Shape = Shape {
     width: 4,
-    heads: Heads { queries: 2, keys: 2, dim: 2 },
+    heads: Heads::new(2, 2, 2),
     vocabulary: 4, // two ids on each rank
     ..Shape::LLAMA
 };

@@ -11,7 +11,7 @@ use tensor::Cpu;
 fn decay_shrinks_matrices_and_leaves_gains_and_biases() {
     let run = |device: Cpu<f32>, mesh: Mesh<_>, norm| {
         let bias = Biases { qkv: true, out: true, mlp: true };
-        let heads = kernels::Heads { queries: 4, keys: 2, dim: 2 };
+        let heads = kernels::Heads::new(4, 2, 2);
         let positions = Positions::Learned(3);
         let shape =
             Shape { width: 4, hidden: 4, vocabulary: 5, heads, norm, bias, positions, ..Shape::LLAMA };
