@@ -20,7 +20,7 @@ pub(super) struct Attention<D: Kernels> {
 impl<D: Kernels> Attention<D> {
     pub(super) fn new(at: &BuildContext<D>, scale: &Scale) -> Result<Self> {
         let heads = scale.shape.heads;
-        let core = Core { name: "scores", block: 0, heads, first: 0, mask: Mask::Causal, rate: 0.0 };
+        let core = Core::of("scores", heads, Mask::Causal);
         let cx = PassContext::train(0, [scale.long], scale.long).sharded(at.tokens);
         let given = |(salt, cols): (u64, usize)| {
             let number = |i: usize| D::Elem::sample(mix(salt) ^ i as u64, 1.0);

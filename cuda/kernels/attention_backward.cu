@@ -22,6 +22,18 @@ __device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 v
 }
 BOTH(attention_delta, PARAMS(View<float> delta, View<T> o, View<T> d_o, u32 value), delta, o, d_o, value)
 
+// dsinks[1, queries] −= Σ e^(sink − lse)·delta over all rows. One block per head.
+template <class T>
+__device__ void attention_sinks(View<float> dsinks, View<T> sinks, View<float> lse, View<float> delta) {
+    u32 head = blockIdx.x;
+    float sink = wide(sinks(0, head)), sum = 0;
+    for (u32 row = threadIdx.x; row < lse.rows; row += blockDim.x) sum += expf(sink - lse(row, head)) * delta(row, head);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) dsinks(0, head) -= sum;
+}
+BOTH(attention_sinks, PARAMS(View<float> dsinks, View<T> sinks, View<float> lse, View<float> delta), dsinks, sinks, lse,
+     delta)
+
 // Turns a score into P∘M, which dV needs, and its dO·Vᵀ into dS, which dQ and dK need.
 __device__ __forceinline__ void grade(const Attend& a, float& s, float& dp, float lse, float delta, float factor) {
     float slope = cap(a, s), p = expf(s * a.scale - lse);

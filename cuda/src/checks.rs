@@ -76,8 +76,8 @@ const _: () = checked::top_k; // not in the list
 table! {
     attention {
         "attention of texts" texts
-            [attention attention_block attention_finish attention_delta attention_backward
-             attention_block_backward]
+            [attention attention_block attention_finish attention_delta attention_sinks
+             attention_backward attention_block_backward]
         "attention of dimensions" dimensions []
         "attention of new tokens after cached ones" cached []
         "attention of single rows" single []

@@ -1,6 +1,6 @@
 //! Arguments of kernels other than matrices: heads, tokens, constants.
 use crate::Mask;
-use shape::Heads;
+use shape::{Heads, ScoreTerms};
 use tensor::{Device, Dropout, Index, Noise, Place, Scalar, View, ViewMut};
 
 /// Mode of a kernel: replace the values that it writes to, or add to them.
@@ -25,10 +25,11 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Returns the usual scores of these heads under a mask: divided by the root of a key head's features.
+    /// Returns the scores of these heads under a mask.
     #[must_use]
-    pub const fn of(heads: Heads, mask: Mask) -> Self {
-        Self { divisor: heads.dim, cap: None, mask }
+    pub const fn of(heads: Heads, terms: ScoreTerms, mask: Mask) -> Self {
+        let divisor = if let Some(divisor) = terms.divisor { divisor } else { heads.dim };
+        Self { divisor, cap: terms.cap, mask }
     }
 }
 
@@ -46,10 +47,11 @@ pub struct Attend {
 }
 
 impl Attend {
-    /// Returns the attention of these heads, the first of a model, under a mask, without dropout.
+    /// Returns the attention of these heads, the first of a model, by the usual scores under a mask, without
+    /// dropout.
     #[must_use]
     pub const fn of(heads: Heads, mask: Mask) -> Self {
-        Self { heads, first: 0, scores: Scores::of(heads, mask), dropout: None }
+        Self { heads, first: 0, scores: Scores::of(heads, ScoreTerms::NONE, mask), dropout: None }
     }
 }
 

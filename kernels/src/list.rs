@@ -103,6 +103,10 @@ macro_rules! every_kernel {
             /// delta\[B, queries\] = Σ o·do per head.
             attention_delta(heads: Heads, delta: ViewMut<Self::Wide>, o: View<Self>, d_o: View<Self>)
                 = "attention delta", Attention => attention_backward::delta(heads, delta, o, d_o);
+            /// dsinks\[1, queries\] −= Σ e^(sink − lse)·delta over all rows, of each head's sink.
+            attention_sinks(
+                dsinks: ViewMut<Self::Wide>, sinks: View<Self>, lse: View<Self::Wide>, delta: View<Self::Wide>
+            ) = "attention sinks", Attention => attention_backward::sinks(dsinks, sinks, lse, delta);
             /// Adds the gradients of these spans to dq, dk, dv; `saved` is (log-sum-exp, delta); scores are
             /// recomputed.
             attention_backward(

@@ -4,7 +4,7 @@ use crate::{Attend, Qkv, RouterBalance, RouterNoise, RunningSoftmax};
 use tensor::{Device, Index, Place, Strided, Tensor, View, ViewMut};
 
 /// Kernels that read what they write.
-const UPDATES: [&str; 17] = [
+const UPDATES: [&str; 18] = [
     "add",
     "stab",
     "add row",
@@ -13,6 +13,7 @@ const UPDATES: [&str; 17] = [
     "rotate",
     "scale rows",
     "attention merge",
+    "attention sinks",
     "embed backward",
     "loss backward",
     "mean square",

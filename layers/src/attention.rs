@@ -68,10 +68,12 @@ pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) ->
     let [qkv, out, scores] = ["qkv", "out", "scores"].map(|part| format!("{name}.{part}"));
     let norm = |eps| HeadNorm::new(at, axis, name, heads.dim, eps);
     let core = strategy::Core {
+        axis,
         name: &scores,
         block: attention.block,
         heads: mine,
         first: group.rank() * mine.queries,
+        scores: attention.scores,
         mask: attention.mask,
         rate: attention.rate,
     };

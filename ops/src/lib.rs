@@ -43,8 +43,8 @@ pub use operators::activation::{
     activate, activate_backward, activate_stream, activate_stream_backward, swiglu, swiglu_backward,
 };
 pub use operators::attention::{
-    attention, attention_backward, cross_attention, cross_attention_backward, rotate, softmax,
-    softmax_backward,
+    attention, attention_backward, cross_attention, cross_attention_backward, rotate, sinks_gradient,
+    softmax, softmax_backward,
 };
 pub use operators::bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use operators::dropout::dropout;
@@ -63,6 +63,7 @@ pub use operators::root::RootExchange;
 pub use operators::router::{
     RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
 };
+pub use operators::running::AttentionCall;
 pub use operators::tokens::{gather_keys, gather_last, gather_tokens, last_rows};
 pub use optimizer::Optimizer;
 pub use optimizer::list::{ADAMW, ADAMW_8BIT, MUON, OPTIMIZERS, SGD};

@@ -14,4 +14,5 @@ pub(crate) mod norm;
 pub(crate) mod ring;
 pub(crate) mod root;
 pub(crate) mod router;
+pub(crate) mod running;
 pub(crate) mod tokens;

@@ -5,8 +5,8 @@
 //! `look.rs`.
 //!
 //! Source: Vaswani et al., arXiv:1706.03762; grouped heads: Ainslie et al., arXiv:2305.13245.
-use crate::look::Look;
-use crate::mask::{Mask, Tokens};
+use crate::look::{Look, ScoreRules};
+use crate::mask::Tokens;
 use shape::Heads;
 use tensor::{Dropout, Scalar};
 
@@ -16,14 +16,14 @@ use tensor::{Dropout, Scalar};
 /// If the KV heads do not divide the query heads, there is not one row for each token, or a query sees no
 /// key.
 #[must_use]
-pub fn attention<S: Scalar>(
+pub fn attention<'a, S: Scalar, R: Into<ScoreRules<'a, S>>>(
     qkv: &[S],
     heads: Heads,
-    mask: Mask,
-    tokens: &Tokens,
-    dropout: Option<&Dropout>,
+    rules: R,
+    tokens: &'a Tokens,
+    dropout: Option<&'a Dropout>,
 ) -> Vec<S> {
-    look(qkv, heads, mask, tokens, dropout).forward()
+    look(qkv, heads, rules.into(), tokens, dropout).forward()
 }
 
 /// `qkv[B, row], dO[B, queries·value]` → `[dQ | dK | dV][B, row]`.
@@ -31,25 +31,37 @@ pub fn attention<S: Scalar>(
 /// # Panics
 /// As [`attention`], and if `dO` has another number of rows.
 #[must_use]
-pub fn attention_backward<S: Scalar>(
+pub fn attention_backward<'a, S: Scalar, R: Into<ScoreRules<'a, S>>>(
     qkv: &[S],
     d_o: &[S],
     heads: Heads,
-    mask: Mask,
+    rules: R,
+    tokens: &'a Tokens,
+    dropout: Option<&'a Dropout>,
+) -> Vec<S> {
+    attention_gradients(qkv, d_o, heads, rules.into(), tokens, dropout)[0].clone()
+}
+
+/// Computes the gradients of [`attention_backward`], and of the sinks.
+pub(crate) fn attention_gradients<S: Scalar>(
+    qkv: &[S],
+    d_o: &[S],
+    heads: Heads,
+    rules: ScoreRules<S>,
     tokens: &Tokens,
     dropout: Option<&Dropout>,
-) -> Vec<S> {
-    let (dq, dkv) = look(qkv, heads, mask, tokens, dropout).backward(d_o);
+) -> [Vec<S>; 2] {
+    let [dq, dkv, dsinks] = look(qkv, heads, rules, tokens, dropout).backward(d_o);
     let q = heads.queries * heads.dim;
     let rows = dq.chunks(q).zip(dkv.chunks(heads.row() - q));
-    rows.flat_map(|(dq, dkv)| dq.iter().chain(dkv).copied()).collect()
+    [rows.flat_map(|(dq, dkv)| dq.iter().chain(dkv).copied()).collect(), dsinks]
 }
 
 /// Lets the queries of rows `[Q | K | V]` attend to the keys of their own sequence.
 fn look<'a, S: Scalar>(
     qkv: &[S],
     heads: Heads,
-    mask: Mask,
+    rules: ScoreRules<'a, S>,
     tokens: &'a Tokens,
     dropout: Option<&'a Dropout>,
 ) -> Look<'a, S> {
@@ -61,12 +73,13 @@ fn look<'a, S: Scalar>(
     let rows = qkv.chunks(heads.row()).map(|row| row.split_at(heads.queries * heads.dim));
     let (q, kv): (Vec<&[S]>, Vec<&[S]>) = rows.unzip();
     let dropout = dropout.map(|dropout| (dropout, tokens.numbers.as_slice()));
-    Look { q: q.concat(), kv: kv.concat(), heads, lengths: [&tokens.lengths; 2], mask, dropout }
+    Look { q: q.concat(), kv: kv.concat(), heads, lengths: [&tokens.lengths; 2], rules, dropout }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mask::Mask;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
     use tensor::F61;
 

@@ -8,14 +8,15 @@
 //! opposite order; at each branch dX is the sum of the residual's gradient and the branch's.
 //!
 //! Source: Radford et al., GPT-2, 2019, §2.3; Touvron et al., Llama, arXiv:2302.13971, §2.2.
-use crate::attention::{attention, attention_backward};
+use crate::attention::{attention, attention_gradients};
 use crate::dropout::{Pass, dropout, dropout_at};
 use crate::experts::MixtureSaved;
 use crate::feed_forward::FeedForwardSaved;
 use crate::head_norm::{head_norm, head_norm_backward};
 use crate::linear::add;
+use crate::look::ScoreRules;
 use crate::mask::Tokens;
-use crate::model::{Model, SecondBranch};
+use crate::model::{BlockMaps, Model, SecondBranch};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
 use crate::see::Walk;
@@ -67,7 +68,8 @@ impl Model {
         if let Some(rope) = &self.rope(i) {
             rotary(&mut qkv, self.heads, &tokens.positions(), rope, false);
         }
-        let o = attention(&qkv, self.heads, self.mask(i), tokens, scores.as_ref());
+        let rules = self.rules(i, &maps, w);
+        let o = attention(&qkv, self.heads, rules, tokens, scores.as_ref());
         let added = self.dropped(maps.out.forward_recorded(walk, &o), tokens, attended.as_ref());
         walk.show(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
@@ -116,7 +118,10 @@ impl Model {
         let d_branch = self.dropped(dx.clone(), tokens, attended.as_ref());
         let d_o = maps.out.backward_recorded(walk, &saved.o, &d_branch, &mut g);
         let heads = self.heads;
-        let mut d_qkv = attention_backward(&saved.qkv, &d_o, heads, self.mask(i), tokens, scores.as_ref());
+        let rules = self.rules(i, &maps, w);
+        let [mut d_qkv, dsinks] =
+            attention_gradients(&saved.qkv, &d_o, heads, rules, tokens, scores.as_ref());
+        g.extend(maps.sinks.clone().map(|name| (name, dsinks)));
         if let Some(rope) = &self.rope(i) {
             rotary(&mut d_qkv, heads, &tokens.positions(), rope, true);
         }
@@ -128,6 +133,12 @@ impl Model {
         add(&mut dx, maps.norm1.backward(walk.w, &saved.x, &dn, &mut g));
         walk.show(format_args!("gradient of {}.in", maps.norm1.name), &dx);
         (dx, g)
+    }
+
+    /// Returns the rules of block `i`'s scores.
+    fn rules<'a, S: Scalar>(&self, i: usize, maps: &BlockMaps, w: &'a Weights<S>) -> ScoreRules<'a, S> {
+        let sinks = maps.sinks.as_ref().map_or(&[][..], |name| &w[name]);
+        ScoreRules { terms: self.scores, sinks, mask: self.mask(i) }
     }
 
     /// Returns the dropouts of attention's probabilities, of attention's branch and of the feed-forward's

@@ -2,7 +2,7 @@
 //! proofs would compile it again; crates with `opt-level` 0, 1 or "s" share the instances of a crate that
 //! they depend on.
 use crate::{
-    Degree, Design, Trainer, attention, attention_backward, cross_attention, cross_attention_backward,
+    Degree, Design, Mask, Trainer, attention, attention_backward, cross_attention, cross_attention_backward,
 };
 use tensor::{Dual, F61, Scalar};
 
@@ -11,8 +11,8 @@ fn of<S: Scalar>() -> [*const (); 6] {
     [
         Trainer::<S>::step as *const (),
         Design::logits_recorded::<S> as *const (),
-        attention::<S> as *const (),
-        attention_backward::<S> as *const (),
+        attention::<S, Mask> as *const (),
+        attention_backward::<S, Mask> as *const (),
         cross_attention::<S> as *const (),
         cross_attention_backward::<S> as *const (),
     ]

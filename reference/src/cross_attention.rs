@@ -33,11 +33,12 @@ pub fn cross_attention_backward<S: Scalar>(
     heads: Heads,
     lengths: [&[usize]; 2],
 ) -> (Vec<S>, Vec<S>) {
-    look(q, kv, heads, lengths).backward(d_o)
+    let [dq, dkv, _] = look(q, kv, heads, lengths).backward(d_o);
+    (dq, dkv)
 }
 
 fn look<'a, S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&'a [usize]; 2]) -> Look<'a, S> {
-    Look { q: q.to_vec(), kv: kv.to_vec(), heads, lengths, mask: Mask::All, dropout: None }
+    Look { q: q.to_vec(), kv: kv.to_vec(), heads, lengths, rules: Mask::All.into(), dropout: None }
 }
 
 #[cfg(test)]

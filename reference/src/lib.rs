@@ -75,6 +75,7 @@ pub use experts::{Mixture, MixtureSaved};
 pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
+pub use look::ScoreRules;
 pub use loss::{
     cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square_backward, mean_squared_error,
 };

@@ -9,10 +9,12 @@
 //! backward  dpⱼ = mⱼ·dO·Vⱼ   dsⱼ = pⱼ·(dpⱼ − Σᵢ pᵢ·dpᵢ)/√d
 //!           dQ = Σ dsⱼ·Kⱼ    dKⱼ += dsⱼ·Q                 dVⱼ += mⱼ·pⱼ·dO
 //! ```
+//! With a cap `c`, p = softmax(c·tanh(Q·Kⱼ/√d/c)), and dsⱼ has the factor 1 − tanh². A sink is a score more
+//! in the softmax, of no key and of a value of 0.
 use crate::linear::{add, dot};
 use crate::mask::Mask;
 use crate::softmax::softmax;
-use shape::Heads;
+use shape::{Heads, ScoreTerms};
 use std::ops::Range;
 use tensor::{Dropout, Scalar};
 
@@ -22,8 +24,25 @@ pub(crate) struct Look<'a, S> {
     pub(crate) kv: Vec<S>,
     pub(crate) heads: Heads,
     pub(crate) lengths: [&'a [usize]; 2], // rows of each sequence: of Q, of [K | V]
-    pub(crate) mask: Mask,
+    pub(crate) rules: ScoreRules<'a, S>,
     pub(crate) dropout: Option<(&'a Dropout, &'a [usize])>, // of the probabilities; the sequences' numbers
+}
+
+/// Rules of the scores of an attention.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoreRules<'a, S> {
+    /// Divisor, cap, and whether there are sinks.
+    pub terms: ScoreTerms,
+    /// Sink of each query head, if there are sinks.
+    pub sinks: &'a [S],
+    /// The keys that a query sees.
+    pub mask: Mask,
+}
+impl<S> From<Mask> for ScoreRules<'_, S> {
+    /// The usual scores.
+    fn from(mask: Mask) -> Self {
+        Self { terms: ScoreTerms::NONE, sinks: &[], mask }
+    }
 }
 
 /// One query.
@@ -52,12 +71,13 @@ impl<S: Scalar> Look<'_, S> {
         o
     }
 
-    /// `dO[rows of Q, h·v]` → `dQ`, `[dK | dV]`.
-    pub(crate) fn backward(&self, d_o: &[S]) -> (Vec<S>, Vec<S>) {
+    /// `dO[rows of Q, h·v]` → `dQ`, `[dK | dV]`, and the gradient of the sinks.
+    pub(crate) fn backward(&self, d_o: &[S]) -> [Vec<S>; 3] {
         assert_eq!(d_o.len(), self.outputs(), "each row of Q needs one row of dO");
         let heads = self.heads;
-        let scale = S::inv_sqrt(self.heads.dim);
-        let [mut dq, mut dkv] = [&self.q, &self.kv].map(|x| vec![S::ZERO; x.len()]);
+        let scale = self.scale();
+        let [mut dq, mut dkv, mut dsinks] =
+            [&self.q[..], &self.kv, self.rules.sinks].map(|x| vec![S::ZERO; x.len()]);
         for query in self.queries() {
             for h in 0..heads.queries {
                 let range = own(heads, query.row, h);
@@ -69,28 +89,48 @@ impl<S: Scalar> Look<'_, S> {
                 let m = self.mask(h, &query);
                 let seen = query.keys.iter().zip(&m);
                 let dp: Vec<S> = seen.map(|(&j, &m)| m * dot(d_o, &self.kv[value(j)])).collect();
-                let mean = dot(&p, &dp);
+                let mean = dot(&p[..dp.len()], &dp);
+                if let [.., sink] = p[dp.len()..] {
+                    dsinks[h] = dsinks[h] - sink * mean;
+                }
                 for (i, &j) in query.keys.iter().enumerate() {
-                    let ds = p[i] * (dp[i] - mean) * scale;
+                    let ds = p[i] * (dp[i] - mean) * self.slope(self.product(h, &query, j)) * scale;
                     add(&mut dq[range.clone()], self.kv[key(j)].iter().map(|&k| ds * k));
                     add(&mut dkv[key(j)], q.iter().map(|&q| ds * q));
                     add(&mut dkv[value(j)], d_o.iter().map(|&d_o| m[i] * p[i] * d_o));
                 }
             }
         }
-        (dq, dkv)
+        [dq, dkv, dsinks]
     }
 
     /// Number of elements of `O`.
     fn outputs(&self) -> usize {
         self.q.len() / self.heads.dim * self.heads.value
     }
-    /// Returns the probabilities of head `h` of a query over the keys that the query sees.
+    /// Returns the probabilities of head `h` of a query over the keys that the query sees, and then of its
+    /// sink, if it has one.
     fn probabilities(&self, h: usize, query: &Query) -> Vec<S> {
-        let (heads, scale) = (self.heads, S::inv_sqrt(self.heads.dim));
-        let q = &self.q[own(heads, query.row, h)];
-        let score = |&j| dot(q, &self.kv[key(heads, query.first + j, h)]) * scale;
-        softmax(&query.keys.iter().map(score).collect::<Vec<S>>())
+        let scores = query.keys.iter().map(|&j| self.capped(self.product(h, query, j)));
+        softmax(&scores.chain(self.rules.sinks.get(h).copied()).collect::<Vec<S>>())
+    }
+    /// Returns the product of head `h` of a query and its `j`th key, divided.
+    fn product(&self, h: usize, query: &Query, j: usize) -> S {
+        let q = &self.q[own(self.heads, query.row, h)];
+        dot(q, &self.kv[key(self.heads, query.first + j, h)]) * self.scale()
+    }
+    fn scale(&self) -> S {
+        S::inv_sqrt(self.rules.terms.divisor.unwrap_or(self.heads.dim))
+    }
+    fn capped(&self, score: S) -> S {
+        let Some(cap) = self.rules.terms.cap.map(S::from_f64) else { return score };
+        cap * (score * cap.inv()).tanh()
+    }
+    /// Returns the derivative of the cap at this score.
+    fn slope(&self, score: S) -> S {
+        let Some(cap) = self.rules.terms.cap.map(S::from_f64) else { return S::ONE };
+        let t = (score * cap.inv()).tanh();
+        S::ONE - t * t
     }
 
     /// Returns dropout's factors of these probabilities.
@@ -109,6 +149,8 @@ impl<S: Scalar> Look<'_, S> {
         let Heads { queries: h, keys: k, dim: d, value: v, .. } = self.heads;
         let [lengths, seen] = self.lengths;
         assert!(h.is_multiple_of(k), "the KV heads must divide the query heads: {:?}", self.heads);
+        let sinks = if self.rules.terms.sinks { h } else { 0 };
+        assert_eq!(self.rules.sinks.len(), sinks, "sinks of {:?}", self.heads);
         assert_eq!(lengths.len(), seen.len(), "queries and keys must have the same number of sequences");
         let [rows, seen_rows] = self.lengths.map(|lengths| lengths.iter().sum::<usize>());
         assert_eq!(self.q.len(), rows * h * d, "q must have {rows} rows [Q] of {:?}", self.heads);
@@ -121,7 +163,7 @@ impl<S: Scalar> Look<'_, S> {
         let (mut queries, mut first) = (Vec::new(), 0);
         for (sequence, (&length, &memory)) in lengths.iter().zip(seen).enumerate() {
             for position in 0..length {
-                let keys: Vec<usize> = (0..memory).filter(|&k| self.mask.sees(position, k)).collect();
+                let keys: Vec<usize> = (0..memory).filter(|&k| self.rules.mask.sees(position, k)).collect();
                 assert!(!keys.is_empty(), "query {position} of sequence {sequence} sees no key");
                 queries.push(Query { row: queries.len(), sequence, position, first, keys });
             }

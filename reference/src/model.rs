@@ -43,6 +43,7 @@ pub(crate) struct BlockMaps {
     pub(crate) norm1: Map,
     pub(crate) qkv: Map,
     pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
+    pub(crate) sinks: Option<String>,
     pub(crate) out: Map,
     pub(crate) norm2: Map,
     pub(crate) fed: SecondBranch,
@@ -77,11 +78,12 @@ impl Model {
     fn block_shapes(&self, i: usize) -> Shapes {
         let of = self.maps(i);
         let gains = of.head_gains.iter().flatten().map(|name| (name.clone(), [1, self.heads.dim])).collect();
+        let sinks = of.sinks.map(|name| (name, [1, self.heads.queries])).into_iter().collect();
         let fed = match of.fed {
             SecondBranch::Dense(layer) => layer.shapes(),
             SecondBranch::Experts(layer) => layer.shapes(),
         };
-        [of.norm1.shapes(), of.qkv.shapes(), gains, of.out.shapes(), of.norm2.shapes(), fed].concat()
+        [of.norm1.shapes(), of.qkv.shapes(), gains, sinks, of.out.shapes(), of.norm2.shapes(), fed].concat()
     }
 
     /// The maps of block `i`.
@@ -99,6 +101,7 @@ impl Model {
             norm1: self.normed(part("norm1")),
             qkv: affine("attention.qkv", [d, heads.row()], self.bias.qkv),
             head_gains: self.head_norm.then(|| ["attention.q_norm", "attention.k_norm"].map(part)),
+            sinks: self.scores.sinks.then(|| part("attention.scores.sinks")),
             out: affine("attention.out", [heads.gathered(), d], self.bias.out),
             norm2: self.normed(part("norm2")),
             fed,

@@ -1,6 +1,6 @@
 //! A block of a model: its sizes, and the kind of each part. A model is a list of such blocks, few of which
 //! are distinct.
-use crate::{Biases, Experts, FeedForward, Heads, NormKind, Positions, Rates, Shape, Window};
+use crate::{Biases, Experts, FeedForward, Heads, NormKind, Positions, Rates, ScoreTerms, Shape, Window};
 use tensor::Rope;
 
 /// One block of a model: everything but its parameters.
@@ -14,6 +14,8 @@ pub struct BlockShape {
     pub eps: f64,
     /// Attention heads.
     pub heads: Heads,
+    /// Scores of attention.
+    pub scores: ScoreTerms,
     /// Rotary positions, if it has any.
     pub rope: Option<Rope>,
     /// True if queries and keys are normalised per head.
@@ -57,6 +59,7 @@ impl Shape {
             norm: self.norm,
             eps: self.eps,
             heads: self.heads,
+            scores: self.scores,
             rope,
             head_norm: self.head_norm,
             window: self.window.filter(|_| !pattern.whole.contains(i)),

@@ -18,6 +18,7 @@ mod experts;
 mod heads;
 mod optimizer;
 mod pattern;
+mod scores;
 mod shape;
 
 // The options that a model has, and its description in words.
@@ -32,5 +33,6 @@ pub use optimizer::{
     Constant, Like, OptimizerInfo, OptimizerKind, Range, RuleStates, StateInfo, is_matrix_of_block,
 };
 pub use pattern::{Blocks, Pattern};
+pub use scores::ScoreTerms;
 pub use shape::{Activation, Biases, FeedForward, NormKind, Objective, Positions, Rates, Shape, Window};
 pub use tensor::quoted::counted;

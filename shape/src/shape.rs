@@ -1,5 +1,5 @@
 //! A model: its sizes, and the kind of each part.
-use crate::{Blocks, Experts, Heads, Pattern};
+use crate::{Blocks, Experts, Heads, Pattern, ScoreTerms};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -18,6 +18,9 @@ pub struct Shape {
     pub blocks: usize,
     /// Attention heads of the whole model.
     pub heads: Heads,
+    /// Scores of attention.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub scores: ScoreTerms,
     /// Features inside the feed-forward.
     pub hidden: usize,
     /// Number of token ids.
@@ -137,6 +140,11 @@ pub struct Objective {
     pub z: f64,
 }
 
+/// Returns true for scores that files leave out.
+fn is_usual(scores: &ScoreTerms) -> bool {
+    *scores == ScoreTerms::NONE
+}
+
 impl Serialize for Shape {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         Self::serialize(self, to)
@@ -175,6 +183,7 @@ impl Shape {
         width: 2,
         blocks: 1,
         heads: Heads::new(1, 1, 2),
+        scores: ScoreTerms::NONE,
         hidden: 2,
         vocabulary: 2,
         padding: None,

@@ -97,6 +97,10 @@ fn each<D: SideKernels>(c: &mut Side<D>, case: &AttentionCase, seen: bool) {
     let given = c.of_host(o.read());
     let (o, mut delta) = (c.of(output, |i| given[i]), c.wide(numbers, |i| i as f64));
     check!(c.attention_delta(heads, delta.to(), o.of(), d_o.of()) => delta SLACK);
+    let of_heads = [1, heads.queries, heads.queries, 0];
+    let (sinks, mut dsinks) = (c.of(of_heads, draw(11)), c.wide(of_heads, draw(12)));
+    let [saved, numbers] = [max.of(), delta.of()];
+    check!(c.attention_sinks(dsinks.to(), sinks.of(), saved, numbers) => dsinks 4.0 * SLACK);
     // Gradients are added to the values already there.
     let [mut dq, mut dk, mut dv] =
         [(8, query), (9, key), (10, value)].map(|(seed, shape)| c.of(shape, draw(seed)));

@@ -42,19 +42,19 @@ pub(crate) fn cached<D: SideKernels>(c: &mut Side<D>) {
         [(16, [3, 2], [0, 0]), (32, [2, 2], [16, 8]), (7, [1, 1], [3, 1]), (600, [1, 1], [0, 0])]
     {
         let heads = Heads::new(queries, keys, dim);
-        let (q, turned, all) = (heads.q().len(), heads.turned().len(), heads.row());
+        let [q, turned, row] = [heads.q().len(), heads.turned().len(), heads.row()];
         let table = c.wide([9, dim / 2 * 2, dim / 2 * 2, 0], draw(1));
         for rows in [8, 1] {
-            c.case = format!("{rows} rows of {all} columns");
-            let (mut x, kv) = (c.of([rows, all, all + more, at], draw(2)), [0, q, rows, all - q]);
-            let mut y = c.of([12, all - q, all + more, at], draw(3));
+            c.case = format!("{rows} rows of {row} columns");
+            let (mut x, kv) = (c.of([rows, row, row + more, at], draw(2)), [0, q, rows, row - q]);
+            let mut y = c.of([12, row - q, row + more, at], draw(3));
             let (tokens, to) = if rows > 1 {
                 (tokens.clone(), to.clone())
             } else {
                 (c.index(&[part([0, 1, 4, 0])]), c.index(&[part([0, 1, 11, 0])]))
             };
             check!(c.put_rows(y.to(), x.part(kv), &to) => y 0.0);
-            let mut z = c.of([12, all - q, all + more, at], draw(4));
+            let mut z = c.of([12, row - q, row + more, at], draw(4));
             c.on.rotate(x.part_mut([0, 0, rows, turned]), table.of(), &tokens, heads, false);
             c.on.put_rows(z.to(), x.part(kv), &to);
             c.close("what was turned", &x, 2.0);

@@ -261,6 +261,18 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.launch("attention_delta", shape, &[&delta, &o, &d_o, &(heads.value as u32)]);
     }
 
+    pub(crate) fn attention_sinks(
+        &self,
+        dsinks: MatrixOut<f32>,
+        sinks: MatrixIn<S>,
+        lse: MatrixIn<f32>,
+        delta: MatrixIn<f32>,
+    ) {
+        let blocks = [MatrixView::from(&dsinks).len(), 1, 1];
+        let shape = LaunchConfig { blocks, threads: THREADS, shared: 0 };
+        self.launch("attention_sinks", shape, &[&dsinks, &sinks, &lse, &delta]);
+    }
+
     pub(crate) fn attention_merge(
         &self,
         heads: Heads,

@@ -8,14 +8,14 @@
 //! | `ahead.rs` | [`Ahead`], [`SecondForwards`]: cells of a kind of its own, and what they run | 1F1B |
 //! | `counted.rs` | [`Counted`]: an optimizer with state in blocks, and its tests | AdamW |
 //! | `mixed.rs` | [`mixed`]: a model with four kinds of blocks | |
-//! | `tests.rs` | the first three proven, priced and tried, as whole models | |
+//! | `heads.rs` | [`two_sizes`], [`capped`], [`with_sinks`]: models with another attention | |
 //!
-//! [`OwnRows`] explains layers and strategies, [`InRounds`] schedules and layouts. A layer's proof,
-//! `layers::proof::proves`, is at the end of its file; the other proofs are in `tests.rs`, for any number of
-//! strategies. `Cargo.toml` enables the two features with the harnesses, for tests alone.
+//! [`OwnRows`] explains layers and strategies, [`InRounds`] schedules and layouts. Proofs are at the ends of
+//! files and in `tests`; `Cargo.toml` enables the two features with the harnesses.
 mod ahead;
 mod counted;
 mod gathered;
+mod heads;
 mod mixed;
 mod rounds;
 mod rows;
@@ -25,6 +25,7 @@ mod tests;
 pub use ahead::{Ahead, SecondForwards};
 pub use counted::Counted;
 pub use gathered::JustInTime;
+pub use heads::{capped, two_sizes, with_sinks};
 pub use mixed::mixed;
 pub use rounds::InRounds;
 pub use rows::OwnRows;

@@ -43,77 +43,28 @@ pub fn mixed() -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::proven::{LAYOUTS, prices, proves};
     use layers::Design;
-    use ops::{ADAMW, RandomValues, SGD};
-    use parallel::{Batch, BuildContext, Layout, Sequence, Trainer, price, session};
+    use ops::ADAMW;
     use plan::Machine;
     use plan::search::LayoutSearch;
     use plan::step::TrainingJob;
     use plan::weighed::Goal;
-    use prove::{OracleTraces, Subject, prove};
     use std::sync::Arc;
-    use tensor::{Bf16, Cpu, Device, Key};
+    use tensor::Bf16;
+    use tensor::Cpu;
 
-    /// Layouts of every kind: axes, all attentions over cp, chunks that cut the pattern, and states of
-    /// parameters.
-    const LAYOUTS: [&str; 17] = [
-        "none",
-        "tp=4",
-        "tp=2,sp",
-        "cp=2",
-        "cp=2:ulysses",
-        "cp=2:gathered",
-        "cp=2:ring",
-        "pp=3",
-        "pp=2:interleaved/3",
-        "pp=2:dualpipe-v",
-        "ep=2,dp=2",
-        "dp=2:zero1",
-        "dp=2:zero2",
-        "dp=2:zero3",
-        "recompute",
-        "pp=2,recompute:full/2",
-        "tp=2,pp=2,dp=2:zero2,recompute",
-    ];
-
-    /// The values, gradients and new weights of two steps, and logits of texts that are read with a cache.
     /// Kills: the pattern begun anew on each stage, a window of the block before, angles of the first block
     /// for all, experts that are built where none are.
     #[test]
     fn four_kinds_of_blocks_equal_the_unsplit_model_in_every_layout() {
-        let truths = OracleTraces::default();
-        for text in LAYOUTS {
-            let layout: Layout = text.parse().unwrap();
-            let subject = Subject::small(mixed(), &layout).unwrap();
-            assert!(!subject.texts.is_empty(), "texts are read token by token");
-            let verdict = prove(&subject, &layout, &[Key(1)], &truths).unwrap();
-            assert!(verdict.equal, "{text}: {:?}", verdict.first_difference);
-        }
+        proves(mixed(), &LAYOUTS);
     }
 
     /// Kills: a block that is priced as one of another kind, a table of angles for each kind of block.
     #[test]
     fn what_is_priced_is_what_is_held() {
-        let sequence = || Sequence::new(vec![1, 2, 3, 4, 5, 6, 7, 8], vec![2, 3, 4, 5, 6, 7, 8, 9]);
-        let dealt = |experts| Experts { forced: true, ..experts }; // the same number on all ranks
-        let experts = mixed().experts.map(dealt);
-        let shape = Shape { experts, ..mixed() };
-        let batch = Batch::new((0..4).map(|_| sequence()).collect(), 2).unwrap();
-        for text in LAYOUTS {
-            let layout: Layout = text.parse().unwrap();
-            let held = session::run(
-                (&layout, &layout.world().unwrap()),
-                &RandomValues { seed: 0 },
-                |at: BuildContext<Cpu<f32>>| {
-                    let mut trainer = Trainer::new(&at, shape, (SGD, None))?;
-                    (0..price::STEPS).try_for_each(|_| trainer.step(&batch, 1.0).map(drop))?;
-                    Ok(at.device.meter().peaks_of_all().total)
-                },
-            );
-            let held = held.unwrap();
-            let price = price::training::<Cpu<f32>>(&layout, shape, (SGD, None), &batch, |_, _| Ok(()));
-            assert_eq!(price.unwrap().all, held.iter().map(|bytes| *bytes as u128).sum::<u128>(), "{text}");
-        }
+        prices(mixed(), &LAYOUTS);
     }
 
     /// The best layouts of four ranks, in much memory and in little. Kills: the dearest kind priced as the

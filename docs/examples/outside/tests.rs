@@ -1,6 +1,8 @@
 //! Tests of whole models with the strategies of this crate: proofs
 //! (`prove::cases::certify_panel(scheme, …)`), mutants of each call between ranks (`comm::mutants`), memory
 //! (`parallel::price`). No test depends on what a strategy computes.
+pub(crate) mod proven;
+
 use crate::{InRounds, JustInTime, OwnRows};
 use comm::mutants::{CallSite, MutantTally, Mutation, Outcome, Trial, judge};
 use comm::{Axis, Reduce};

@@ -25,6 +25,20 @@ pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: Out<S::Wide>, o: In<S
     }
 }
 
+#[inline(always)]
+pub(super) fn sinks<S: CpuScalar>(
+    mut dsinks: Out<S::Wide>,
+    sinks: In<S>,
+    lse: In<S::Wide>,
+    delta: In<S::Wide>,
+) {
+    for (h, (to, sink)) in dsinks.row(0).iter_mut().zip(sinks.row(0)).enumerate() {
+        for i in 0..lse.rows() {
+            *to = *to - S::Wide::exp_sub(sink.widen(), lse.row(i)[h]) * delta.row(i)[h];
+        }
+    }
+}
+
 /// Log-sum-exp and δ of each query.
 type Saved<'a, S> = (In<'a, <S as Scalar>::Wide>, In<'a, <S as Scalar>::Wide>);
 

@@ -18,14 +18,17 @@ use crate::build::strategy::{Column, Row};
 use crate::{Biases, Builder, InputHalf, Layer, Params};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
-use ops::{Error, KeptValue, PassContext, Result, Split, Stream, cross_attention, cross_attention_backward};
+use ops::{
+    AttentionCall, Error, KeptValue, PassContext, Result, Split, Stream, cross_attention,
+    cross_attention_backward,
+};
 
 /// Attention to a memory, its heads split over the ranks of an axis.
 pub struct CrossAttention<D: Kernels> {
     q: BoxedLayer<D, Stream<D>, Split<D>>,   // W[D,H_t·d]
     kv: BoxedLayer<D, Stream<D>, Split<D>>,  // W[D,2K_t·d]
     out: BoxedLayer<D, Split<D>, Stream<D>>, // W[H_t·d,D]
-    attend: Attend,
+    attend: AttentionCall<D>,
 }
 
 /// Values that backward needs.
@@ -73,7 +76,7 @@ impl<D: Kernels> CrossAttention<D> {
             q: column("q", &[q])?,
             kv: column("kv", &[k, v])?,
             out: at.build(&Row { axis, name, sizes: [outputs, width], bias: bias.out })?,
-            attend: Attend { first: group.rank() * heads.queries, ..Attend::of(heads, Mask::All) },
+            attend: Attend { first: group.rank() * heads.queries, ..Attend::of(heads, Mask::All) }.into(),
         })
     }
 }

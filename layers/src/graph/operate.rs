@@ -5,10 +5,10 @@ use crate::graph::sharding::Sharding;
 use crate::graph::{GradientOf, OperatorKind, OperatorSplit};
 use kernels::{Attend, Heads, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Span, Write};
 use ops::{
-    Error, Param, Result, cross_entropy, filled, logits_gradient, product, product_gradient, softmax,
-    softmax_backward, sum_of, wide_along,
+    AttentionCall, Error, Param, Result, cross_entropy, filled, logits_gradient, product, product_gradient,
+    softmax, softmax_backward, sum_of, wide_along,
 };
-use tensor::{Category, Place, Scalar, Tensor, TokenIds, ViewMut};
+use tensor::{Category, Scalar, Tensor, TokenIds, ViewMut};
 
 /// Values that the backward of an operator needs.
 pub struct OperatorSaved<D: Kernels> {
@@ -18,13 +18,17 @@ pub struct OperatorSaved<D: Kernels> {
 }
 
 /// Settings of an attention on the heads of this rank's keys, and its spans: whole sequences of `seq` tokens.
-fn attends<P: Place>(heads: Heads, seq: usize, keys: [usize; 2]) -> (Attend, Indexed<Span, P>) {
+fn attends<D: Kernels>(
+    heads: Heads,
+    seq: usize,
+    keys: [usize; 2],
+) -> (AttentionCall<D>, Indexed<Span, D::Place>) {
     let span = |row| {
         let segment = Segment { row, len: seq, position: 0, sequence: 0 };
         Span { query: segment, key: segment }
     };
     let attend = Attend::of(heads.of_keys(keys[1]), Mask::Causal);
-    (attend, (0..keys[0]).step_by(seq).map(span).collect::<Vec<_>>().into())
+    (attend.into(), (0..keys[0]).step_by(seq).map(span).collect::<Vec<_>>().into())
 }
 
 /// Applies an operator's function to this rank's parts, which needs no other rank. A [`loss`] is not among
@@ -173,7 +177,7 @@ fn attention_back<D: Kernels>(
     inputs: &[Sharded<D>],
     given: (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
 ) -> Vec<Option<Tensor<D>>> {
-    let (attend, spans) = attends(heads, seq, inputs[1].share.shape());
+    let (attend, spans) = attends::<D>(heads, seq, inputs[1].share.shape());
     let zero = |x: &Sharded<D>| filled(device, Category::Activations, x.share.shape(), D::Elem::ZERO);
     let [mut q, mut k, mut v] = [0, 1, 2].map(|i| zero(&inputs[i]));
     let [x, y, z] = [0, 1, 2].map(|i| inputs[i].share.view());

@@ -37,7 +37,7 @@ default_layers! {
     Row<'_>: Split<D> => Stream<D>; row, RowLinear::shard, true
     Norm<'_>: Stream<D> => Branches<D>; norm, crate::Norm::new, true
     Attention<'_, D>: Stream<D> => Stream<D>; attention, attention::shard, false
-    Core<'_>: Split<D> => Split<D>; core, |_, core| Ok(AttentionCore::new(core, None)), false
+    Core<'_>: Split<D> => Split<D>; core, |at, core| AttentionCore::new(at, core, None), false
     Mlp<'_>: Stream<D> => Stream<D>; feed_forward, mlp::shard, false
     Embedding<'_>: TokenIds<<D as Device>::Place> => Stream<D>; embedding, crate::Embedding::shard, false
     Head<'_>: Ending<D> => Option<Output<D>>; head, crate::Head::shard, false

@@ -78,6 +78,18 @@ impl<D: Kernels> ColumnWeight<D> {
     ) -> Result<Self> {
         Self::drawn(at, axis, format!("{name}.bias").into(), 1, sections, BIAS)
     }
+    /// Creates this rank's columns of the sinks `name.sinks[1, heads]`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn sinks<'a>(
+        at: impl Into<ParamOrigin<'a, D>>,
+        axis: Axis,
+        name: &str,
+        heads: usize,
+    ) -> Result<Self> {
+        Self::drawn(at, axis, format!("{name}.sinks").into(), 1, &[heads.into()], BIAS)
+    }
     pub(crate) fn drawn<'a>(
         at: impl Into<ParamOrigin<'a, D>>,
         axis: Axis,

@@ -1,9 +1,13 @@
 //! Attention on this rank's heads. Each rank has whole heads, so the axis of heads needs no communication.
+use super::running::{AttentionCall, Running};
 use crate::handles::split::same;
+use crate::handles::weight::ColumnWeight;
 use crate::operators::tokens::scatter_tokens;
+use crate::tensors::sum_of;
 use crate::{PassContext, Result, Rotary, Split, filled, wide_along};
 use comm::Group;
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Segment, Span};
+use std::ops::Range;
 use tensor::{Category, Device, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts Q and `[K | V]` of a fused `[Q | K | V]`.
@@ -66,17 +70,23 @@ pub fn rotate<D: Kernels>(
 /// is the largest number of keys of any span, now or later, so scratch has the same size from token to token.
 pub fn softmax<D: Kernels>(
     device: &D,
-    attend: &Attend,
+    attend: &AttentionCall<D>,
     (spans, keys): (&Indexed<Span, D::Place>, usize),
     qkv: Qkv<D>,
 ) -> (Tensor<D>, Tensor<D::Wide>) {
     let rows = qkv.q.rows();
     let heads = attend.heads;
-    let mut o = Tensor::empty(device, Category::Activations, rows, heads.gathered());
-    let mut lse = Tensor::empty(device.wide(), Category::Activations, rows, heads.queries);
     let mut scratch = scratch(device, heads, keys);
     count(device, attend, spans, [1, 1]);
-    device.attention(attend, spans.on(device.place()), qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
+    let spans = spans.on(device.place());
+    if let Some(sinks) = attend.sinks() {
+        let mut run = Running::new(device, rows, heads, Some(sinks));
+        device.attention_block(attend, spans, qkv, run.view(heads), scratch.view_mut());
+        return run.finish(device, heads);
+    }
+    let mut o = Tensor::empty(device, Category::Activations, rows, heads.gathered());
+    let mut lse = Tensor::empty(device.wide(), Category::Activations, rows, heads.queries);
+    device.attention(attend, spans, qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
     (o, lse)
 }
 
@@ -90,7 +100,7 @@ pub fn attention<D: Kernels>(
     block: usize,
     qkv: &Split<D>,
     kv: Option<&Split<D>>,
-    attend: &Attend,
+    attend: &AttentionCall<D>,
 ) -> (Split<D>, Split<D::Wide>) {
     let axis = qkv.axis();
     let device = qkv.device();
@@ -118,7 +128,7 @@ pub fn cross_attention<D: Kernels>(
     cx: &PassContext<D>,
     q: &Split<D>,
     kv: &Split<D>,
-    attend: &Attend,
+    attend: &AttentionCall<D>,
 ) -> Result<(Split<D>, Split<D::Wide>)> {
     same(q.axis(), kv.axis())?;
     let qkv = with_keys(attend.heads, q.share().view(), memory(kv, attend.heads));
@@ -164,6 +174,26 @@ pub(super) fn delta<D: Kernels>(attend: &Attend, o: &Tensor<D>, d_o: &Tensor<D>)
     let mut delta = wide_along(o, attend.heads.queries);
     o.device().attention_delta(attend.heads, delta.view_mut(), o.view(), d_o.view());
     delta
+}
+
+/// The gradient of sinks, in these columns of them: `dsinks[1, Hq] −= Σ e^(sink − lse)·δ` over this rank's
+/// queries. `given` are `O`, the log-sum-exp and `dO`.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn sinks_gradient<D: Kernels>(
+    (sinks, of): (&mut ColumnWeight<D>, &Range<usize>),
+    attend: &Attend,
+    given: (&Split<D>, &Split<D::Wide>, &Split<D>),
+) -> Result<()> {
+    let delta = delta(attend, given.0.share(), given.2.share());
+    let value = sinks.columns()?;
+    sinks.param().accumulate(|device, to, write| {
+        let sum = sum_of(device, to, write).take_cols(of.start, of.len());
+        let value = value.whole().view().take_cols(of.start, of.len());
+        device.attention_sinks(sum, value, given.1.share().view(), delta.view());
+    });
+    Ok(())
 }
 
 /// Counts the work of a backward, and returns its scratch.
@@ -287,7 +317,7 @@ mod tests {
             Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), 8, number), Axis::Tp)
         };
         let run = |cx: &PassContext<_>, rows: &[usize]| {
-            let (o, _) = attention(cx, 0, &qkv(rows), None, &ATTEND);
+            let (o, _) = attention(cx, 0, &qkv(rows), None, &ATTEND.into());
             o.share().read().unwrap().chunks(4).map(<[_]>::to_vec).collect::<Vec<_>>()
         };
         let whole = run(&PassContext::infer([3, 2]), &[0, 1, 2, 3, 4]);
@@ -312,7 +342,8 @@ mod tests {
             let of = attention_backward(cx, 1, &qkv, None, &ATTEND, (&o, &lse, &d_o)).unwrap();
             of.share().read().unwrap().chunks(8).map(<[_]>::to_vec).collect::<Vec<_>>()
         };
-        let ahead = |cx: &PassContext<_>, rows: &[usize]| attention(cx, 1, &given(rows, 8, 0), None, &ATTEND);
+        let ahead =
+            |cx: &PassContext<_>, rows: &[usize]| attention(cx, 1, &given(rows, 8, 0), None, &ATTEND.into());
         let (all, cx): (Vec<_>, _) = ((0..9).collect(), PassContext::train(0, [5, 1, 3], 1));
         let whole = back(&cx, &all, ahead(&cx, &all));
         let part = |(position, len, sequence)| Segment { row: 0, len, position, sequence };

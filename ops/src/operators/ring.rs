@@ -11,10 +11,11 @@
 use super::attention::{
     add_gradients, count, delta, most_keys, parts, scratch, softmax, take_rows, with_keys,
 };
+use super::running::{AttentionCall, Running};
 use crate::cx::hops::Hop;
-use crate::{PassContext, Result, Split, filled, wide_along};
+use crate::{PassContext, Result, Split, filled};
 use comm::{Group, Request, Tag};
-use kernels::{Attend, Indexed, Kernels, Qkv, RunningSoftmax, Span};
+use kernels::{Attend, Indexed, Kernels, Qkv, Span};
 use std::ops::Range;
 use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
@@ -53,25 +54,6 @@ impl<D: Kernels> Travelling<D> {
     }
 }
 
-/// A running softmax of every query: `[o | max | sum]`.
-struct Running<D: Kernels>(Tensor<D::Wide>);
-
-impl<D: Kernels> Running<D> {
-    fn new(device: &D, rows: usize, attend: &Attend) -> Self {
-        let [_, max, sum] = attend.heads.running();
-        let wide = device.wide();
-        let zero = <D::Wide as Device>::Elem::ZERO;
-        let mut state = filled(wide, Category::Activations, [rows, sum.end], zero);
-        wide.fill(state.view_mut().take_cols(max.start, max.len()), <D::Wide as Device>::Elem::NEG_INF);
-        Self(state)
-    }
-    fn view(&mut self, attend: &Attend) -> RunningSoftmax<'_, D::Wide> {
-        let (out, rest) = self.0.view_mut().split_cols(attend.heads.gathered());
-        let (max, sum) = rest.split_cols(attend.heads.queries);
-        RunningSoftmax { out, max, sum }
-    }
-}
-
 /// Takes the keys of these spans into the running softmax.
 fn take_in<D: Kernels>(
     device: &D,
@@ -85,7 +67,7 @@ fn take_in<D: Kernels>(
     }
     let mut scratch = scratch(device, attend.heads, most_keys(spans));
     count(device, attend, spans, [1, 1]);
-    device.attention_block(attend, spans.on(device.place()), qkv, run.view(attend), scratch.view_mut());
+    device.attention_block(attend, spans.on(device.place()), qkv, run.view(attend.heads), scratch.view_mut());
 }
 
 impl<D: Kernels> AttentionRing<D> {
@@ -125,7 +107,7 @@ impl<D: Kernels> AttentionRing<D> {
         cx: &PassContext<D>,
         slot: usize,
         qkv: &Split<D>,
-        attend: &Attend,
+        attend: &AttentionCall<D>,
     ) -> Result<(Split<D>, Split<D::Wide>)> {
         let (axis, device, hops) = (qkv.axis(), qkv.device(), cx.hops(self.block, attend.scores.mask));
         let [q, mut kv] = parts(qkv.share().view(), attend.heads);
@@ -136,9 +118,9 @@ impl<D: Kernels> AttentionRing<D> {
             device.put_rows(store.view_mut(), kv, hops.stored.on(device.place()));
             kv = store.view();
         }
-        let mut run = if cx.decodes() {
+        let run = if cx.decodes() {
             let queries = self.group.all_gather_v(&copied(device, q), &hops.queries)?;
-            let mut run = Running::new(device, queries.rows(), attend);
+            let mut run = Running::new(device, queries.rows(), attend.heads, None);
             take_in(device, attend, &hops.shared, with_keys(attend.heads, queries.view(), kv), &mut run);
             self.merged(device, &hops.queries, run, attend)?
         } else if let [own] = &hops.list[..] {
@@ -146,7 +128,7 @@ impl<D: Kernels> AttentionRing<D> {
                 softmax(device, attend, (&own.spans, most_keys(&own.spans)), with_keys(attend.heads, q, kv));
             return Ok((Split::new(o, axis), Split::new(lse, axis)));
         } else {
-            let mut run = Running::new(device, q.rows(), attend);
+            let mut run = Running::new(device, q.rows(), attend.heads, attend.sinks());
             let mut coming = None;
             for (h, hop) in hops.list.iter().enumerate() {
                 let arrived = coming.take().map_or(Ok(None), Travelling::arrive)?;
@@ -156,24 +138,26 @@ impl<D: Kernels> AttentionRing<D> {
             }
             run
         };
-        let [out, max, _] = attend.heads.running();
-        let mut o = Tensor::empty(device, Category::Activations, q.rows(), out.len());
-        let mut lse = wide_along(&o, max.len());
-        device.attention_finish(attend.heads, o.view_mut(), run.view(attend));
-        device.wide().copy(lse.view_mut(), run.0.view().take_cols(max.start, max.len()));
+        let (o, lse) = run.finish(device, attend.heads);
         Ok((Split::new(o, axis), Split::new(lse, axis)))
     }
     /// Returns the running softmax of this member's queries over the keys of all members, from theirs of all
     /// queries: an all-to-all of `B·Hq·(d+2)` elements.
-    fn merged(&self, device: &D, queries: &[usize], run: Running<D>, attend: &Attend) -> Result<Running<D>> {
+    fn merged(
+        &self,
+        device: &D,
+        queries: &[usize],
+        run: Running<D>,
+        attend: &AttentionCall<D>,
+    ) -> Result<Running<D>> {
         let here = queries[self.group.rank()];
         let heads = attend.heads;
         let arrived = self.group.all_to_all_v(&run.0, queries, &vec![here; queries.len()])?;
-        let mut run = Running::new(device, here, attend);
+        let mut run = Running::new(device, here, heads, attend.sinks());
         for member in 0..queries.len() {
             let other = arrived.view().take_rows(member * here, here);
             let [out, max, sum] = heads.running().map(|of| other.take_cols(of.start, of.len()));
-            device.wide().attention_merge(heads, run.view(attend), (out, max, sum));
+            device.wide().attention_merge(heads, run.view(attend.heads), (out, max, sum));
         }
         Ok(run)
     }
@@ -304,7 +288,7 @@ mod tests {
                     Axis::Tp,
                 )
             };
-            let forward = |cx: &PassContext<_>| ring.attention(cx, 1, &given(cx, 0, 8), &attend);
+            let forward = |cx: &PassContext<_>| ring.attention(cx, 1, &given(cx, 0, 8), &attend.into());
             let first = forward(&cxs[1])?;
             let second = forward(&cxs[0])?;
             for (cx, (o, lse)) in cxs.iter().zip([second, first]) {

@@ -37,6 +37,6 @@ impl<D: Kernels> Strategy<D> for Gathered {
     }
     fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<BoxedLayer<D, Split<D>, Split<D>>>> {
         let group = TokenShards::sharers(at.mesh).named(core.name);
-        Ok(Some(BoxedLayer::new(AttentionCore::new(core, Some(group)))))
+        Ok(Some(BoxedLayer::new(AttentionCore::new(at, core, Some(group))?)))
     }
 }

@@ -43,14 +43,14 @@ impl<D: Kernels> Strategy<D> for RingAttention {
         &ABOUT
     }
     fn core(&self, at: &Builder<D>, core: &Core) -> Result<Option<BoxedLayer<D, Split<D>, Split<D>>>> {
-        Ok(Some(BoxedLayer::new(RingCore::new(at, core, 1)?)))
+        Ok(Some(BoxedLayer::new(RingCore::new(at, core.name, CoreSettings::new(at, core)?, 1)?)))
     }
 }
 
 /// Attention of this rank's heads among the members of a ring.
 pub(super) struct RingCore<D: Kernels> {
     ring: ops::AttentionRing<D>,
-    settings: CoreSettings,
+    settings: CoreSettings<D>,
 }
 
 /// Values that backward needs: `[Q|K|V]`, `O` and the log-sum-exp.
@@ -58,25 +58,21 @@ type Saved<D> = KeptValue<(Split<D>, Split<D>, Split<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> RingCore<D> {
     /// Makes the core of a block's attention, in a ring of members of `of` context ranks each.
-    pub(super) fn new(at: &Builder<D>, core: &Core, of: usize) -> Result<Self> {
-        let ring = ops::AttentionRing::new(&TokenShards::sharers(at.mesh).named(core.name), of)?;
-        Ok(Self { ring, settings: core.into() })
+    pub(super) fn new(at: &Builder<D>, name: &str, settings: CoreSettings<D>, of: usize) -> Result<Self> {
+        let ring = ops::AttentionRing::new(&TokenShards::sharers(at.mesh).named(name), of)?;
+        Ok(Self { ring, settings })
     }
     /// The gradient of `[Q|K|V]`, in the wide dtype.
     pub(super) fn gradient(
-        &self,
+        &mut self,
         cx: &PassContext<D>,
         saved: Saved<D>,
         d_o: &Split<D>,
     ) -> Result<Split<D::Wide>> {
         let (qkv, o, lse) = saved.open();
-        self.ring.attention_backward(
-            cx,
-            self.settings.block,
-            &qkv,
-            &self.settings.attend(cx),
-            (&o, &lse, d_o),
-        )
+        self.settings.learn((&o, &lse, d_o))?;
+        let attend = self.settings.attend(cx)?;
+        self.ring.attention_backward(cx, self.settings.block, &qkv, &attend, (&o, &lse, d_o))
     }
 }
 
@@ -87,7 +83,7 @@ impl<D: Kernels> Layer<D> for RingCore<D> {
     type Pending = ();
 
     fn forward(&self, cx: &PassContext<D>, qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
-        let (o, lse) = self.ring.attention(cx, self.settings.block, &qkv, &self.settings.attend(cx))?;
+        let (o, lse) = self.ring.attention(cx, self.settings.block, &qkv, &self.settings.attend(cx)?)?;
         let kept = cx.keep((qkv, o.clone(), lse));
         Ok((o, kept))
     }
@@ -97,5 +93,7 @@ impl<D: Kernels> Layer<D> for RingCore<D> {
     fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())
     }
-    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
+        self.settings.params(into);
+    }
 }

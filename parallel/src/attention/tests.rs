@@ -177,7 +177,7 @@ fn attention_over_shared_tokens_equals_attention_bit_for_bit() {
 /// documents whose scores reach ±200, in the numbers of bf16.
 fn in_floats<D: Kernels<Elem: Real, Place = tensor::Host>>(layout: &str) -> [Vec<f64>; 2] {
     let heads = Heads::new(4, 2, 16);
-    let core = strategy::Core { name: "scores", block: 0, heads, first: 0, mask: Mask::Causal, rate: 0.0 };
+    let core = strategy::Core::of("scores", heads, Mask::Causal);
     let number = |salt: u64, most: f64, sequence: usize, position: usize, col: usize| {
         let bits = mix(mix(salt) ^ (sequence << 40 | position << 20 | col) as u64);
         Bf16::from_f64(most * (bits as f64 / u64::MAX as f64 * 2.0 - 1.0)).to_f64()

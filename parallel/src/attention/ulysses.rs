@@ -14,6 +14,7 @@
 use super::ring::RingCore;
 use comm::Axis;
 use kernels::Kernels;
+use layers::attention::core::CoreSettings;
 use layers::build::strategy::Core;
 use layers::{
     BoxedLayer, Builder, Choice, Design, InputHalf, Layer, NumberArgument, Params, Sizes, Strategy,
@@ -62,8 +63,9 @@ impl<D: Kernels> Strategy<D> for Ulysses {
         let group = sharers.consecutive(if number == 0 { sharers.size() } else { number })?;
         let ranks = group.size();
         let exchange = HeadExchange::new(group, core.heads);
-        let inner = Core { heads: exchange.heads(), first: core.first + exchange.first(), ..*core };
-        Ok(Some(BoxedLayer::new(UlyssesCore { inner: RingCore::new(at, &inner, ranks)?, exchange })))
+        let settings = CoreSettings::new(at, core)?.part(exchange.heads(), exchange.first());
+        let inner = RingCore::new(at, core.name, settings, ranks)?;
+        Ok(Some(BoxedLayer::new(UlyssesCore { inner, exchange })))
     }
 }
 
@@ -98,5 +100,7 @@ impl<D: Kernels> Layer<D> for UlyssesCore<D> {
     fn backward_weight(&mut self, _: &PassContext<D>, (): ()) -> Result<()> {
         Ok(())
     }
-    fn params<'a>(&'a mut self, _: &mut Params<'a, D>) {}
+    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
+        self.inner.params(into);
+    }
 }

@@ -1,7 +1,7 @@
 //! Descriptions of layers to build, their sizes and names, passed from a model to the strategies.
 use crate::{Biases, BlockShape, Experts, FeedForward, NormKind, Objective, Shape};
 use comm::Axis;
-use kernels::{Heads, Kernels, Mask};
+use kernels::{Heads, Kernels, Mask, ScoreTerms};
 use ops::{Rotary, Section};
 
 /// A column layer to build: parameter `name[I, Σ sections]`, and `name.bias` if it has one.
@@ -55,8 +55,10 @@ pub struct Attention<'a, D: Kernels> {
     pub name: &'a str,
     /// `D`.
     pub width: usize,
-    /// Query and KV heads of the whole model, and the head size, the same for queries, keys and values.
+    /// Heads of the whole model.
     pub heads: Heads,
+    /// Scores, besides their mask.
+    pub scores: ScoreTerms,
     /// Mask: the keys that each query sees.
     pub mask: Mask,
     /// Rotary embedding of queries and keys, if any.
@@ -81,18 +83,20 @@ impl<'a, D: Kernels> Attention<'a, D> {
         block: usize,
         rotary: Option<&'a Rotary<D>>,
     ) -> Self {
-        let BlockShape { width, heads, bias, .. } = *of;
+        let BlockShape { width, heads, scores, bias, .. } = *of;
         let mask = Mask::of(of.window);
         let rate = of.dropout.attention;
         let head_norm = of.head_norm.then_some(of.eps);
-        Self { axis, name, width, heads, mask, rotary, head_norm, bias, rate, block }
+        Self { axis, name, width, heads, scores, mask, rotary, head_norm, bias, rate, block }
     }
 }
 
 /// The core of an attention to build.
 #[derive(Clone, Copy, Debug)]
 pub struct Core<'a> {
-    /// The name of its scores, which seeds their dropout.
+    /// The axis whose ranks have other heads.
+    pub axis: Axis,
+    /// The name of its scores, which seeds their dropout, and that of their sinks, `name.sinks[1, Hq]`.
     pub name: &'a str,
     /// Number of the block in the model: the cache stores keys and values under it.
     pub block: usize,
@@ -100,10 +104,21 @@ pub struct Core<'a> {
     pub heads: Heads,
     /// Index of the first of them among the model's query heads.
     pub first: usize,
+    /// Scores, besides their mask.
+    pub scores: ScoreTerms,
     /// Mask: the keys that each query sees.
     pub mask: Mask,
     /// Dropout rate of the probabilities.
     pub rate: f64,
+}
+
+impl<'a> Core<'a> {
+    /// Describes the core of a model of these heads alone, by the usual scores without dropout.
+    #[must_use]
+    pub fn of(name: &'a str, heads: Heads, mask: Mask) -> Self {
+        let scores = ScoreTerms::NONE;
+        Self { axis: Axis::Tp, name, block: 0, heads, first: 0, scores, mask, rate: 0.0 }
+    }
 }
 
 /// A block's feed-forward to build: parameters `name.gate_up` or `name.up`, and `name.down`, and their
