@@ -14,8 +14,8 @@ use tensor::{Rope, Scaling};
 pub struct Feature {
     /// Name of the option: "a tied head".
     pub what: &'static str,
-    /// Percentage of random models that ask for the option; a later option may remove it again. 0: for
-    /// measurements only, left out of proofs.
+    /// Percentage of random models that ask for the option; a later option may remove it again. 0: no random
+    /// model and no family has it; it is for measurements, or for models of one's own.
     pub often: u32,
     /// Key of `config.json` that holds this option alone, in files of `equipart_moe`, and the field it sets.
     pub key: Option<(&'static str, ConfigField)>,
@@ -200,6 +200,27 @@ pub const FEATURES: &[Feature] = features! {
             s.pattern.whole = (0..n / 9 % 2).collect();
         }
     );
+    "value heads of another size" 0 Part(
+        |s| s.heads.value != s.heads.dim,
+        |s| format!("value heads of {}", counted(s.heads.value, "feature")),
+        |s, n| s.heads.value = 1 + n % 5
+    );
+    "a part of each head rotated" 0 Part(
+        |s| rope(s).is_some() && s.heads.rotated < s.heads.dim,
+        |s| format!("{} rotated after {} of a head", counted(s.heads.rotated, "feature"), s.heads.plain),
+        |s, n| (s.heads.plain, s.heads.rotated) = (n % 2 * (s.heads.dim / 2), s.heads.dim / 2)
+    );
+    "scores divided by another root" 0 Part(
+        |s| s.scores.divisor.is_some_and(|divisor| divisor != s.heads.dim),
+        |s| s.scores.divisor.map_or_else(String::new, |divisor| format!("scores divided by √{divisor}")),
+        |s, n| s.scores.divisor = Some(1 + n % 9)
+    );
+    "a cap of scores" 0 Part(
+        |s| s.scores.cap.is_some(),
+        |s| s.scores.cap.map_or_else(String::new, |cap| format!("scores capped at {cap}")),
+        |s, n| s.scores.cap = Some([1.5, 4.0][n % 2])
+    );
+    "a sink of each head" 0 Flag("a sink of each head", |s| Some(&mut s.scores.sinks));
     "a tied head" 50 Flag("tied head", |s| Some(&mut s.tied));
     "norms of queries and keys" 50 Flag("norms of queries and keys", |s| Some(&mut s.head_norm));
     "bias of queries, keys and values" 50 Flag("bias of QKV", |s| Some(&mut s.bias.qkv));

@@ -81,6 +81,7 @@ impl ProofCase {
             ("shape.heads.queries", heads.queries),
             ("shape.heads.keys", heads.keys),
             ("shape.heads.dim", heads.dim),
+            ("shape.heads.value", heads.value),
             ("shape.hidden", hidden),
             ("shape.vocabulary", vocabulary),
         ];
@@ -105,6 +106,9 @@ impl ProofCase {
         }
         if let Some(why) = self.shape.experts.and_then(|of| of.expert_choice_conflict()) {
             bail!("invalid case: experts that choose tokens {why}");
+        }
+        if let Some(why) = self.shape.scores.conflict(heads) {
+            bail!("invalid case: {why}");
         }
         let Heads { queries, keys, .. } = heads;
         if !queries.is_multiple_of(keys) {

@@ -122,10 +122,12 @@ fn transformer<D: Kernels>(
         ("the width", shape.width),
         ("the number of blocks", shape.blocks),
         ("the head size", shape.heads.dim),
-        ("the size of a value head", shape.heads.value),
         ("the hidden size", shape.hidden),
     ] {
         positive(what, size)?;
+    }
+    if let Some(why) = shape.scores.conflict(shape.heads) {
+        return Err(Error::Cannot(why));
     }
     let mut tables = Vec::new();
     let mut build = |i| {
