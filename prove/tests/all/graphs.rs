@@ -31,7 +31,8 @@ fn meshes() -> Vec<MeshSizes> {
 fn graphs() -> Vec<Graph> {
     let heads = Heads::new(8, 8, 2);
     let shape = Shape { width: 16, hidden: 24, vocabulary: 8, heads, ..Shape::LLAMA };
-    let plain = Shape { feed_forward: FeedForward::Plain(Activation::Relu), ..shape };
+    let wider = Heads { value: 3, ..heads };
+    let plain = Shape { heads: wider, feed_forward: FeedForward::Plain(Activation::Relu), ..shape };
     let mut products = Graph::default();
     let [x, w, v] = ["X", "W", "V"].map(|name| products.add(name, [8, 8], TensorSource::Parameter));
     let y = products.apply(OperatorKind::Product, &[x, w], "Y");
