@@ -213,7 +213,7 @@ fn ladder(gpu: &Gpu, scale: MeasureSize, add: &mut dyn FnMut(CardFigure)) -> Mea
 /// Measures causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.
 fn attention(gpu: &Gpu, scale: MeasureSize) -> MeasureOutcome<CardFigure> {
     let (len, heads) = (4096 / scale.sides, Heads::new(16, 16, 128));
-    let (sequences, width) = (4, heads.queries * heads.dim);
+    let (sequences, width) = (4, heads.gathered());
     let segment = |i| Segment { row: i * len, len, position: 0, sequence: i };
     let spans: Vec<_> = (0..sequences).map(|i| Span { query: segment(i), key: segment(i) }).collect();
     let attend = Attend::of(heads, Mask::Causal);
