@@ -52,8 +52,8 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
     }
     let of_keys = |size, grain| Section { size, pieces: Pieces::Shared(keys), grain };
     let queries = Section { size: heads.q().len(), pieces: Pieces::Even, grain: dim };
-    let keys_and_values = [of_keys(heads.k().len(), dim), of_keys(heads.v().len(), value)];
-    Ok((heads.share(ranks), [queries, keys_and_values[0], keys_and_values[1]]))
+    let [keys, values] = [of_keys(heads.k().len(), dim), of_keys(heads.v().len(), value)];
+    Ok((heads.share(ranks), [queries, keys, values]))
 }
 
 /// Builds parameters `name.qkv` and `name.out` and, if `attention` has them, their `.bias`, `name.q_norm` and

@@ -39,7 +39,8 @@ pub fn attention_backward<'a, S: Scalar, R: Into<ScoreRules<'a, S>>>(
     tokens: &'a Tokens,
     dropout: Option<&'a Dropout>,
 ) -> Vec<S> {
-    attention_gradients(qkv, d_o, heads, rules.into(), tokens, dropout)[0].clone()
+    let [dqkv, _] = attention_gradients(qkv, d_o, heads, rules.into(), tokens, dropout);
+    dqkv
 }
 
 /// Computes the gradients of [`attention_backward`], and of the sinks.

@@ -18,10 +18,7 @@ pub fn image(shape: Shape, layout: &Layout) -> Option<(Shape, String)> {
             ("query heads", of.heads.queries),
             ("KV heads", of.heads.keys),
             ("features of a head", of.heads.dim),
-            (
-                "features of a value head",
-                Some(of.heads.value).filter(|of_value| *of_value != of.heads.dim).unwrap_or(0),
-            ),
+            ("features of a value head", if of.heads.value == of.heads.dim { 0 } else { of.heads.value }),
             ("hidden features", of.hidden),
             ("vocabulary", of.vocabulary),
             ("positions", of.context().unwrap_or(0)),
