@@ -39,6 +39,8 @@ families! {
     qwen2_moe::QWEN2_MOE,
     qwen3::QWEN3,
     qwen3_moe::QWEN3_MOE,
+    phi3::PHI3,
+    smollm3::SMOLLM3,
     equipart_moe::EQUIPART_MOE,
     gpt2::GPT2,
 }

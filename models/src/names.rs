@@ -58,12 +58,15 @@ impl<'a> Entries<'a> {
         }
         self.all
     }
-    /// Adds a feed-forward with `f` hidden features.
-    pub(crate) fn swiglu(&mut self, theirs: &str, ours: &str, f: usize) {
+    /// Adds a feed-forward with `f` hidden features and a gate; theirs has gate and up as one matrix if it is
+    /// `fused`.
+    pub(crate) fn gated(&mut self, theirs: &str, ours: &str, f: usize, fused: bool) {
         let Shape { width: d, bias, .. } = *self.shape;
-        let [gate, up, down] = ["gate", "up", "down"].map(|name| format!("{theirs}.{name}_proj"));
-        self.linear(&[(gate, 0..f), (up, f..2 * f)], &format!("{ours}.gate_up"), d, bias.mlp);
-        self.linear(&[(down, 0..d)], &format!("{ours}.down"), f, bias.mlp);
+        let parts = if fused { vec![("gate_up", 0..2 * f)] } else { vec![("gate", 0..f), ("up", f..2 * f)] };
+        let named = |(name, columns)| (format!("{theirs}.{name}_proj"), columns);
+        let parts: Vec<_> = parts.into_iter().map(named).collect();
+        self.linear(&parts, &format!("{ours}.gate_up"), d, bias.mlp);
+        self.linear(&[named(("down", 0..d))], &format!("{ours}.down"), f, bias.mlp);
     }
     /// Adds a table with this number of rows.
     pub(crate) fn table(&mut self, theirs: &str, ours: &str, rows: usize) {

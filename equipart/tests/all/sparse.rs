@@ -44,7 +44,8 @@ fn models_become_sparse_step_by_step_and_any_layout_reads_them() {
         of("predicted_seconds").windows(2).all(|two| two[1] <= two[0]) && of("measured_seconds").len() == 3
     );
     let [sparse, dense] = [of("sparse"), of("dense")];
-    assert!(sparse[0] == dense[0] && sparse[2] != dense[2], "{sparse:?} {dense:?}");
+    let far = |row: usize| (sparse[row] - dense[row]).abs();
+    assert!(far(0) < 1e-5 && far(2) > 1e-3, "{sparse:?} {dense:?}"); // products of other sizes round otherwise
     let folder = |name: &str| dir.path().join("out").join(name);
     for (name, wanted) in [("sparse-0", 0.0), ("sparse-50", 0.25), ("sparse-75", 0.375), ("dense-75", 0.0)] {
         assert!((zeros(&folder(name)) - wanted).abs() < 1e-3, "{name}: {}", zeros(&folder(name)));

@@ -8,6 +8,7 @@
 //! | `.attention.{qkv,out}` | `self_attn.{q,k,v}_proj`, `.o_proj` |
 //! | `.attention.q_norm`, `.k_norm` | the same in `self_attn` |
 //! | `.mlp.gate_up`, `.mlp.down` | `mlp.{gate,up}_proj`, `.down_proj` |
+//! | fused: `.attention.qkv`, `.mlp.gate_up` | `self_attn.qkv_proj`, `mlp.gate_up_proj` |
 //! | `norm`, `head` | `model.norm`, `lm_head` |
 //!
 //! Names of experts: [`ExpertKeys::add`].
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 
 // Parts that a family's file chooses.
 pub(super) use super::experts::ExpertKeys;
-pub(super) use super::windows::{self, WindowKeys};
+pub(super) use super::windows;
 pub(super) use crate::config::Family;
 
 /// Keys that all these families read.
@@ -29,12 +30,15 @@ const READ: &str = "\
     attention_dropout head_dim hidden_size intermediate_size max_position_embeddings num_attention_heads \
     num_hidden_layers num_key_value_heads pad_token_id rms_norm_eps rope_parameters rope_scaling rope_theta";
 /// Keys that all these families fix.
-const FIXED: &str = r#"hidden_act="silu","swish" partial_rotary_factor=1 rope_interleaved=false"#;
+const FIXED: &str = r#"hidden_act="silu","swish" rope_interleaved=false"#;
 
 /// A key that says whether layers have biases, and these layers; the first has the default.
 pub(super) type BiasKey = (&'static str, fn(&mut Biases) -> Vec<&mut bool>);
 /// The key of all biases of attention.
 pub(super) const ATTENTION_BIAS: BiasKey = ("attention_bias", |bias| vec![&mut bias.qkv, &mut bias.out]);
+
+/// The key of both biases of the feed-forward.
+pub(super) const MLP_BIAS: BiasKey = ("mlp_bias", |bias| vec![&mut bias.mlp]);
 
 /// Biases of queries, keys and values alone.
 pub(super) const QKV: Biases = Biases { qkv: true, out: false, mlp: false };
@@ -53,10 +57,32 @@ pub(super) struct Defaults {
     pub(super) eps: f64,
     /// Value of `rope_theta`.
     pub(super) base: f64,
+    /// Id of padding.
+    pub(super) padding: Option<usize>,
+    /// True if the head uses the embedding's table.
+    pub(super) tied: bool,
 }
 /// Defaults of most families.
-pub(super) const DEFAULTS: Defaults =
-    Defaults { key_heads: None, head_dim: None, positions: 2048, ids: [None; 2], eps: 1e-6, base: 1e4 };
+pub(super) const DEFAULTS: Defaults = Defaults {
+    key_heads: None,
+    head_dim: None,
+    positions: 2048,
+    ids: [None; 2],
+    eps: 1e-6,
+    base: 1e4,
+    padding: None,
+    tied: false,
+};
+
+/// Keys that few families have, and functions that read and write them.
+pub(super) struct ShapeKeys {
+    /// Keys that are read, separated by spaces.
+    pub(super) read_keys: &'static str,
+    /// Gives a shape what the keys say.
+    pub(super) read: fn(&ConfigKeys<'_>, &mut Shape) -> Result<()>,
+    /// Returns the keys from which both versions of `transformers` read the same.
+    pub(super) keys: fn(&Shape) -> Vec<KeyValue>,
+}
 
 /// The parts in which families differ.
 pub(super) struct Decoder {
@@ -74,8 +100,12 @@ pub(super) struct Decoder {
     pub(super) bias_keys: &'static [BiasKey],
     /// True if queries and keys are normalised head by head.
     pub(super) head_norm: bool,
-    /// Keys of windows.
-    pub(super) window: WindowKeys,
+    /// True if a part of each head may be rotated, the first features.
+    pub(super) partial: bool,
+    /// True if files have queries, keys and values as one matrix, and gate and up as another.
+    pub(super) fused: bool,
+    /// Keys of windows and other parts, in the order in which they are read.
+    pub(super) parts: &'static [ShapeKeys],
     /// Keys of experts, if there are any.
     pub(super) experts: Option<ExpertKeys>,
     /// Family that a model joins if it is given experts.
@@ -83,7 +113,7 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder of these names, with neither biases nor windows nor experts.
+    /// A decoder of these names, with neither biases nor other parts.
     pub(super) const fn of(model_type: &'static str, class: &'static str) -> Self {
         Self {
             model_type,
@@ -93,7 +123,9 @@ impl Decoder {
             bias: Biases { qkv: false, out: false, mlp: false },
             bias_keys: &[],
             head_norm: false,
-            window: windows::NONE,
+            partial: false,
+            fused: false,
+            parts: &[],
             experts: None,
             upcycled: None,
         }
@@ -117,7 +149,8 @@ impl Decoder {
             let wanted = format!("a multiple of the {keys} num_key_value_heads");
             return Err(config.wrong("num_attention_heads", &json!(queries), &wanted));
         }
-        Ok(Heads::new(queries, keys, dim))
+        let rotated = if self.partial { config.rotated(dim)? } else { dim };
+        Ok(Heads { rotated, ..Heads::new(queries, keys, dim) })
     }
     fn biases(&self, config: &ConfigKeys<'_>) -> Result<Biases> {
         let mut bias = self.bias;
@@ -132,8 +165,11 @@ impl Decoder {
 }
 
 /// Returns the id of padding. As in `PyTorch`, a negative id counts from the end of the vocabulary.
-fn padding(config: &ConfigKeys<'_>, vocabulary: usize) -> Result<Option<usize>> {
+fn padding(config: &ConfigKeys<'_>, default: Option<usize>, vocabulary: usize) -> Result<Option<usize>> {
     let wanted = format!("null or a token id below the vocab_size of {vocabulary}");
+    if !config.map.contains_key("pad_token_id") {
+        return Ok(default.filter(|id| *id < vocabulary));
+    }
     config.read("pad_token_id", &wanted, |value| {
         let id = i128::from(value.as_i64()?);
         let id = if id < 0 { id + vocabulary as i128 } else { id };
@@ -145,8 +181,15 @@ impl Family for Decoder {
     fn about(&self) -> FamilyInfo {
         let biases = self.bias_keys.iter().map(|(key, _)| *key);
         let experts = self.experts.iter().flat_map(ExpertKeys::read_keys);
-        let read = [READ, self.window.read_keys].into_iter().chain(biases).chain(experts).collect();
-        FamilyInfo { model_type: self.model_type, class: self.class, read, fixed: vec![FIXED, self.fixed] }
+        let parts = self.parts.iter().map(|part| part.read_keys);
+        let read = [READ, rope::partial(self.partial)[0]]
+            .into_iter()
+            .chain(parts)
+            .chain(biases)
+            .chain(experts)
+            .collect();
+        let fixed = vec![FIXED, self.fixed, rope::partial(self.partial)[1]];
+        FamilyInfo { model_type: self.model_type, class: self.class, read, fixed }
     }
     fn config(&'static self, keys: &ConfigKeys<'_>) -> Result<Config> {
         let width = keys.size("hidden_size", None)?;
@@ -160,17 +203,19 @@ impl Family for Decoder {
             heads,
             hidden: keys.size("intermediate_size", None)?,
             vocabulary,
-            padding: padding(keys, vocabulary)?,
+            padding: padding(keys, self.defaults.padding, vocabulary)?,
             eps: keys.positive("rms_norm_eps")?.unwrap_or(self.defaults.eps),
-            tied: keys.flag("tie_word_embeddings", false)?,
-            positions: Positions::Rotary(keys.rope(positions, self.defaults.base)?),
+            tied: keys.flag("tie_word_embeddings", self.defaults.tied)?,
+            positions: Positions::Rotary(keys.rope(positions, self)?),
             head_norm: self.head_norm,
             bias: self.biases(keys)?,
             dropout: Rates { attention: keys.rate("attention_dropout", 0.0)?, ..Shape::LLAMA.dropout },
             ..Shape::LLAMA
         };
         let spare = self.experts.as_ref().map(|experts| experts.read(keys, &mut shape)).transpose()?;
-        (self.window.read)(keys, &mut shape)?;
+        for part in self.parts {
+            (part.read)(keys, &mut shape)?;
+        }
         let (bos, eos) = keys.ends(self.defaults.ids, vocabulary)?;
         let spare_coefficient = spare.unwrap_or(0.0);
         Ok(Config { family: self, shape, positions, bos, eos, spare_coefficient, wrapper: None })
@@ -193,9 +238,9 @@ impl Family for Decoder {
         let mut bias = shape.bias;
         keys.extend(self.bias_keys.iter().map(|(key, layers)| (*key, json!(*layers(&mut bias)[0]))));
         if let Positions::Rotary(rope) = shape.positions {
-            keys.extend(rope::keys(rope));
+            keys.extend(rope::keys(rope, self.partial.then_some(shape.heads)));
         }
-        keys.extend((self.window.keys)(shape));
+        keys.extend(self.parts.iter().flat_map(|part| (part.keys)(shape)));
         if let (Some(of), Some(experts)) = (&self.experts, shape.experts) {
             keys.extend(of.keys(config, &experts));
         }
@@ -228,8 +273,9 @@ impl Family for Decoder {
             entries.within = [format!("model.layers.{i}."), format!("blocks.{i}.")];
             entries.norm("input_layernorm", "norm1", d);
             let qkv = [("q", heads.q()), ("k", heads.k()), ("v", heads.v())];
-            let qkv = qkv.map(|(name, columns)| (format!("self_attn.{name}_proj"), columns));
-            entries.linear(&qkv, "attention.qkv", d, bias.qkv);
+            let qkv = if self.fused { vec![("qkv", 0..heads.row())] } else { qkv.into() };
+            let named = |(part, columns)| (format!("self_attn.{part}_proj"), columns);
+            entries.linear(&qkv.into_iter().map(named).collect::<Vec<_>>(), "attention.qkv", d, bias.qkv);
             for norm in ["q_norm", "k_norm"].iter().filter(|_| shape.head_norm) {
                 entries.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), heads.dim);
             }
@@ -239,7 +285,7 @@ impl Family for Decoder {
                 Some(experts) => {
                     self.experts.as_ref().expect("a family of experts").add(&mut entries, experts);
                 }
-                None => entries.swiglu("mlp", "mlp", f),
+                None => entries.gated("mlp", "mlp", f, self.fused),
             }
         }
         entries.within = Default::default();

@@ -132,7 +132,7 @@ impl ExpertKeys {
         }
         let Some(shared) = shared else { return };
         let name = if shared.gated { "shared_expert" } else { "shared_experts" };
-        entries.swiglu(&format!("{mlp}.{name}"), "mlp.shared", shared.hidden);
+        entries.gated(&format!("{mlp}.{name}"), "mlp.shared", shared.hidden, false);
         if shared.gated {
             entries.linear(&[(format!("{mlp}.shared_expert_gate"), 0..1)], "mlp.shared.gate", d, false);
         }

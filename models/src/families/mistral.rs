@@ -6,7 +6,7 @@ use super::mixtral::MIXTRAL;
 pub const MISTRAL: &dyn Family = &Decoder {
     fixed: "attention_bias=false mlp_bias=false",
     defaults: Defaults { key_heads: Some(8), positions: 131_072, ids: [Some(1), Some(2)], ..DEFAULTS },
-    window: windows::EVERY_BLOCK,
+    parts: &[windows::EVERY_BLOCK],
     upcycled: Some(MIXTRAL),
     ..Decoder::of("mistral", "MistralForCausalLM")
 };

@@ -13,7 +13,7 @@ pub const QWEN2_MOE: &dyn Family = &Decoder {
     defaults: Defaults { key_heads: Some(16), positions: 32_768, ..DEFAULTS },
     bias: QKV,
     bias_keys: &[("qkv_bias", |bias| vec![&mut bias.qkv])],
-    window: windows::UNUSED,
+    parts: &[windows::UNUSED],
     experts: Some(ExpertKeys {
         shared: SHARED,
         read_keys: || [(ROUTED.read_keys)(), vec![SHARED]].concat(),

@@ -8,7 +8,7 @@ pub const QWEN3: &dyn Family = &Decoder {
     defaults: Defaults { key_heads: Some(32), head_dim: Some(128), positions: 32_768, ..DEFAULTS },
     bias_keys: &[ATTENTION_BIAS],
     head_norm: true,
-    window: windows::LATER_BLOCKS,
+    parts: &[windows::LATER_BLOCKS],
     upcycled: Some(QWEN3_MOE),
     ..Decoder::of("qwen3", "Qwen3ForCausalLM")
 };

@@ -1,5 +1,5 @@
 //! Qwen3 with experts, none of them shared, and without a window. Source: arXiv:2505.09388.
-use super::decoder::{ATTENTION_BIAS, DEFAULTS, Decoder, Defaults, ExpertKeys, Family, WindowKeys, windows};
+use super::decoder::{ATTENTION_BIAS, DEFAULTS, Decoder, Defaults, ExpertKeys, Family, ShapeKeys, windows};
 use super::qwen_experts::ROUTED;
 
 /// Qwen3 with experts. Version 5 of `transformers` writes their number under Mixtral's key, version 4 under
@@ -11,7 +11,7 @@ pub const QWEN3_MOE: &dyn Family = &Decoder {
     defaults: Defaults { key_heads: Some(4), positions: 32_768, ..DEFAULTS },
     bias_keys: &[ATTENTION_BIAS],
     head_norm: true,
-    window: WindowKeys { read_keys: "max_window_layers sliding_window", ..windows::UNUSED },
+    parts: &[ShapeKeys { read_keys: "max_window_layers sliding_window", ..windows::UNUSED }],
     experts: Some(ExpertKeys { count: &["num_experts", "num_local_experts"], ..ROUTED }),
     ..Decoder::of("qwen3_moe", "Qwen3MoeForCausalLM")
 };

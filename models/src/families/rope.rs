@@ -1,13 +1,16 @@
 //! Rotary frequencies: `rope_theta` with `rope_scaling` (version 4 of `transformers`) or `rope_parameters`
 //! (version 5). If a file has both, version 5 uses `rope_scaling` instead of `rope_parameters`, and does not
 //! read the latter's base. Here both must agree.
+use super::decoder::Decoder;
 use crate::config::{ConfigKeys, KeyValue};
+use kernels::Heads;
 use parallel::Result;
 use serde_json::{Value, json};
 use tensor::quoted::displayed;
 use tensor::{Rope, Scaling};
 
-const FIXED: &str = "partial_rotary_factor=1";
+/// Key of the part of each head that is rotated, its first features.
+const PART: &str = "partial_rotary_factor";
 const TYPES: &str = r#""default" or "linear" or "llama3" or "yarn", or left out"#;
 /// Keys of `YaRN`. `attn_factor`, which some published models have, is ignored, as by `transformers`.
 const YARN: [&str; 9] = [
@@ -22,6 +25,12 @@ const YARN: [&str; 9] = [
     "attn_factor",
 ];
 
+/// Returns the keys of the rotated part that are read, and those that are fixed, for families that have such
+/// a part and others.
+pub(super) fn partial(has: bool) -> [&'static str; 2] {
+    if has { [PART, ""] } else { ["", "partial_rotary_factor=1"] }
+}
+
 /// Contents of one of the two objects.
 struct RopeObject {
     base: Option<f64>,
@@ -29,13 +38,12 @@ struct RopeObject {
 }
 
 impl ConfigKeys<'_> {
-    /// Returns the frequencies of a model with this number of positions; `default` is the base if none is
-    /// given.
-    pub(super) fn rope(&self, positions: usize, default: f64) -> Result<Rope> {
+    /// Returns the frequencies of a model of this family with this number of positions.
+    pub(super) fn rope(&self, positions: usize, family: &Decoder) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
-        let new = self.rope_of("rope_parameters", top, positions)?;
-        let old = self.rope_of("rope_scaling", top, positions)?;
-        let base = |said: &RopeObject| said.base.or(top).unwrap_or(default);
+        let new = self.rope_of("rope_parameters", top, positions, family)?;
+        let old = self.rope_of("rope_scaling", top, positions, family)?;
+        let base = |said: &RopeObject| said.base.or(top).unwrap_or(family.defaults.base);
         if let (Some(new), Some(old)) = (&new, &old) {
             if new.scaling != old.scaling {
                 let seen = &self.map["rope_scaling"];
@@ -51,13 +59,19 @@ impl ConfigKeys<'_> {
     }
     /// Reads the object under a key, if it is there and not empty. Its base must equal the top-level
     /// `rope_theta`, if both are given.
-    fn rope_of(&self, key: &str, top: Option<f64>, positions: usize) -> Result<Option<RopeObject>> {
+    fn rope_of(
+        &self,
+        key: &str,
+        top: Option<f64>,
+        positions: usize,
+        family: &Decoder,
+    ) -> Result<Option<RopeObject>> {
         let Some(value) = self.given(key).filter(|value| **value != json!({})) else { return Ok(None) };
         let Value::Object(map) = value else {
             return Err(self.wrong(key, value, "an object in braces"));
         };
         let inner = ConfigKeys { map, origin: self.origin, within: &format!("{key}.") };
-        let scaling = inner.scaling(positions)?;
+        let scaling = inner.scaling(positions, partial(family.partial))?;
         let base = inner.positive("rope_theta")?;
         if let (Some(base), Some(top)) = (base, top)
             && base.to_bits() != top.to_bits()
@@ -67,7 +81,7 @@ impl ConfigKeys<'_> {
         Ok(Some(RopeObject { base, scaling }))
     }
     /// Returns the scaling that an object describes. Keys of another scaling are refused.
-    fn scaling(&self, positions: usize) -> Result<Scaling> {
+    fn scaling(&self, positions: usize, [part, fixed]: [&str; 2]) -> Result<Scaling> {
         let [new, old] = ["rope_type", "type"].map(|key| self.given(key));
         if let (Some(new), Some(old)) = (new, old)
             && new != old
@@ -90,8 +104,8 @@ impl ConfigKeys<'_> {
                 return Err(self.wrong(key, &self.map[key], TYPES));
             }
         };
-        self.check_against(&[FIXED], |key| {
-            matches!(key, "rope_theta" | "rope_type" | "type") || names.contains(&key)
+        self.check_against(&[fixed], |key| {
+            matches!(key, "rope_theta" | "rope_type" | "type") || names.contains(&key) || key == part
         })?;
         match names {
             [] => Ok(Scaling::None),
@@ -99,6 +113,34 @@ impl ConfigKeys<'_> {
             [_, _, _, _] => self.llama3(positions),
             _ => self.yarn(positions),
         }
+    }
+    /// Returns the rotated features of a head of `dim`: a part of them, which the file or an object may give.
+    pub(super) fn rotated(&self, dim: usize) -> Result<usize> {
+        let mut seen: Option<f64> = None;
+        for object in ["rope_scaling", "rope_parameters", ""] {
+            let within = if object.is_empty() { String::new() } else { format!("{object}.") };
+            let map = if object.is_empty() {
+                Some(self.map)
+            } else {
+                self.map.get(object).and_then(Value::as_object)
+            };
+            let Some(map) = map else { continue };
+            let inner = ConfigKeys { map, origin: self.origin, within: &within };
+            let wanted =
+                seen.map_or("a number above 0 and at most 1".into(), |seen| format!("{seen}, as everywhere"));
+            let part = inner.read(PART, &wanted, |value| {
+                let fits = |part: &f64| *part > 0.0 && *part <= 1.0 && seen.is_none_or(|seen| seen == *part);
+                value.as_f64().filter(fits)
+            })?;
+            seen = part.or(seen);
+        }
+        let Some(part) = seen else { return Ok(dim) };
+        let rotated = (dim as f64 * part) as usize;
+        if rotated == 0 || rotated < dim && rotated % 2 == 1 {
+            let wanted = format!("a number that rotates an even number of the {dim} features of a head");
+            return Err(self.wrong(PART, &json!(part), &wanted));
+        }
+        Ok(rotated)
     }
     fn llama3(&self, positions: usize) -> Result<Scaling> {
         let (factor, low) = (self.needed("factor")?, self.needed("low_freq_factor")?);
@@ -123,8 +165,9 @@ impl ConfigKeys<'_> {
     }
 }
 
-/// Returns the keys from which both versions of `transformers` read these frequencies.
-pub(super) fn keys(rope: Rope) -> Vec<KeyValue> {
+/// Returns the keys from which both versions of `transformers` read these frequencies, and the part of heads
+/// that is rotated.
+pub(super) fn keys(rope: Rope, partial: Option<Heads>) -> Vec<KeyValue> {
     let scaling = match rope.scaling {
         Scaling::None => json!({ "rope_type": "default" }),
         Scaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
@@ -147,7 +190,14 @@ pub(super) fn keys(rope: Rope) -> Vec<KeyValue> {
     };
     let mut parameters = scaling.clone();
     parameters["rope_theta"] = json!(rope.base);
-    let mut keys = vec![("rope_parameters", parameters), ("rope_theta", json!(rope.base))];
+    let mut keys = vec![("rope_theta", json!(rope.base))];
+    if let Some(Heads { rotated, dim, .. }) = partial {
+        let part = rotated as f64 / dim as f64;
+        let part = if (dim as f64 * part) as usize == rotated { part } else { part.next_up() };
+        parameters[PART] = json!(part);
+        keys.push((PART, json!(part)));
+    }
+    keys.push(("rope_parameters", parameters));
     if rope.scaling != Scaling::None {
         keys.push(("rope_scaling", scaling));
     }

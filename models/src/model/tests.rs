@@ -14,8 +14,20 @@ use tensor::bulk::finite_f32;
 use tensor::dtype::Dtype;
 use tensor::safetensors::Writer;
 
-pub(crate) const GOLDEN: [&str; 10] =
-    ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];
+pub(crate) const GOLDEN: [&str; 12] = [
+    "llama",
+    "linear",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "phi3",
+    "smollm3",
+    "gpt2",
+    "gpt2-erf",
+];
 /// Name, shape and elements.
 pub(crate) type Tensor = (String, Vec<usize>, Vec<f64>);
 

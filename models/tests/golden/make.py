@@ -24,7 +24,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
-                          Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
+                          Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 HERE = Path(__file__).parent
 LIMIT = 60_000  # bytes of a folder; where float64 does not fit, gradients are float32, and then the logits too
@@ -79,6 +79,15 @@ MODELS = {
                                  num_experts=5, num_experts_per_tok=3, norm_topk_prob=True, mlp_only_layers=[1],
                                  tie_word_embeddings=True, router_aux_loss_coef=0.0, rope_parameters=rope(50.0)),
                   torch.float32, "8KB", [dict(num_experts_per_tok=2), dict(norm_topk_prob=False)]),
+    "phi3": (Phi3Config(**LLAMA, vocab_size=50, intermediate_size=20, head_dim=6, sliding_window=7,
+                        rope_parameters=rope(50.0, partial_rotary_factor=0.7)),
+             torch.float16, None, [dict(rope_parameters=rope(50.0, partial_rotary_factor=1.0)),
+                                   dict(sliding_window=6), dict(rms_norm_eps=1e-6)]),
+    "smollm3": (SmolLM3Config(**LLAMA | dict(num_hidden_layers=3), vocab_size=50, intermediate_size=20,
+                              no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4,
+                              rope_parameters=rope(50.0)),
+                torch.bfloat16, None, [dict(no_rope_layers=[1, 1, 1]), dict(layer_types=["full_attention"] * 3),
+                                       dict(sliding_window=3), dict(rope_parameters=rope(2e6))]),
     "gpt2": (GPT2Config(**GPT2, vocab_size=43, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0),
              torch.float16, None, [dict(activation_function="gelu"), dict(layer_norm_epsilon=1e-6)]),
     "gpt2-erf": (GPT2Config(**GPT2, vocab_size=39, n_inner=24, activation_function="gelu", tie_word_embeddings=False),

@@ -54,7 +54,7 @@ fn same_losses(lines: &[Line], train: &[&str]) {
         whole[0].loss,
         whole.last().unwrap().loss
     );
-    assert!(far < 1e-5 * whole[0].loss, "{far:e}");
+    assert!(far < 4e-5 * whole[0].loss, "{far:e}"); // 1.6e-5 without AVX-512
     assert!(whole[0].loss - whole.last().unwrap().loss > 0.01, "it learns nothing that could get lost");
     assert_eq!(lines.last().unwrap().step, whole.len());
 }

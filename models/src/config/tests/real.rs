@@ -36,7 +36,26 @@ pub(super) const GPT2: &str = r#"{ "activation_function": "gelu_new", "architect
     "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1,
     "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
     "task_specific_params": { "text-generation": { "do_sample": true, "max_length": 50 } }, "vocab_size": 50257 }"#;
-pub(super) const ALL: [&str; 9] = [LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, MIXTRAL, QWEN2_MOE, QWEN3_MOE, OWN];
+pub(super) const PHI3: &str = r#"{ "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "auto_map": { "AutoConfig": "configuration_phi3.Phi3Config" }, "bos_token_id": 199999,
+    "embd_pdrop": 0.0, "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072,
+    "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": false,
+    "max_position_embeddings": 4096, "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 24,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999,
+    "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 200064 }"#;
+pub(super) const SMOLLM3: &str = r#"{ "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": 128012, "hidden_act": "silu",
+    "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 65536,
+    "max_window_layers": 28, "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4,
+    "no_rope_layers": [1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0,
+    1, 1, 1, 0], "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4, "pad_token_id": 128004,
+    "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
+    "sliding_window": null, "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0", "use_cache": true,
+    "use_sliding_window": false, "vocab_size": 128256 }"#;
+pub(super) const ALL: [&str; 11] =
+    [LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, PHI3, SMOLLM3, MIXTRAL, QWEN2_MOE, QWEN3_MOE, OWN];
 
 fn rope(base: f64, scaling: Scaling) -> Positions {
     Positions::Rotary(Rope { base, scaling })
@@ -97,14 +116,27 @@ fn models_as_they_are_found_have_the_shapes_they_are_known_for() {
         (crate::families::QWEN3, qwen3, 40960, ids(151_643, 151_645), 596_049_920),
         (crate::families::GPT2, gpt2, 1024, ids(50256, 50256), 124_439_808),
     ];
-    for (text, (family, shape, positions, (bos, eos), parameters)) in ALL.into_iter().zip(wanted) {
-        let config = Config::parse(text, "a.json").unwrap();
-        let wanted = (family, shape, positions, bos, eos);
-        assert_eq!((config.family, config.shape, config.positions, config.bos, config.eos), wanted);
-        assert_eq!((config.spare_coefficient, config.wrapper), (0.0, None));
-        // the published numbers of parameters
-        assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{family:?}");
+    for (text, known) in ALL.into_iter().zip(wanted) {
+        is_known(text, known);
     }
+}
+
+/// Checks the family, shape, positions, ends and published number of parameters of a file.
+pub(super) fn is_known(
+    text: &str,
+    (family, shape, positions, (bos, eos), parameters): (
+        &'static dyn Family,
+        Shape,
+        usize,
+        (Option<u32>, Vec<u32>),
+        usize,
+    ),
+) {
+    let config = Config::parse(text, "a.json").unwrap();
+    let wanted = (family, shape, positions, bos, eos);
+    assert_eq!((config.family, config.shape, config.positions, config.bos, config.eos), wanted);
+    assert_eq!((config.spare_coefficient, config.wrapper), (0.0, None));
+    assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{family:?}");
 }
 
 /// Kills: a key of any family written and not read, a key read as another.
@@ -151,9 +183,15 @@ fn every_key_of_a_model_as_it_is_found_is_written_again() {
         let written: Value = serde_json::from_str(&config.to_json_in(Dtype::BF16)).unwrap();
         let read: Value = serde_json::from_str(text).unwrap();
         for (key, value) in read.as_object().unwrap() {
-            let is_free = key.starts_with("summary_");
+            let fixed = config.family.about().fixed.join(" ");
+            let is_fixed = fixed.split(' ').any(|word| word.split('=').next() == Some(key));
+            let is_free =
+                key.starts_with("summary_") || is_fixed && !written.as_object().unwrap().contains_key(key);
             let others = [
+                "auto_map",
                 "n_ctx",
+                "no_rope_layer_interval",
+                "original_max_position_embeddings",
                 "output_router_logits",
                 "pretraining_tp",
                 "task_specific_params",
