@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `json.rs` | the whole `config.json`, of any family |
 //! | `decoder.rs` | decoders with rotary positions; their parts are in the next files |
-//! | `rope.rs`, `windows.rs` | rotary frequencies; sliding windows |
+//! | `parts.rs`, `rope.rs`, `windows.rs` | keys that few families have; rotary frequencies; windows |
 //! | `experts.rs`, `aux_loss.rs`, `qwen_experts.rs` | experts; their balance in `transformers`; Qwen's |
 use crate::config::Family;
 use serde_json::Value;
@@ -18,6 +18,7 @@ mod aux_loss;
 mod decoder;
 mod experts;
 mod json;
+mod parts;
 mod qwen_experts;
 mod rope;
 mod windows;

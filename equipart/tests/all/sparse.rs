@@ -45,7 +45,8 @@ fn models_become_sparse_step_by_step_and_any_layout_reads_them() {
     );
     let [sparse, dense] = [of("sparse"), of("dense")];
     let far = |row: usize| (sparse[row] - dense[row]).abs();
-    assert!(far(0) < 1e-5 && far(2) > 1e-3, "{sparse:?} {dense:?}"); // products of other sizes round otherwise
+    // products of other sizes round otherwise
+    assert!(far(0) < 1e-5 && far(2) > 1e-3, "{sparse:?} {dense:?}");
     let folder = |name: &str| dir.path().join("out").join(name);
     for (name, wanted) in [("sparse-0", 0.0), ("sparse-50", 0.25), ("sparse-75", 0.375), ("dense-75", 0.0)] {
         assert!((zeros(&folder(name)) - wanted).abs() < 1e-3, "{name}: {}", zeros(&folder(name)));

@@ -1,7 +1,7 @@
 //! Converted models: equal values where the dtype can represent them, rounded values elsewhere, and never
 //! half a model.
 use super::*;
-use crate::model::tests::{GOLDEN, folder, fused, golden, tensors, write};
+use crate::model::tests::{folder, fused, golden, goldens, tensors, write};
 use crate::names::tests::OWN;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -36,7 +36,7 @@ fn files(dir: &Path) -> Vec<String> {
 /// tensor of another shape, a dtype that was not asked for, a configuration changed on the way.
 #[test]
 fn there_and_back_is_the_identity_where_numbers_are_exact() {
-    for name in GOLDEN {
+    for name in &goldens() {
         let (dir, config) = (golden(name), Model::read(&golden(name)).unwrap().config);
         let (own, unchanged) = to(&dir, None);
         assert_eq!(bytes(own.path()), bytes(&dir), "{name}");

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 // Parts that a family's file chooses.
 pub(super) use super::experts::ExpertKeys;
+pub(super) use super::parts::ShapeKeys;
 pub(super) use super::windows;
 pub(super) use crate::config::Family;
 
@@ -73,16 +74,6 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     padding: None,
     tied: false,
 };
-
-/// Keys that few families have, and functions that read and write them.
-pub(super) struct ShapeKeys {
-    /// Keys that are read, separated by spaces.
-    pub(super) read_keys: &'static str,
-    /// Gives a shape what the keys say.
-    pub(super) read: fn(&ConfigKeys<'_>, &mut Shape) -> Result<()>,
-    /// Returns the keys from which both versions of `transformers` read the same.
-    pub(super) keys: fn(&Shape) -> Vec<KeyValue>,
-}
 
 /// The parts in which families differ.
 pub(super) struct Decoder {
@@ -206,7 +197,7 @@ impl Family for Decoder {
             padding: padding(keys, self.defaults.padding, vocabulary)?,
             eps: keys.positive("rms_norm_eps")?.unwrap_or(self.defaults.eps),
             tied: keys.flag("tie_word_embeddings", self.defaults.tied)?,
-            positions: Positions::Rotary(keys.rope(positions, self)?),
+            positions: Positions::Rotary(keys.rope(positions, (self.defaults.base, self.partial))?),
             head_norm: self.head_norm,
             bias: self.biases(keys)?,
             dropout: Rates { attention: keys.rate("attention_dropout", 0.0)?, ..Shape::LLAMA.dropout },

@@ -1,7 +1,6 @@
 //! Rotary frequencies: `rope_theta` with `rope_scaling` (version 4 of `transformers`) or `rope_parameters`
 //! (version 5). If a file has both, version 5 uses `rope_scaling` instead of `rope_parameters`, and does not
 //! read the latter's base. Here both must agree.
-use super::decoder::Decoder;
 use crate::config::{ConfigKeys, KeyValue};
 use kernels::Heads;
 use parallel::Result;
@@ -38,12 +37,13 @@ struct RopeObject {
 }
 
 impl ConfigKeys<'_> {
-    /// Returns the frequencies of a model of this family with this number of positions.
-    pub(super) fn rope(&self, positions: usize, family: &Decoder) -> Result<Rope> {
+    /// Returns the frequencies of a model with this number of positions, of a family with this default of the
+    /// base, which has partly rotated heads or not.
+    pub(super) fn rope(&self, positions: usize, (default, has_parts): (f64, bool)) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
-        let new = self.rope_of("rope_parameters", top, positions, family)?;
-        let old = self.rope_of("rope_scaling", top, positions, family)?;
-        let base = |said: &RopeObject| said.base.or(top).unwrap_or(family.defaults.base);
+        let new = self.rope_of("rope_parameters", top, positions, has_parts)?;
+        let old = self.rope_of("rope_scaling", top, positions, has_parts)?;
+        let base = |said: &RopeObject| said.base.or(top).unwrap_or(default);
         if let (Some(new), Some(old)) = (&new, &old) {
             if new.scaling != old.scaling {
                 let seen = &self.map["rope_scaling"];
@@ -64,14 +64,14 @@ impl ConfigKeys<'_> {
         key: &str,
         top: Option<f64>,
         positions: usize,
-        family: &Decoder,
+        has_parts: bool,
     ) -> Result<Option<RopeObject>> {
         let Some(value) = self.given(key).filter(|value| **value != json!({})) else { return Ok(None) };
         let Value::Object(map) = value else {
             return Err(self.wrong(key, value, "an object in braces"));
         };
         let inner = ConfigKeys { map, origin: self.origin, within: &format!("{key}.") };
-        let scaling = inner.scaling(positions, partial(family.partial))?;
+        let scaling = inner.scaling(positions, partial(has_parts))?;
         let base = inner.positive("rope_theta")?;
         if let (Some(base), Some(top)) = (base, top)
             && base.to_bits() != top.to_bits()

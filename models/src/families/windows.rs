@@ -1,5 +1,5 @@
 //! Sliding windows: the size is in `sliding_window`, in all families; the blocks that have it are not.
-use super::decoder::ShapeKeys;
+use super::parts::ShapeKeys;
 use crate::config::{ConfigKeys, KeyValue};
 use layers::{Blocks, Shape, Window};
 use parallel::{Error, Result};
@@ -94,9 +94,9 @@ impl ConfigKeys<'_> {
         (used, default): (bool, Option<usize>),
         rule: impl Fn(usize) -> bool,
     ) -> Result<()> {
-        let (blocks, size) = (shape.blocks, self.window_size(default)?);
+        let blocks = shape.blocks;
         let used = self.flag(USED, used)?;
-        let size = size.filter(|_| used);
+        let size = self.window_size(default)?.filter(|_| used);
         let wanted = format!("\"{FULL}\" or \"{SLIDING}\" for each of the {blocks} layers");
         let is_sliding =
             |value: &Value| [FULL, SLIDING].iter().position(|kind| value == kind).map(|i| i == 1);

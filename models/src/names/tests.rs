@@ -2,7 +2,7 @@
 //! file may hold.
 use super::*;
 use crate::Config;
-use crate::model::tests::{self as model, GOLDEN};
+use crate::model::tests::{self as model, goldens};
 use std::collections::BTreeSet;
 use tensor::safetensors::File;
 
@@ -21,7 +21,7 @@ pub(crate) const OWN: &str = r#"{ "model_type": "equipart_moe", "hidden_size": 8
 /// and another lacks, sizes exchanged, a matrix taken for its transpose.
 #[test]
 fn names_and_shapes_are_those_that_transformers_writes() {
-    for name in GOLDEN {
+    for name in &goldens() {
         let (config, shards) = golden(name);
         let ours: BTreeSet<_> = entries(&config).iter().map(|e| (e.name.clone(), e.shape())).collect();
         let theirs = shards.names().map(|name| (name.to_owned(), shards.info(name).unwrap().shape.clone()));
@@ -32,7 +32,7 @@ fn names_and_shapes_are_those_that_transformers_writes() {
 /// Kills: a part left out, a part placed twice, a part at the wrong place, a bias that is not a row.
 #[test]
 fn the_parts_of_a_parameter_are_all_of_it_in_order() {
-    for name in GOLDEN {
+    for name in &goldens() {
         let (config, _) = golden(name);
         let entries = entries(&config);
         let names: BTreeSet<_> = entries.iter().map(|entry| &entry.param).collect();
