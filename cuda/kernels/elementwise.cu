@@ -208,6 +208,60 @@ BOTH(swiglu_backward,
      PARAMS(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh),
      dgate, dup, gate, up, dh)
 
+// `Gate` of the kernels crate, but for the first, which is `swiglu`.
+enum { SILU, GEGLU, CLAMPED };
+// A gate and up with their sigmoid: h = g·s·u. The slope of s is s·(1 − s)·`slope`; g and u are kept within
+// bounds or not.
+struct Pair {
+    float g, u, s, slope;
+    bool keeps_g, keeps_u;
+    __device__ __forceinline__ Pair(float gate, float up, u32 f) {
+        bool clamped = f == CLAMPED;
+        keeps_g = !clamped || gate <= 7, keeps_u = !clamped || fabsf(up) <= 7;
+        g = keeps_g ? gate : 7;
+        u = (keeps_u ? up : copysignf(7, up)) + (clamped ? 1 : 0);
+        slope = clamped ? 1.702f : GELU_A * (1 + 3 * GELU_B * g * g);
+        s = clamped ? sigmoid(1.702f * g) : gelu_gate(g);
+    }
+};
+
+// h[B,N] = f(gate, up).
+template <class T>
+__device__ void gated(View<T> h, View<T> gate, View<T> up, u32 f) {
+    map<1, 2, T>({h}, {gate, up}, [=](float* h, const float* x, u64) {
+        Pair of(x[0], x[1], f);
+        *h = of.g * of.s * of.u;
+    });
+}
+BOTH(gated, PARAMS(View<T> h, View<T> gate, View<T> up, u32 f), h, gate, up, f)
+
+// dgate[B,N] = dh·u·(s + g·s·(1 − s)·slope), dup[B,N] = dh·g·s; 0 beyond a bound.
+template <class T>
+__device__ void gated_backward(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh, u32 f) {
+    map<2, 3, T>({dgate, dup}, {gate, up, dh}, [=](float* to, const float* x, u64) {
+        Pair of(x[0], x[1], f);
+        to[0] = of.keeps_g ? x[2] * of.u * (of.s + of.g * of.s * (1 - of.s) * of.slope) : 0;
+        to[1] = of.keeps_u ? x[2] * of.g * of.s : 0;
+    });
+}
+BOTH(gated_backward,
+     PARAMS(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh, u32 f),
+     dgate, dup, gate, up, dh, f)
+
+// y[B,N] = by · x.
+template <class T>
+__device__ void stretch(View<T> y, View<T> x, float by) {
+    map<1, 1, T>({y}, {x}, [=](float* to, const float* x, u64) { *to = by * *x; });
+}
+BOTH(stretch, PARAMS(View<T> y, View<T> x, float by), y, x, by)
+
+// y[B,N] = c · tanh(y/c).
+template <class T>
+__device__ void cap(View<T> y, float c) {
+    map<1, 1, T>({y}, {y}, [=](float* to, const float* x, u64) { *to = c * tanhf(*x / c); });
+}
+BOTH(cap, PARAMS(View<T> y, float c), y, c)
+
 // Dropout of x[B,N]: elements whose hash is below `least` become 0, others are scaled. One block per row; it
 // mixes the hash of the row's token with every feature. Row B is row `first` + B of the whole matrix. Padding
 // is left as is.

@@ -179,35 +179,38 @@ BOTH(cross_entropy,
 // block per row.
 template <int N, class T>
 __device__ __forceinline__ void cross_entropy_row(T* row, u32 cols, float lse, float whole, float every, u32 target,
-                                                  float own) {
+                                                  float own, float inv) {
     along<N>(cols, [&](u32 j) {
         float x[N];
         load(x, row + j);
 #pragma unroll
         for (int n = 0; n < N; n++) {
+            float tanh = x[n] * inv;
             x[n] = expf(x[n] - lse) * whole - every;
             if (j + n == target) x[n] -= own;
+            x[n] *= 1 - tanh * tanh;
         }
         store(row + j, x);
     });
 }
 template <class T>
 __device__ void cross_entropy_backward(View<T> logits, View<float> lse, List targets, u32 first, u32 len, float share,
-                                       float own, float every, float z) {
+                                       float own, float every, float z, float inv) {
     Slice slice{first, len};
     T* row = logits.at + blockIdx.x * logits.row_stride;
     u32 id = targets.at[blockIdx.x], target = slice.has(id) ? slice.local(id) : IGNORED;
     float of_row = lse(blockIdx.x, 0), whole = share * (1 + 2 * z * of_row);
     bool lanes = by_lanes(logits);
+    every *= share, own *= share;
     if (id == IGNORED && lanes) embed_row<LANES<T>, T>(row, nullptr, logits.cols);
     else if (id == IGNORED) embed_row<1, T>(row, nullptr, logits.cols);
-    else if (lanes) cross_entropy_row<LANES<T>>(row, logits.cols, of_row, whole, every * share, target, own * share);
-    else cross_entropy_row<1>(row, logits.cols, of_row, whole, every * share, target, own * share);
+    else if (lanes) cross_entropy_row<LANES<T>>(row, logits.cols, of_row, whole, every, target, own, inv);
+    else cross_entropy_row<1>(row, logits.cols, of_row, whole, every, target, own, inv);
 }
 BOTH(cross_entropy_backward,
      PARAMS(View<T> logits, View<float> lse, List targets, u32 first, u32 len, float share, float own, float every,
-            float z),
-     logits, lse, targets, first, len, share, own, every, z)
+            float z, float inv),
+     logits, lse, targets, first, len, share, own, every, z, inv)
 
 // parts[1,blocks] = each block's Σ(x − y)², and x[B,N] = twice·(x − y).
 template <int N, class T>

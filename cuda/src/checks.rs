@@ -94,7 +94,8 @@ table! {
         "transposes" transposes []
         "sums of rows" sums_of_rows [add_rows]
         "activations" activations [activate activate_backward]
-        "swiglu" swiglu [swiglu swiglu_backward]
+        "functions of a gate" gates [gated gated_backward]
+        "factors and caps" factors [stretch cap]
         "dropout" dropout [dropout]
         "empty matrices" nothing []
     }

@@ -4,8 +4,8 @@ use crate::gpu::Gpu;
 use crate::launches::Launches;
 use crate::launches::attention::attention_scratch;
 use kernels::{
-    Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
-    RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
+    Activation, Attend, Gate, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance,
+    RouterNoise, RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
 };
 use tensor::{
     Bf16, Category, Device, Dropout, Index, KernelKind, Place, Profile, Scalar, Tensor, View, ViewMut,

@@ -5,7 +5,7 @@ use crate::device::Cuda;
 use crate::gpu::Gpu;
 use crate::launches::Launches;
 use crate::launches::gemm::Rung;
-use kernels::{Activation, Attend, Heads, Indexed, Kernels, Mask, Qkv, Segment, Span, Write};
+use kernels::{Activation, Attend, Gate, Heads, Indexed, Kernels, Mask, Qkv, Segment, Span, Write};
 use std::process::Command;
 use tensor::{Bf16, Category, Device, Index, Scalar, Tensor, mix};
 
@@ -154,7 +154,7 @@ fn streams<D: Kernels<Place = Gpu>>(gpu: &Gpu, scale: MeasureSize) -> MeasureOut
     };
     measured("sum", 3.0, &mut || on.add(y.view_mut(), x.view()))?;
     measured("RMSNorm", 2.0, &mut || on.rms_norm(y.view_mut(), r.view_mut(), x.view(), gain.view(), 1e-5))?;
-    measured("SwiGLU", 3.0, &mut || on.swiglu(y.view_mut(), x.view(), z.view()))?;
+    measured("SwiGLU", 3.0, &mut || on.gated(y.view_mut(), x.view(), z.view(), Gate::Silu))?;
     measured("GELU", 2.0, &mut || on.activate(y.view_mut(), x.view(), Activation::Gelu))?;
     Ok(figures)
 }

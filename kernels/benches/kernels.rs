@@ -5,8 +5,8 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Way};
 use kernels::{
-    Activation, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, MeanOver, OrderedKernels, Qkv,
-    RowShard, Segment, Span, Write, machine,
+    Activation, Attend, Gate, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, MeanOver, OrderedKernels,
+    Qkv, RowShard, Segment, Span, Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
@@ -173,14 +173,14 @@ fn layer_norm_backward(bencher: Bencher) {
 #[divan::bench(max_time = 0.3)]
 fn swiglu(bencher: Bencher) {
     let [gate, up, mut h] = [(); 3].map(|()| matrix(ROWS, HIDDEN));
-    timed(bencher, gate.len(), |cpu| cpu.swiglu(h.view_mut(), gate.view(), up.view()));
+    timed(bencher, gate.len(), |cpu| cpu.gated(h.view_mut(), gate.view(), up.view(), Gate::Silu));
 }
 
 #[divan::bench(max_time = 0.3)]
 fn swiglu_backward(bencher: Bencher) {
     let [gate, up, dh, mut dgate, mut dup] = [(); 5].map(|()| matrix(ROWS, HIDDEN));
     timed(bencher, gate.len(), |cpu| {
-        cpu.swiglu_backward(dgate.view_mut(), dup.view_mut(), gate.view(), up.view(), dh.view());
+        cpu.gated_backward(dgate.view_mut(), dup.view_mut(), gate.view(), up.view(), dh.view(), Gate::Silu);
     });
 }
 
@@ -203,7 +203,7 @@ fn loss(bencher: Bencher) {
 }
 
 const TERMS: LossTerms =
-    LossTerms { mean_over: MeanOver::of(ROWS), smoothing: 0.0, z: 0.0, vocabulary: VOCABULARY };
+    LossTerms { mean_over: MeanOver::of(ROWS), smoothing: 0.0, z: 0.0, vocabulary: VOCABULARY, cap: None };
 
 #[divan::bench(max_time = 0.3)]
 fn loss_backward(bencher: Bencher) {

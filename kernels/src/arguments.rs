@@ -96,6 +96,8 @@ pub struct LossTerms {
     pub z: f64,
     /// Vocabulary size, over all ranks.
     pub vocabulary: usize,
+    /// Cap of the logits, which they have already.
+    pub cap: Option<f64>,
 }
 
 /// Settings of a router: its scores, its choice and its gates.

@@ -1,7 +1,7 @@
 //! Trait generated from the list: every operation of layers, each beside its backward.
 use crate::{
-    Activation, Attend, Heads, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms, RowShard,
-    RunningSoftmax, Write, every_kernel,
+    Activation, Attend, Gate, Heads, LossTerms, MeanOver, Qkv, RouterBalance, RouterNoise, RouterTerms,
+    RowShard, RunningSoftmax, Write, every_kernel,
 };
 use tensor::{Device, Dropout, Index, Scalar, Scratch, View, ViewMut};
 

@@ -32,4 +32,4 @@ pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, OrderedKernels};
 pub use mask::{Mask, Segment, Span};
 pub use meta::{Meta, MetaOf, meta_of, timed_meta_of};
-pub use shape::{Activation, Heads, ScoreTerms};
+pub use shape::{Activation, Gate, Heads, ScoreTerms};

@@ -74,13 +74,18 @@ macro_rules! every_kernel {
             /// dx = dh · f'(x).
             activate_backward(dx: ViewMut<Self>, x: View<Self>, dh: View<Self>, f: Activation)
                 = "activate backward", ElementWise => activation::backward(dx, x, dh, f);
-            /// h = gate · sigmoid(gate) · up.
-            swiglu(h: ViewMut<Self>, gate: View<Self>, up: View<Self>)
-                = "swiglu", ElementWise => elementwise::swiglu(h, gate, up);
-            /// dgate and dup of `swiglu`.
-            swiglu_backward(
-                dgate: ViewMut<Self>, dup: ViewMut<Self>, gate: View<Self>, up: View<Self>, dh: View<Self>
-            ) = "swiglu backward", ElementWise => elementwise::swiglu_backward(dgate, dup, gate, up, dh);
+            /// h = f(gate, up).
+            gated(h: ViewMut<Self>, gate: View<Self>, up: View<Self>, f: Gate)
+                = "gated", ElementWise => gated::forward(h, gate, up, f);
+            /// dgate and dup of `gated`.
+            gated_backward(
+                dgate: ViewMut<Self>, dup: ViewMut<Self>, gate: View<Self>, up: View<Self>, dh: View<Self>, f: Gate
+            ) = "gated backward", ElementWise => gated::backward(dgate, dup, [gate, up, dh], f);
+            /// y = √n · x.
+            stretch(y: ViewMut<Self>, x: View<Self>, n: usize)
+                = "stretch", ElementWise => elementwise::stretch(y, x, n);
+            /// y = c · tanh(y/c).
+            cap(y: ViewMut<Self>, c: f64) = "cap", ElementWise => elementwise::cap(y, c);
 
             /// o = the softmax of scores times values, over all keys of every query; `lse[B, queries]`
             /// receives its log-sum-exp. All keys of a query are in one span.
@@ -142,8 +147,8 @@ macro_rules! every_kernel {
             cross_entropy(
                 loss: ViewMut<Self>, m: ViewMut<Self>, sums: View<Self>, targets: &Index<Self::Place>, terms: &LossTerms
             ) = "loss", EmbeddingAndLoss => loss::cross_entropy(loss, m, sums, targets.words(), terms);
-            /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) · share; 0 if the target is
-            /// ignored.
+            /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) · share, times the slope of
+            /// their cap c, 1 − (logit/c)², if there is one; 0 if the target is ignored.
             cross_entropy_backward(
                 logits: ViewMut<Self>, lse: View<Self::Wide>, targets: &Index<Self::Place>, slice: RowShard, terms: &LossTerms
             ) = "loss backward", EmbeddingAndLoss =>

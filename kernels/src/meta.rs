@@ -2,8 +2,8 @@
 use crate::kernels::scratch_of;
 use crate::touched::{KernelArgument, Touch, TouchesNothing as _, moved, sum};
 use crate::{
-    Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
-    RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
+    Activation, Attend, Gate, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance,
+    RouterNoise, RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
 };
 use std::sync::Arc;
 use tensor::{

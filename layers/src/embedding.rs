@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! forward    E[B,D]       = Σ_t table_t[id], zero where the id lives elsewhere    all-reduce, B·D elements
-//!            Y            = dropout(E + positions[position])                      no traffic
+//!            Y            = dropout(E·√n + positions[position])                   no traffic
 //! backward   table_t[id] += dE[B,D],  positions[position] += dE                   no traffic
 //! ```
 //!
@@ -19,7 +19,7 @@ use comm::{Axis, Group};
 use kernels::Kernels;
 use ops::{
     Draw, Error, KeptValue, PassContext, Region, Result, RowWeight, Stream, WholeWeight, dropout, embed,
-    embed_backward, position_rows, position_rows_backward,
+    embed_backward, position_rows, position_rows_backward, stretch,
 };
 use std::ops::Range;
 use tensor::{Device, Tensor, TokenIds};
@@ -29,6 +29,7 @@ pub struct Embedding<D: Kernels> {
     name: String,
     table: Option<RowWeight<D>>, // [V_t,D]; none while a tied head has it
     padding: Option<usize>,
+    root: Option<usize>,
     positions: Option<(WholeWeight<D>, usize)>, // [n,D], n
     rate: f64,
     group: Group<D::Place>,
@@ -69,7 +70,9 @@ impl<D: Kernels> Embedding<D> {
     /// # Errors
     /// If the values are missing, a size is 0, or the padding id is outside the vocabulary.
     pub fn shard(at: &Builder<D>, ids: &strategy::Embedding) -> Result<Self> {
-        let strategy::Embedding { axis, name, sizes: [vocabulary, width], padding, context, rate, .. } = *ids;
+        let strategy::Embedding {
+            axis, name, sizes: [vocabulary, width], padding, context, root, rate, ..
+        } = *ids;
         if let Some(id) = padding.filter(|id| *id >= vocabulary) {
             return Err(Error::size("the padding id", id, format!("below {vocabulary}")));
         }
@@ -80,7 +83,7 @@ impl<D: Kernels> Embedding<D> {
         };
         let positions = context.map(learned).transpose()?;
         let group = at.mesh.group(axis).named(name);
-        Ok(Self { name: name.into(), table, padding, positions, rate, group, region: at.region })
+        Ok(Self { name: name.into(), table, padding, root, positions, rate, group, region: at.region })
     }
 }
 
@@ -109,6 +112,9 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
         let rank = self.group.rank();
         let mut y =
             embed(&self.table.as_ref().expect(LENT).rows()?, rank, &ids).reduce(&self.group, self.region)?;
+        if let Some(n) = self.root {
+            y = stretch(&y, n);
+        }
         let mut positions = None;
         if let Some((table, context)) = &self.positions {
             let rows = places(cx, ids.place(), &y.mine(), *context)?;
@@ -124,7 +130,8 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
     fn backward_input(&mut self, cx: &PassContext<D>, saved: Saved<D>, dy: Stream<D>) -> InputHalf<D, Self> {
         let read = saved.open();
         let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
-        let whole = dy.gather(&self.group)?;
+        let d_e = if let Some(n) = self.root { stretch(&dy, n) } else { dy.clone() };
+        let whole = d_e.gather(&self.group)?;
         Ok((read.0.clone(), (read, dy, whole)))
     }
 
@@ -163,9 +170,10 @@ mod tests {
         vocabulary: usize,
         padding: Option<usize>,
         context: Option<usize>,
+        root: Option<usize>,
         rate: f64,
     }
-    const PLAIN: Table = Table { vocabulary: 24, padding: None, context: None, rate: 0.0 };
+    const PLAIN: Table = Table { vocabulary: 24, padding: None, context: None, root: None, rate: 0.0 };
     impl Case for Table {
         type Layer<D: Kernels> = Embedding<D>;
         fn features(&self) -> [usize; 2] {
@@ -177,7 +185,16 @@ mod tests {
             let (axis, name) = (Axis::Tp, "table");
             Embedding::shard(
                 at,
-                &strategy::Embedding { axis, name, sizes, padding, context, rate, tied: false },
+                &strategy::Embedding {
+                    axis,
+                    name,
+                    sizes,
+                    padding,
+                    context,
+                    root: self.root,
+                    rate,
+                    tied: false,
+                },
             )
         }
         fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
@@ -189,8 +206,14 @@ mod tests {
                 reference::dropout(&mut x, WIDTH, &tokens, &dropout);
                 x
             };
+            let stretched = |x: &[S]| {
+                let root = self.root.map_or(S::ONE, |n| S::from_usize(n) * S::inv_sqrt(n));
+                x.iter().map(|x| *x * root).collect::<Vec<_>>()
+            };
+            y = stretched(&y);
             let dy = dropped(g.dy.clone());
-            let dtable = reference::embed_backward(&dy, &g.ids, [self.vocabulary, WIDTH], self.padding);
+            let dtable =
+                reference::embed_backward(&stretched(&dy), &g.ids, [self.vocabulary, WIDTH], self.padding);
             let mut gradients = [("table".to_string(), dtable)].into();
             if let Some(n) = self.context {
                 let at: Vec<u32> = g.lengths.iter().flat_map(|&n| 0..n as u32).collect();
@@ -216,13 +239,13 @@ mod tests {
     }
 
     /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once, padding
-    /// that is part of the table, positions by row, ranks without any row; dropout before positions are
-    /// added, or of one of the two ways only.
+    /// that is part of the table, positions by row, ranks without any row; a factor of positions, or of
+    /// one of the two ways only; dropout before positions are added, or of one of the two ways only.
     #[test]
     fn embedding_equals_embedding_bit_for_bit() {
         proves(&PLAIN);
-        for (vocabulary, rate) in [(5, 0.0), (7, 0.25), (9, 0.0)] {
-            proves(&Table { vocabulary, context: Some(8), rate, ..PLAIN });
+        for (vocabulary, rate, root) in [(5, 0.0, None), (7, 0.25, Some(6)), (9, 0.0, None)] {
+            proves(&Table { vocabulary, context: Some(8), rate, root, ..PLAIN });
         }
     }
 
@@ -242,7 +265,7 @@ mod tests {
     #[test]
     fn embedding_equals_embedding_under_sequence_parallelism() {
         for rate in [0.0, 0.25] {
-            proves_in_regions(&Table { vocabulary: 7, context: Some(8), rate, ..PLAIN });
+            proves_in_regions(&Table { vocabulary: 7, context: Some(8), root: Some(3), rate, ..PLAIN });
         }
     }
 

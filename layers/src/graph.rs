@@ -26,7 +26,7 @@ pub mod step;
 use crate::graph::sharding::{MeshSizes, Sharding, dealt};
 use crate::{BlockShape, FeedForward, Shape};
 use comm::{Axes, Axis};
-use kernels::{Activation, Heads};
+use kernels::{Activation, Gate, Heads};
 use ops::{Error, Result};
 use sharding::size;
 use std::sync::Arc;
@@ -87,8 +87,8 @@ pub enum OperatorKind {
     Sum,
     /// f(X), element by element.
     Activation(Activation),
-    /// gate · sigmoid(gate) · up, element by element.
-    Gated,
+    /// f(gate, up), element by element.
+    Gated(Gate),
     /// `RMSNorm` of each row of X, times a row of gains.
     Norm {
         /// ε.
@@ -135,7 +135,7 @@ impl OperatorKind {
             OperatorKind::Bias => "bias",
             OperatorKind::Sum => "sum",
             OperatorKind::Activation(_) => "activation",
-            OperatorKind::Gated => "swiglu",
+            OperatorKind::Gated(_) => "gated",
             OperatorKind::Norm { .. } => "norm",
             OperatorKind::Attention { .. } => "attention",
             OperatorKind::Loss => "loss",
@@ -165,7 +165,7 @@ impl OperatorKind {
             OperatorKind::Norm { .. } => {
                 is_whole && x.cuts[1].is_empty() && inputs[1].cuts == Sharding::WHOLE.cuts
             }
-            OperatorKind::Gated | OperatorKind::Attention { .. } => {
+            OperatorKind::Gated(_) | OperatorKind::Attention { .. } => {
                 is_whole && inputs.iter().all(|input| alike(input))
             }
         };
@@ -260,9 +260,9 @@ impl Graph {
         let up = graph.linear(n, "mlp.up", hidden, false);
         let h = match feed_forward {
             FeedForward::Plain(f) => graph.apply(OperatorKind::Activation(f), &[up], "mlp.hidden"),
-            FeedForward::SwiGlu => {
+            FeedForward::Gated(f) => {
                 let gate = graph.linear(n, "mlp.gate", hidden, false);
-                graph.apply(OperatorKind::Gated, &[gate, up], "mlp.hidden")
+                graph.apply(OperatorKind::Gated(f), &[gate, up], "mlp.hidden")
             }
         };
         let down = graph.linear(h, "mlp.down", width, false);

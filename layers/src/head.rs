@@ -1,7 +1,7 @@
 //! Final norm, logits over a split vocabulary, and cross-entropy without gathering them.
 //!
 //! ```text
-//! forward   Z[B,V_t] = norm(X) · W_t                                         no traffic
+//! forward   Z[B,V_t] = norm(X) · W_t, or c·tanh of it/c                      no traffic
 //!           m[B] = stab_t stab(Z_t)                                          all-reduce, B elements
 //!           l, z, s [B] = Σ_t (Σ exp(Z_t − m), target's logit or 0, Σ Z_t)   all-reduce, 2·B (3·B) elements
 //!           lse = m + ln l                                                   no traffic
@@ -21,7 +21,7 @@ use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
 use ops::{
     Branches, ColumnWeight, KeptValue, PassContext, Result, RootExchange, RowWeight, Split, Stream,
-    add_columns, columns_bias_gradient, cross_entropy_backward, matmul, split_cross_entropy,
+    add_columns, cap, columns_bias_gradient, cross_entropy_backward, matmul, split_cross_entropy,
 };
 use tensor::{Tensor, TokenIds};
 
@@ -43,6 +43,7 @@ pub struct Head<D: Kernels> {
     bias: Option<ColumnWeight<D>>, // b[V_t]
     vocabulary: usize,
     objective: Objective,
+    cap: Option<f64>,
     group: Group<D::Place>,
     over: Axes, // axes over which the loss is a partial sum
     root: RootExchange<D::Place>,
@@ -75,7 +76,8 @@ impl<D: Kernels> Head<D> {
     /// # Errors
     /// If the values are missing.
     pub fn shard(at: &Builder<D>, head: &strategy::Head) -> Result<Self> {
-        let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
+        let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective, cap } =
+            *head;
         let norm = norm.map(|norm| at.build(&norm)).transpose()?;
         let columns = [at.vocabulary(vocabulary)];
         let fresh = || ColumnWeight::new(at, axis, name, inputs, &columns).map(ColumnWeight::tiled);
@@ -88,6 +90,7 @@ impl<D: Kernels> Head<D> {
             bias: bias.transpose()?,
             vocabulary,
             objective,
+            cap,
             group: at.mesh.group(axis).named(name),
             over: at.mesh.over(Axes::LOSS)?.axis(),
             root: RootExchange::new(at.rests, at.mesh, "outputs"),
@@ -105,10 +108,12 @@ impl<D: Kernels> Head<D> {
         let ((n, _), saved) = norm.forward(cx, x)?;
         Ok((n, saved))
     }
-    /// Returns this rank's logits of `norm(X)`.
+    /// Returns this rank's logits of `norm(X)`, capped if they have a cap.
     fn split(&self, n: &Tensor<D>) -> Result<Split<D>> {
         let logits = matmul(n, &self.columns()?)?;
-        if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?) } else { Ok(logits) }
+        let logits =
+            if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?)? } else { logits };
+        Ok(if let Some(c) = self.cap { cap(logits, c) } else { logits })
     }
     /// Returns all logits `[B,V]` on every rank, for choosing the next token.
     fn logits(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<Tensor<D>> {
@@ -129,7 +134,8 @@ impl<D: Kernels> Head<D> {
     fn terms(&self, cx: &PassContext<D>) -> LossTerms {
         let plain = Objective { smoothing: 0.0, z: 0.0 }; // outside training, cross-entropy alone
         let Objective { smoothing, z } = if cx.pass().learns { self.objective } else { plain };
-        LossTerms { mean_over: cx.pass().mean_over, smoothing, z, vocabulary: self.vocabulary }
+        let Self { vocabulary, cap, .. } = *self;
+        LossTerms { mean_over: cx.pass().mean_over, smoothing, z, vocabulary, cap }
     }
 }
 

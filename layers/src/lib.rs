@@ -50,7 +50,7 @@ pub use model::block::Residual;
 pub use model::chunk::Chunk;
 pub use norm::Norm;
 pub use shape::{
-    Balance, Biases, BlockKind, BlockShape, Blocks, Constant, Experts, FeedForward, Groups, Like, NormKind,
-    Objective, OptimizerInfo, OptimizerKind, Pattern, Positions, Range, Rates, RuleStates, Scoring, Shape,
-    SharedExpert, StateInfo, Window, counted,
+    Balance, Biases, BlockKind, BlockShape, Blocks, Constant, Experts, FeedForward, Gate, Groups, Like,
+    NormKind, NormPlaces, Objective, OptimizerInfo, OptimizerKind, Pattern, Positions, Range, Rates,
+    RuleStates, Scoring, Shape, SharedExpert, StateInfo, Window, counted,
 };

@@ -1,7 +1,7 @@
 //! Feed-forward: columns, an elementwise function, then rows; the hidden features never leave their rank.
 //!
 //! ```text
-//! SwiGLU    [G|U][B,2F_t] = X · W_gu,  H[B,F_t] = G·sigmoid(G)·U,  Y = Σ_t H · W_d  all-reduce, B·D elements
+//! gated     [G|U][B,2F_t] = X · W_gu,  H[B,F_t] = f(G, U),         Y = Σ_t H · W_d  all-reduce, B·D elements
 //! plain     U[B,F_t] = X · W_u,        H[B,F_t] = f(U),            Y = Σ_t H · W_d  all-reduce, B·D elements
 //! backward  the mirror image                                                        all-reduce, B·D elements
 //! ```
@@ -18,15 +18,15 @@ use crate::build::strategy::{Column, Row};
 use crate::{Builder, FeedForward, InputHalf, Layer, Params};
 use kernels::Kernels;
 use ops::{
-    Error, KeptValue, PassContext, Result, Section, Split, Stream, activate, activate_backward, swiglu,
-    swiglu_backward,
+    Error, KeptValue, PassContext, Result, Section, Split, Stream, activate, activate_backward, gated,
+    gated_backward,
 };
 
 /// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the
 /// elementwise function, and `W[F_t,D]`.
 pub type Mlp<D> = (BoxedLayer<D, Stream<D>, Split<D>>, (FeedForward, BoxedLayer<D, Split<D>, Stream<D>>));
 
-/// Builds parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`, each with a `.bias` if `mlp` has
+/// Builds parameters `name.gate_up` (gated) or `name.up`, and `name.down`, each with a `.bias` if `mlp` has
 /// biases.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>>
 #[must_use]
 pub fn first(kind: FeedForward, hidden: usize) -> (&'static str, Vec<Section>) {
     match kind {
-        FeedForward::SwiGlu => ("gate_up", vec![hidden.into(); 2]),
+        FeedForward::Gated(_) => ("gate_up", vec![hidden.into(); 2]),
         FeedForward::Plain(_) => ("up", vec![hidden.into()]),
     }
 }
@@ -55,7 +55,7 @@ pub fn first(kind: FeedForward, hidden: usize) -> (&'static str, Vec<Section>) {
 #[must_use]
 pub fn apply<D: Kernels>(kind: FeedForward, up: &Split<D>) -> Split<D> {
     match kind {
-        FeedForward::SwiGlu => swiglu(up),
+        FeedForward::Gated(f) => gated(up, f),
         FeedForward::Plain(f) => activate(up, f),
     }
 }
@@ -64,7 +64,7 @@ pub fn apply<D: Kernels>(kind: FeedForward, up: &Split<D>) -> Split<D> {
 #[must_use]
 pub fn apply_backward<D: Kernels>(kind: FeedForward, up: &Split<D>, dh: &Split<D>) -> Split<D> {
     match kind {
-        FeedForward::SwiGlu => swiglu_backward(up, dh),
+        FeedForward::Gated(f) => gated_backward(up, dh, f),
         FeedForward::Plain(f) => activate_backward(up, dh, f),
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::proof::{Answer, Case, LayerInput, proves, proves_in_regions};
     use comm::{Axis, Op};
-    use kernels::Activation;
+    use kernels::{Activation, Gate};
     use reference::{add_bias, bias_gradient, linear, linear_backward};
     use tensor::Scalar;
 
@@ -106,14 +106,17 @@ mod tests {
 
     impl Feed {
         fn names(&self) -> [&'static str; 2] {
-            if self.0 == FeedForward::SwiGlu {
+            if self.gate().is_some() {
                 ["mlp.gate_up", "mlp.gate_up.bias"]
             } else {
                 ["mlp.up", "mlp.up.bias"]
             }
         }
         fn plain(&self) -> Activation {
-            if let FeedForward::Plain(f) = self.0 { f } else { panic!("SwiGLU is of pairs of numbers") }
+            if let FeedForward::Plain(f) = self.0 { f } else { panic!("a gate is of pairs of numbers") }
+        }
+        fn gate(&self) -> Option<Gate> {
+            if let FeedForward::Gated(f) = self.0 { Some(f) } else { None }
         }
     }
     impl Case for Feed {
@@ -133,19 +136,21 @@ mod tests {
             shard(at, &mlp)
         }
         fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
-            let ([up, up_bias], gated) = (self.names(), self.0 == FeedForward::SwiGlu);
-            let (n, wd) = (if gated { 2 * F } else { F }, &g.weights["mlp.down"]);
+            let ([up, up_bias], gate) = (self.names(), self.gate());
+            let (n, wd) = (if gate.is_some() { 2 * F } else { F }, &g.weights["mlp.down"]);
             let mut u = linear(&g.x, &g.weights[up], [D, n]);
             if self.1 {
                 add_bias(&mut u, &g.weights[up_bias]);
             }
-            let h = if gated { reference::swiglu(&u, F) } else { reference::activate(&u, self.plain()) };
+            let h = match gate {
+                Some(gate) => reference::gated(&u, F, gate),
+                None => reference::activate(&u, self.plain()),
+            };
             let mut y = linear(&h, wd, [F, D]);
             let (dh, ddown) = linear_backward(&h, wd, &g.dy, [F, D]);
-            let du = if gated {
-                reference::swiglu_backward(&u, &dh, F)
-            } else {
-                reference::activate_backward(&u, &dh, self.plain())
+            let du = match gate {
+                Some(gate) => reference::gated_backward(&u, &dh, F, gate),
+                None => reference::activate_backward(&u, &dh, self.plain()),
             };
             let (dx, dup) = linear_backward(&g.x, &g.weights[up], &du, [D, n]);
             let mut gradients = [(up.into(), dup), ("mlp.down".into(), ddown)].into();
@@ -172,8 +177,10 @@ mod tests {
     /// other, a bias dropped or counted once per rank.
     #[test]
     fn mlp_equals_its_formula_bit_for_bit() {
-        proves(&Feed(FeedForward::SwiGlu, false));
-        proves(&Feed(FeedForward::SwiGlu, true));
+        for gate in [Gate::Silu, Gate::GeluTanh, Gate::Clamped] {
+            proves(&Feed(FeedForward::Gated(gate), false));
+            proves(&Feed(FeedForward::Gated(gate), true));
+        }
         for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
             proves(&Feed(FeedForward::Plain(f), true));
         }
@@ -181,7 +188,7 @@ mod tests {
 
     #[test]
     fn mlp_equals_its_formula_under_sequence_parallelism() {
-        proves_in_regions(&Feed(FeedForward::SwiGlu, false));
+        proves_in_regions(&Feed(FeedForward::SWIGLU, false));
         proves_in_regions(&Feed(FeedForward::Plain(Activation::GeluTanh), true));
     }
 }

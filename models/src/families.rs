@@ -40,6 +40,8 @@ families! {
     qwen2_moe::QWEN2_MOE,
     qwen3::QWEN3,
     qwen3_moe::QWEN3_MOE,
+    gemma2::GEMMA2,
+    gemma3::GEMMA3,
     phi3::PHI3,
     smollm3::SMOLLM3,
     equipart_moe::EQUIPART_MOE,

@@ -113,6 +113,7 @@ fn layer((i, size): (usize, &[usize])) -> [Entry; 2] {
         columns: 0..size[1],
         orientation,
         within: None,
+        plus_one: false,
     };
     [
         entry([format!("layers.{i}"), format!("{}.weight", 2 * i)], size[0], Orientation::Transposed),

@@ -43,12 +43,14 @@ pub(crate) struct Entries<'a> {
     linear: Orientation,
     /// Prefixes of their names, and of ours.
     pub(crate) within: [String; 2],
+    /// True if files have gains of norms less 1.
+    pub(crate) plus_one: bool,
 }
 
 impl<'a> Entries<'a> {
     /// Begins a list for a family whose linear layers have this orientation.
     pub(crate) fn of(shape: &'a Shape, linear: Orientation) -> Self {
-        Self { all: Vec::new(), shape, linear, within: Default::default() }
+        Self { all: Vec::new(), shape, linear, within: Default::default(), plus_one: false }
     }
     /// Adds the head, unless it is tied, and returns the whole list.
     pub(crate) fn with_head(mut self) -> Vec<Entry> {
@@ -75,6 +77,7 @@ impl<'a> Entries<'a> {
     /// Adds the gain of a norm over this number of features, and its bias if norms have one.
     pub(crate) fn norm(&mut self, theirs: &str, ours: &str, features: usize) {
         self.vector(&format!("{theirs}.weight"), ours, 0..features);
+        self.all.iter_mut().last().expect("just added").plus_one = self.plus_one;
         if self.shape.norm == NormKind::Layer {
             self.bias(theirs, ours, 0..features);
         }
@@ -111,7 +114,7 @@ impl<'a> Entries<'a> {
         orientation: Orientation,
     ) {
         let (name, param, rows) = (name.to_owned(), param.to_owned(), 0..height);
-        self.push(Entry { name, param, height, rows, columns, orientation, within: None });
+        self.push(Entry { name, param, height, rows, columns, orientation, within: None, plus_one: false });
     }
     /// Adds an entry; its names get the prefixes.
     pub(crate) fn push(&mut self, entry: Entry) {

@@ -39,7 +39,7 @@ pub(crate) fn choosing() -> Experts {
     Experts { by_experts: true, scale: 2.5, ..qwen() }
 }
 
-pub(crate) const SWIGLU: FeedForward = FeedForward::SwiGlu;
+pub(crate) const SWIGLU: FeedForward = FeedForward::SWIGLU;
 
 /// A layer of experts: settings and activation.
 pub(crate) struct Layer(pub(crate) Experts, pub(crate) FeedForward);

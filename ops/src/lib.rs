@@ -40,7 +40,8 @@ pub use handles::split::{Columns, Partial, Rows, Split, matmul};
 pub use handles::stream::{Branches, Region, Stream, join};
 pub use handles::weight::{ColumnWeight, ExpertWeight, RowWeight, WholeWeight};
 pub use operators::activation::{
-    activate, activate_backward, activate_stream, activate_stream_backward, swiglu, swiglu_backward,
+    activate, activate_backward, activate_stream, activate_stream_backward, cap, gated, gated_backward,
+    stretch,
 };
 pub use operators::attention::{
     attention, attention_backward, cross_attention, cross_attention_backward, rotate, sinks_gradient,

@@ -232,11 +232,11 @@ fn write_all<E: DumpDtype<Wide: DumpDtype>>(
     put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
     let (numbers, new) = after.map_or_else(Default::default, |after| (after.numbers, after.weights));
     if !gradients.is_empty() {
-        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients, unscaled.widen()))?;
+        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients, (unscaled.widen(), false)))?;
     }
     for (file, tensors) in [(WEIGHTS, weights), (NEW_WEIGHTS, new)] {
         if !tensors.is_empty() {
-            put(&dir.join(file), &notes, theirs(entries, &tensors, Scalar::ONE))?;
+            put(&dir.join(file), &notes, theirs(entries, &tensors, (Scalar::ONE, true)))?;
         }
     }
     if !numbers.is_empty() {
@@ -279,12 +279,18 @@ fn joined<E>(all: &mut Tensors<E>, other: Tensors<E>) {
 /// A tensor of a file: its name, shape and values.
 type DumpTensor<T> = (String, Vec<usize>, Vec<T>);
 
-/// The parameters, multiplied by this number, under the file's names and in its orientation.
-fn theirs<E: DumpDtype>(entries: &[Entry], tensors: &Tensors<E>, by: E::Wide) -> Vec<DumpTensor<E::Stored>> {
+/// The parameters, multiplied by this number, under the file's names and in its orientation; less what files
+/// lack if they are `values`, not gradients.
+fn theirs<E: DumpDtype>(
+    entries: &[Entry],
+    tensors: &Tensors<E>,
+    (by, values): (E::Wide, bool),
+) -> Vec<DumpTensor<E::Stored>> {
     let of = |entry: &Entry| {
         let whole = tensors.iter().find(|(name, _)| *name == entry.param);
         let (_, whole) = whole.expect("a model has its parameters");
-        (entry.name.clone(), entry.shape(), entry.arrange(whole, |x| x.stored(by)))
+        let less = if values && entry.plus_one { E::ONE } else { E::ZERO };
+        (entry.name.clone(), entry.shape(), entry.arrange(whole, |x| (x - less).stored(by)))
     };
     entries.iter().map(of).collect()
 }

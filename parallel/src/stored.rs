@@ -38,6 +38,8 @@ pub struct Entry {
     pub orientation: Orientation,
     /// Position of the matrix, if the tensor of this name stacks several, one below the other.
     pub within: Option<Stacked>,
+    /// True if the parameter is the tensor plus 1.
+    pub plus_one: bool,
 }
 
 /// The place of a matrix in a tensor `[count, rows, columns]`.
@@ -53,7 +55,8 @@ impl Entry {
     /// A tensor that is a whole parameter of this shape, with the same name and orientation.
     pub fn whole(name: String, [height, width]: [usize; 2]) -> Self {
         let (param, orientation) = (name.clone(), Orientation::Same);
-        Self { name, param, height, rows: 0..height, columns: 0..width, orientation, within: None }
+        let [rows, columns] = [height, width].map(|n| 0..n);
+        Self { name, param, height, rows, columns, orientation, within: None, plus_one: false }
     }
     /// The tensor's shape in the file, or that of its part.
     pub fn shape(&self) -> Vec<usize> {
@@ -178,6 +181,9 @@ impl<E: Scalar> ValueSource<E> for Stored {
                     let offset = [from[0] - ranges[0].start, from[1] - ranges[1].start];
                     let is_turned = part.orientation == Orientation::Transposed;
                     set(matrix, is_turned, offset, shape, (to, stride));
+                    if part.plus_one {
+                        to[..shape[1]].iter_mut().for_each(|x| *x += E::ONE); // gains are one row
+                    }
                     if let Some([row, column]) = find_not_finite(to, stride, shape) {
                         let [row, column] = [offset[0] + row, offset[1] + column];
                         let [row, column] = if is_turned { [column, row] } else { [row, column] };
@@ -238,6 +244,7 @@ mod tests {
             columns: 1..3,
             orientation,
             within: None,
+            plus_one: false,
         }
     }
 
@@ -267,6 +274,7 @@ mod tests {
             columns: columns.clone(),
             orientation: [Orientation::Same, Orientation::Transposed][i % 2],
             within: None,
+            plus_one: false,
         };
         both.enumerate().map(of).collect()
     }

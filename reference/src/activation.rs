@@ -1,4 +1,4 @@
-//! The plain activations of the feed-forward layer, element by element; `swiglu.rs` holds the gated one.
+//! The plain activations of the feed-forward layer, element by element; `gated.rs` holds those of two.
 //!
 //! Letters: `Φ`, `φ` the normal distribution and density; `s = sigmoid(a·(x + b·x³))`.
 //!
@@ -32,7 +32,7 @@ pub fn activate_backward<S: Scalar>(x: &[S], dh: &[S], f: Activation) -> Vec<S> 
 }
 
 /// Returns the gate of `x` and the gate's derivative; every activation here is `x·gate(x)`.
-fn gate<S: Scalar>(x: S, f: Activation) -> (S, S) {
+pub(crate) fn gate<S: Scalar>(x: S, f: Activation) -> (S, S) {
     match f {
         Activation::Gelu => (x.normal_cdf(), x.normal_pdf()),
         Activation::GeluTanh => {

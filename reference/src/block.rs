@@ -1,10 +1,10 @@
 //! One transformer block: two residual branches, each with a norm before it.
 //!
 //! ```text
-//! X₁ = X  + dropout(attention(rotary(head_norm(norm1(X)·W_qkv + b)))·W_out + b)
-//! X₂ = X₁ + dropout(feed_forward(norm2(X₁)))       or experts(…) in its place
+//! X₁ = X  + dropout(post_norm1(attention(rotary(head_norm(norm1(X)·W_qkv + b)))·W_out + b))
+//! X₂ = X₁ + dropout(post_norm2(feed_forward(norm2(X₁))))       or experts(…) in its place
 //! ```
-//! Biases, `head_norm`, `rotary` and dropout are there if the model has them. The backward runs in the
+//! Norms, biases, `head_norm`, `rotary` and dropout are there if the model has them. The backward runs in the
 //! opposite order; at each branch dX is the sum of the residual's gradient and the branch's.
 //!
 //! Source: Radford et al., GPT-2, 2019, §2.3; Touvron et al., Llama, arXiv:2302.13971, §2.2.
@@ -30,8 +30,10 @@ pub struct BlockSaved<S> {
     projected: Vec<S>, // rows [Q | K | V], the output of the matrix
     qkv: Vec<S>,       // the same rows, normed and rotated
     o: Vec<S>,         // output of attention
+    out: Vec<S>,       // the same times W_out
     x1: Vec<S>,        // X₁
     fed: SecondBranchSaved<S>,
+    fed_out: Vec<S>, // output of the second branch
 }
 
 /// Tensors that the second branch saves for its backward.
@@ -70,12 +72,14 @@ impl Model {
         }
         let rules = self.rules(i, &maps, w);
         let o = attention(&qkv, self.heads, rules, tokens, scores.as_ref());
-        let added = self.dropped(maps.out.forward_recorded(walk, &o), tokens, attended.as_ref());
+        let out = maps.out.forward_recorded(walk, &o);
+        let added = maps.post_norm1.forward_recorded(walk, &out);
+        let added = self.dropped(added, tokens, attended.as_ref());
         walk.show(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
         add(&mut x1, added);
         let norm2 = maps.norm2.forward_recorded(walk, &x1);
-        let (added, fed_saved) = match &maps.fed {
+        let (fed_out, fed_saved) = match &maps.fed {
             SecondBranch::Dense(layer) => {
                 let (y, saved) = layer.forward(walk, norm2);
                 (y, SecondBranchSaved::Dense(saved))
@@ -85,11 +89,12 @@ impl Model {
                 (y, SecondBranchSaved::Experts(saved.into()))
             }
         };
+        let added = maps.post_norm2.forward_recorded(walk, &fed_out);
         let added = self.dropped(added, tokens, fed.as_ref());
         walk.show(format_args!("blocks.{i}.mlp.added"), &added);
         let mut x2 = x1.clone();
         add(&mut x2, added);
-        (x2, BlockSaved { x, norm1, projected, qkv, o, x1, fed: fed_saved })
+        (x2, BlockSaved { x, norm1, projected, qkv, o, out, x1, fed: fed_saved, fed_out })
     }
 
     /// Runs the backward of block `i`: `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters.
@@ -104,6 +109,8 @@ impl Model {
         let w = walk.w;
         let (maps, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, walk.pass), Weights::new());
         let d_branch = self.dropped(dx.clone(), tokens, fed.as_ref());
+        let d_branch = maps.post_norm2.backward(w, &saved.fed_out, &d_branch, &mut g);
+        maps.post_norm2.show_gradient(walk, &d_branch);
         let dn = match (&maps.fed, &saved.fed) {
             (SecondBranch::Dense(layer), SecondBranchSaved::Dense(saved)) => {
                 layer.backward(walk, (saved, &d_branch), &mut g)
@@ -114,8 +121,10 @@ impl Model {
             _ => panic!("the saved tensors are those of another kind of block than block {i}"),
         };
         add(&mut dx, maps.norm2.backward(walk.w, &saved.x1, &dn, &mut g)); // dX₁
-        walk.show(format_args!("gradient of {}.in", maps.norm2.name), &dx);
+        maps.norm2.show_gradient(walk, &dx);
         let d_branch = self.dropped(dx.clone(), tokens, attended.as_ref());
+        let d_branch = maps.post_norm1.backward(w, &saved.out, &d_branch, &mut g);
+        maps.post_norm1.show_gradient(walk, &d_branch);
         let d_o = maps.out.backward_recorded(walk, &saved.o, &d_branch, &mut g);
         let heads = self.heads;
         let rules = self.rules(i, &maps, w);
@@ -131,7 +140,7 @@ impl Model {
         }
         let dn = maps.qkv.backward_recorded(walk, &saved.norm1, &d_qkv, &mut g);
         add(&mut dx, maps.norm1.backward(walk.w, &saved.x, &dn, &mut g));
-        walk.show(format_args!("gradient of {}.in", maps.norm1.name), &dx);
+        maps.norm1.show_gradient(walk, &dx);
         (dx, g)
     }
 
@@ -162,7 +171,7 @@ impl Model {
 mod tests {
     use super::*;
     use crate::proof::{draw, everything, random_weights, under_two_keys};
-    use crate::{Mask, add_bias, layer_norm, linear, swiglu};
+    use crate::{Mask, add_bias, gated, layer_norm, linear};
     use tensor::F61;
 
     /// Kills: parts in another order, such as dropout before the bias or rotary before the head norm; dropout
@@ -192,7 +201,7 @@ mod tests {
             let (mask, d) = (Mask::Window { size: 2, sinks: 1 }, "blocks.1.attention.scores");
             let o = attention(&qkv, model.heads, mask, &tokens, Some(&Dropout::new(0.375, 3, 4, d)));
             let x1 = plus(&x, &drop(affine(&o, "attention.out", [6, 4]), "blocks.1.attention"));
-            let h = swiglu(&affine(&norm(&x1, "norm2"), "mlp.gate_up", [4, 10]), 5);
+            let h = gated(&affine(&norm(&x1, "norm2"), "mlp.gate_up", [4, 10]), 5, shape::Gate::Silu);
             let wanted = plus(&x1, &drop(affine(&h, "mlp.down", [5, 4]), "blocks.1.mlp"));
             assert_eq!(model.block(i, x, &tokens, &mut Walk::unseen(&w, Some(pass))).0, wanted);
         });

@@ -4,9 +4,9 @@
 //! Y[B,D] = activation(X[B,D]·W_up + b)·W_down + b
 //! ```
 use crate::activation::{activate, activate_backward};
+use crate::gated::{gated, gated_backward};
 use crate::parameters::{Map, MapKind, Shapes, Weights};
 use crate::see::Walk;
-use crate::swiglu::{swiglu, swiglu_backward};
 use shape::FeedForward;
 use tensor::Scalar;
 
@@ -57,7 +57,7 @@ impl Pair {
 /// Returns the name and the columns of the matrix before the activation.
 pub(crate) fn first(kind: FeedForward, hidden: usize) -> (&'static str, usize) {
     match kind {
-        FeedForward::SwiGlu => ("gate_up", 2 * hidden),
+        FeedForward::Gated(_) => ("gate_up", 2 * hidden),
         FeedForward::Plain(_) => ("up", hidden),
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn first(kind: FeedForward, hidden: usize) -> (&'static str, usize) {
 /// Applies the activation to rows as wide as the first matrix; returns rows of `hidden`.
 pub(crate) fn activate_rows<S: Scalar>(kind: FeedForward, x: &[S], hidden: usize) -> Vec<S> {
     match kind {
-        FeedForward::SwiGlu => swiglu(x, hidden),
+        FeedForward::Gated(f) => gated(x, hidden, f),
         FeedForward::Plain(f) => activate(x, f),
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn activate_rows_backward<S: Scalar>(
     hidden: usize,
 ) -> Vec<S> {
     match kind {
-        FeedForward::SwiGlu => swiglu_backward(x, dh, hidden),
+        FeedForward::Gated(f) => gated_backward(x, dh, hidden, f),
         FeedForward::Plain(f) => activate_backward(x, dh, f),
     }
 }

@@ -7,7 +7,7 @@
 //! | files | contents |
 //! |---|---|
 //! | `linear.rs`, `bias.rs`, `norm.rs`, `layer_norm.rs`, `head_norm.rs` | linear layer, bias; norms |
-//! | `swiglu.rs`, `activation.rs`, `softmax.rs`, `dropout.rs`, `rotary.rs` | functions of elements and rows |
+//! | `gated.rs`, `activation.rs`, `softmax.rs`, `dropout.rs`, `rotary.rs` | functions of elements and rows |
 //! | `mask.rs`, `look.rs`, `attention.rs`, `cross_attention.rs` | sequences, masks; attention |
 //! | `feed_forward.rs`, `router.rs`, `experts.rs`, `balance.rs` | feed-forward; experts, and their losses |
 //! | `parameters.rs`, `block.rs`, `model.rs`, `pass.rs`, `loss.rs`, `see.rs` | a transformer, its losses |
@@ -21,6 +21,7 @@ mod bias;
 mod cross_attention;
 mod degree;
 mod dropout;
+mod gated;
 mod head_norm;
 mod layer_norm;
 mod linear;
@@ -31,7 +32,6 @@ mod norm;
 mod rotary;
 mod router;
 mod softmax;
-mod swiglu;
 
 // Parameters, what a pass shows of them, and the change of a step.
 mod parameters;
@@ -72,6 +72,7 @@ pub use degree::{Degree, Function, Tally};
 pub use design::Design;
 pub use dropout::{Pass, dropout};
 pub use experts::{Mixture, MixtureSaved};
+pub use gated::{gated, gated_backward};
 pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
@@ -89,6 +90,5 @@ pub use see::{See, Walk};
 pub use shape::OptimizerKind as Optimizer;
 pub use sparse::Sparsity;
 pub use stale::{StaleTrainer, Staleness};
-pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
 pub use update::{ADAMW, LION, MUON, SGD, Updates};

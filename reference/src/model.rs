@@ -12,7 +12,7 @@ use crate::experts::Mixture;
 use crate::feed_forward::Pair;
 use crate::mask::Mask;
 use crate::parameters::{Map, MapKind, Shapes};
-use shape::{NormKind, Positions, Shape, Window};
+use shape::{NormKind, NormPlaces, Positions, Shape, Window};
 use std::ops::Deref;
 use tensor::Rope;
 
@@ -45,8 +45,10 @@ pub(crate) struct BlockMaps {
     pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
     pub(crate) sinks: Option<String>,
     pub(crate) out: Map,
+    pub(crate) post_norm1: Map,
     pub(crate) norm2: Map,
     pub(crate) fed: SecondBranch,
+    pub(crate) post_norm2: Map,
 }
 
 /// The second branch of a block.
@@ -83,7 +85,9 @@ impl Model {
             SecondBranch::Dense(layer) => layer.shapes(),
             SecondBranch::Experts(layer) => layer.shapes(),
         };
-        [of.norm1.shapes(), of.qkv.shapes(), gains, sinks, of.out.shapes(), of.norm2.shapes(), fed].concat()
+        let attention =
+            [of.norm1.shapes(), of.qkv.shapes(), gains, sinks, of.out.shapes(), of.post_norm1.shapes()];
+        [attention.concat(), of.norm2.shapes(), fed, of.post_norm2.shapes()].concat()
     }
 
     /// The maps of block `i`.
@@ -97,14 +101,21 @@ impl Model {
         } else {
             SecondBranch::Dense(Pair::new(&mlp, self.feed_forward, [d, self.hidden], self.bias.mlp))
         };
+        let norm = |name, there| {
+            let norm = self.normed(part(name));
+            if there { norm } else { Map { does: MapKind::Same, ..norm } }
+        };
+        let [before, after] = [NormPlaces::After, NormPlaces::Before].map(|without| self.norms != without);
         BlockMaps {
-            norm1: self.normed(part("norm1")),
+            norm1: norm("norm1", before),
             qkv: affine("attention.qkv", [d, heads.row()], self.bias.qkv),
             head_gains: self.head_norm.then(|| ["attention.q_norm", "attention.k_norm"].map(part)),
             sinks: self.scores.sinks.then(|| part("attention.scores.sinks")),
             out: affine("attention.out", [heads.gathered(), d], self.bias.out),
-            norm2: self.normed(part("norm2")),
+            post_norm1: norm("post_norm1", after),
+            norm2: norm("norm2", before),
             fed,
+            post_norm2: norm("post_norm2", after),
         }
     }
 

@@ -34,10 +34,15 @@ pub(crate) enum MapKind {
     Affine,
     /// `Y[B,D] = norm(X[B,D])` with this ε: layer norm with a bias, root-mean-square norm without.
     Norm(f64),
+    /// `Y = X`; it has no parameters.
+    Same,
 }
 
 impl Map {
     pub(crate) fn shapes(&self) -> Shapes {
+        if matches!(self.does, MapKind::Same) {
+            return vec![];
+        }
         let mut shapes = vec![(self.name.clone(), self.shape)];
         if self.bias {
             shapes.push((self.bias(), [1, self.shape[1]]));
@@ -49,11 +54,12 @@ impl Map {
         format!("{}.bias", self.name)
     }
     pub(crate) fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
-        let weight = &w[&self.name];
+        let weight = || &w[&self.name];
         let mut y = match self.does {
-            MapKind::Affine => linear(x, weight, self.shape),
-            MapKind::Norm(eps) if self.bias => return layer_norm(x, weight, &w[&self.bias()], eps),
-            MapKind::Norm(eps) => rms_norm(x, weight, eps),
+            MapKind::Affine => linear(x, weight(), self.shape),
+            MapKind::Norm(eps) if self.bias => return layer_norm(x, weight(), &w[&self.bias()], eps),
+            MapKind::Norm(eps) => rms_norm(x, weight(), eps),
+            MapKind::Same => return x.to_vec(),
         };
         if self.bias {
             add_bias(&mut y, &w[&self.bias()]);
@@ -68,14 +74,15 @@ impl Map {
         dy: &[S],
         g: &mut Weights<S>,
     ) -> Vec<S> {
-        let weight = &w[&self.name];
+        let weight = || &w[&self.name];
         let (dx, d_own) = match self.does {
-            MapKind::Affine => linear_backward(x, weight, dy, self.shape),
+            MapKind::Affine => linear_backward(x, weight(), dy, self.shape),
             MapKind::Norm(eps) if self.bias => {
-                let (dx, dgain, _) = layer_norm_backward(x, weight, dy, eps);
+                let (dx, dgain, _) = layer_norm_backward(x, weight(), dy, eps);
                 (dx, dgain)
             }
-            MapKind::Norm(eps) => rms_norm_backward(x, weight, dy, eps),
+            MapKind::Norm(eps) => rms_norm_backward(x, weight(), dy, eps),
+            MapKind::Same => return dy.to_vec(),
         };
         g.insert(self.name.clone(), d_own);
         if self.bias {

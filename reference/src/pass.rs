@@ -1,10 +1,11 @@
 //! One pass through the whole model: embedding, blocks, norm, head and loss, forward and backward.
 //!
 //! ```text
-//! X₀ = dropout(embedding[ids] + positions[place]);   Xᵢ₊₁ = blockᵢ(Xᵢ);   logits[B,V] = norm(X)·W_head
+//! X₀ = dropout(√n·embedding[ids] + positions[place]);   Xᵢ₊₁ = blockᵢ(Xᵢ);
+//! logits[B,V] = z or c·tanh(z/c), z = norm(X)·W_head
 //! ```
 //! If tied, `W_head = embeddingᵀ`, and the gradients of both uses add up; the row of padding has the head's
-//! alone. Positions are added if they are learned.
+//! alone. Positions are added if they are learned; √n and the cap c are there if the model has them.
 use crate::block::BlockSaved;
 use crate::dropout::{Pass, dropout_at};
 use crate::linear::{add, linear, linear_backward, transpose};
@@ -88,7 +89,10 @@ impl Model {
         let targets: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
         let (v, objective) = (self.vocabulary, &self.loss);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
-        let d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
+        let mut d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
+        if let Some(c) = self.logit_cap {
+            d_logits.iter_mut().zip(&tape.logits).for_each(|(d, &z)| *d = *d * slope(z, c));
+        }
         (loss + added, self.backward(&tape, &d_logits, walk))
     }
 
@@ -100,6 +104,9 @@ impl Model {
         let tokens = Tokens { lengths, numbers: (first..first + sequences.len()).collect() };
         let (d, v) = (self.width, self.vocabulary);
         let mut x = if self.bare { features(sequences, |s| &s.x) } else { embed(&w["embedding"], &ids, d) };
+        if !self.bare {
+            self.stretch(&mut x);
+        }
         if let Some(places) = self.places(&tokens) {
             add(&mut x, embed(&w["positions"], &places, d));
         }
@@ -119,7 +126,10 @@ impl Model {
         }
         let normed = self.normed("norm".to_owned()).forward_recorded(walk, &x);
         let head = if self.tied { transpose(&w["embedding"], [v, d]) } else { w["head"].clone() };
-        let logits = linear(&normed, &head, [d, v]);
+        let mut logits = linear(&normed, &head, [d, v]);
+        if let Some(c) = self.logit_cap {
+            logits = logits.into_iter().map(|z| capped(z, c)).collect();
+        }
         walk.show(format_args!("head.in"), &normed);
         walk.show(format_args!("head.out"), &logits);
         Tape { ids, tokens, blocks, x, normed, head, logits }
@@ -134,7 +144,9 @@ impl Model {
         walk.show(format_args!("gradient of norm.in"), &dx);
         dx = self.back(tape, dx, &mut g, walk);
         dx = self.dropped(dx, &tape.tokens, self.embedding_drop(walk.pass).as_ref());
-        let mut d_embedding = embed_backward(&dx, &tape.ids, [v, d], self.padding);
+        let mut d_rows = dx.clone();
+        self.stretch(&mut d_rows);
+        let mut d_embedding = embed_backward(&d_rows, &tape.ids, [v, d], self.padding);
         if self.tied {
             add(&mut d_embedding, transpose(&d_head, [d, v]));
         } else {
@@ -163,6 +175,16 @@ impl Model {
         dx
     }
 
+    /// Multiplies rows of the embedding by their root, if the model has one.
+    fn stretch<S: Scalar>(&self, x: &mut [S]) {
+        if let Some(n) = self.embedding_root {
+            let root = S::from_usize(n) * S::inv_sqrt(n);
+            for x in x {
+                *x = *x * root;
+            }
+        }
+    }
+
     /// Number of tokens of a sequence.
     pub(crate) fn tokens(&self, sequence: &Sequence) -> usize {
         if self.bare { sequence.x.len() / self.width } else { sequence.ids.len() }
@@ -182,6 +204,17 @@ impl Model {
     fn embedding_drop(&self, pass: Option<Pass>) -> Option<Dropout> {
         dropout_at(pass, self.dropout.embedding, "embedding")
     }
+}
+
+/// Returns c·tanh(z/c).
+fn capped<S: Scalar>(z: S, c: f64) -> S {
+    let c = S::from_f64(c);
+    c * (z * c.inv()).tanh()
+}
+/// Returns the slope of the cap at a capped logit.
+fn slope<S: Scalar>(capped: S, c: f64) -> S {
+    let tanh = capped * S::from_f64(c).inv();
+    S::ONE - tanh * tanh
 }
 
 #[cfg(test)]

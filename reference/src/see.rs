@@ -7,7 +7,7 @@
 //! gradient of head.out, head.in, norm.in, blocks.1.mlp.down.out, .in, …
 //! ```
 use crate::dropout::Pass;
-use crate::parameters::{Map, Weights};
+use crate::parameters::{Map, MapKind, Weights};
 use std::collections::BTreeMap;
 use std::fmt::Arguments;
 use tensor::Scalar;
@@ -64,9 +64,18 @@ impl Map {
     /// Computes Y from X, and shows both.
     pub(crate) fn forward_recorded<S: Scalar>(&self, walk: &mut Walk<S>, x: &[S]) -> Vec<S> {
         let y = self.forward(walk.w, x);
+        if matches!(self.does, MapKind::Same) {
+            return y;
+        }
         walk.show(format_args!("{}.in", self.name), x);
         walk.show(format_args!("{}.out", self.name), &y);
         y
+    }
+    /// Shows dX, unless it is dY.
+    pub(crate) fn show_gradient<S: Scalar>(&self, walk: &mut Walk<S>, dx: &[S]) {
+        if !matches!(self.does, MapKind::Same) {
+            walk.show(format_args!("gradient of {}.in", self.name), dx);
+        }
     }
     /// Computes dX from dY, and shows both.
     pub(crate) fn backward_recorded<S: Scalar>(
@@ -78,7 +87,7 @@ impl Map {
     ) -> Vec<S> {
         walk.show(format_args!("gradient of {}.out", self.name), dy);
         let dx = self.backward(walk.w, x, dy, g);
-        walk.show(format_args!("gradient of {}.in", self.name), &dx);
+        self.show_gradient(walk, &dx);
         dx
     }
 }

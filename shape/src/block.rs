@@ -1,6 +1,8 @@
 //! A block of a model: its sizes, and the kind of each part. A model is a list of such blocks, few of which
 //! are distinct.
-use crate::{Biases, Experts, FeedForward, Heads, NormKind, Positions, Rates, ScoreTerms, Shape, Window};
+use crate::{
+    Biases, Experts, FeedForward, Heads, NormKind, NormPlaces, Positions, Rates, ScoreTerms, Shape, Window,
+};
 use tensor::Rope;
 
 /// One block of a model: everything but its parameters.
@@ -8,8 +10,10 @@ use tensor::Rope;
 pub struct BlockShape {
     /// Features of the residual stream.
     pub width: usize,
-    /// Kind of both norms.
+    /// Kind of the norms.
     pub norm: NormKind,
+    /// Places of the norms.
+    pub norms: NormPlaces,
     /// ε of the norms.
     pub eps: f64,
     /// Attention heads.
@@ -57,6 +61,7 @@ impl Shape {
         BlockShape {
             width: self.width,
             norm: self.norm,
+            norms: self.norms,
             eps: self.eps,
             heads: self.heads,
             scores: self.scores,

@@ -2,11 +2,12 @@
 //! report of options that a proof did not try, the panel of small models and the keys of `config.json` are
 //! built from this table: a new entry appears in all of them.
 use crate::Activation::{Gelu, GeluTanh, Relu};
-use crate::FeedForward::{Plain, SwiGlu};
+use crate::FeedForward::{Gated, Plain};
+use crate::Gate::{Clamped, GeluTanh as GeGlu};
 use crate::NormKind::{Layer, Rms};
 use crate::Positions::{Learned, Rotary};
 use crate::Scoring::{Sigmoid, Softmax};
-use crate::{Blocks, Experts, Groups, Shape, SharedExpert, Window, counted};
+use crate::{Blocks, Experts, FeedForward, Groups, NormPlaces, Shape, SharedExpert, Window, counted};
 use tensor::{Rope, Scaling};
 
 /// An option of a model.
@@ -102,8 +103,31 @@ pub const FEATURES: &[Feature] = features! {
         Part(|s| s.norm == Rms, |s| format!("RMS norm, ε {}", s.eps), |s, n| s.eps = [0.25, 1e-5][n % 2]);
     "layer norm" 50
         Part(|s| s.norm == Layer, |s| format!("layer norm, ε {}", s.eps), |s, _| s.norm = Layer);
-    "SwiGLU" 1
-        Part(|s| s.feed_forward == SwiGlu, |_| "SwiGLU".into(), |s, _| s.feed_forward = SwiGlu);
+    "norms after attention and feed-forward" 25 Part(
+        |s| s.norms == NormPlaces::After, |_| "norms after both parts".into(), |s, _| s.norms = NormPlaces::After
+    );
+    "norms before and after attention and feed-forward" 25 Part(
+        |s| s.norms == NormPlaces::Both, |_| "norms before and after both parts".into(),
+        |s, _| s.norms = NormPlaces::Both
+    );
+    "an embedding that is multiplied" 25 Part(
+        |s| s.embedding_root.is_some(),
+        |s| s.embedding_root.map_or_else(String::new, |root| format!("embedding × √{root}")),
+        |s, n| s.embedding_root = Some(2 + n % 7)
+    );
+    "a cap of logits" 25 Part(
+        |s| s.logit_cap.is_some(),
+        |s| s.logit_cap.map_or_else(String::new, |cap| format!("logits capped at {cap}")),
+        |s, n| s.logit_cap = Some([1.5, 4.0][n % 2])
+    );
+    "SwiGLU" 1 Part(
+        |s| s.feed_forward == FeedForward::SWIGLU, |_| "SwiGLU".into(), |s, _| s.feed_forward = FeedForward::SWIGLU
+    );
+    "GeGLU" 20
+        Part(|s| s.feed_forward == Gated(GeGlu), |_| "GeGLU".into(), |s, _| s.feed_forward = Gated(GeGlu));
+    "clamped SwiGLU" 20 Part(
+        |s| s.feed_forward == Gated(Clamped), |_| "clamped SwiGLU".into(), |s, _| s.feed_forward = Gated(Clamped)
+    );
     "GELU" 50 Part(|s| s.feed_forward == Plain(Gelu), |_| "GELU".into(), |s, _| s.feed_forward = Plain(Gelu));
     "GELU by tanh" 33
         Part(|s| s.feed_forward == Plain(GeluTanh), |_| "GELU by tanh".into(), |s, _| s.feed_forward = Plain(GeluTanh));
@@ -200,27 +224,27 @@ pub const FEATURES: &[Feature] = features! {
             s.pattern.whole = (0..n / 9 % 2).collect();
         }
     );
-    "value heads of another size" 0 Part(
+    "value heads of another size" 25 Part(
         |s| s.heads.value != s.heads.dim,
         |s| format!("value heads of {}", counted(s.heads.value, "feature")),
         |s, n| s.heads.value = 1 + n % 5
     );
-    "a part of each head rotated" 0 Part(
+    "a part of each head rotated" 25 Part(
         |s| rope(s).is_some() && s.heads.rotated < s.heads.dim,
         |s| format!("{} rotated after {} of a head", counted(s.heads.rotated, "feature"), s.heads.plain),
         |s, n| (s.heads.plain, s.heads.rotated) = (n % 2 * (s.heads.dim / 2), s.heads.dim / 2)
     );
-    "scores divided by another root" 0 Part(
+    "scores divided by another root" 25 Part(
         |s| s.scores.divisor.is_some_and(|divisor| divisor != s.heads.dim),
         |s| s.scores.divisor.map_or_else(String::new, |divisor| format!("scores divided by √{divisor}")),
         |s, n| s.scores.divisor = Some(1 + n % 9)
     );
-    "a cap of scores" 0 Part(
+    "a cap of scores" 25 Part(
         |s| s.scores.cap.is_some(),
         |s| s.scores.cap.map_or_else(String::new, |cap| format!("scores capped at {cap}")),
         |s, n| s.scores.cap = Some([1.5, 4.0][n % 2])
     );
-    "a sink of each head" 0 Flag("a sink of each head", |s| Some(&mut s.scores.sinks));
+    "a sink of each head" 25 Flag("a sink of each head", |s| Some(&mut s.scores.sinks));
     "a tied head" 50 Flag("tied head", |s| Some(&mut s.tied));
     "norms of queries and keys" 50 Flag("norms of queries and keys", |s| Some(&mut s.head_norm));
     "bias of queries, keys and values" 50 Flag("bias of QKV", |s| Some(&mut s.bias.qkv));

@@ -34,5 +34,7 @@ pub use optimizer::{
 };
 pub use pattern::{Blocks, Pattern};
 pub use scores::ScoreTerms;
-pub use shape::{Activation, Biases, FeedForward, NormKind, Objective, Positions, Rates, Shape, Window};
+pub use shape::{
+    Activation, Biases, FeedForward, Gate, NormKind, NormPlaces, Objective, Positions, Rates, Shape, Window,
+};
 pub use tensor::quoted::counted;

@@ -33,6 +33,17 @@ pub struct Shape {
     pub tied: bool,
     /// Kind of norm.
     pub norm: NormKind,
+    /// Places of the norms of a block.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub norms: NormPlaces,
+    /// Number whose root multiplies the embedding, if there is one. Source: Vaswani et al., §3.4,
+    /// arXiv:1706.03762.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding_root: Option<usize>,
+    /// Cap c of logits, if there is one: a logit z becomes c·tanh(z/c). Source: Gemma Team, "Gemma 2", §2,
+    /// arXiv:2408.00118.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_cap: Option<f64>,
     /// Kind of position encoding.
     pub positions: Positions,
     /// Kind of feed-forward.
@@ -89,11 +100,58 @@ pub enum Positions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedForward {
-    /// down(gate · sigmoid(gate) · up).
-    #[serde(rename = "swiglu")]
-    SwiGlu,
     /// down(f(up)).
     Plain(Activation),
+    /// down(f(gate, up)).
+    #[serde(untagged)]
+    Gated(Gate),
+}
+
+/// An element-wise function of gate and up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Gate {
+    /// gate · sigmoid(gate) · up. Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202.
+    #[serde(rename = "swiglu")]
+    Silu,
+    /// GELU(gate) · up, with the tanh form of GELU. Source: as before.
+    #[serde(rename = "geglu")]
+    GeluTanh,
+    /// g · sigmoid(1.702·g) · (u + 1), with g = min(gate, 7) and u = up between −7 and 7. Source: `OpenAI`,
+    /// "gpt-oss", §2.1, arXiv:2508.10925.
+    #[serde(rename = "clamped_swiglu")]
+    Clamped,
+}
+
+impl FeedForward {
+    /// The usual feed-forward of Llama.
+    pub const SWIGLU: Self = Self::Gated(Gate::Silu);
+}
+
+/// Places of the norms of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormPlaces {
+    /// Before attention and before the feed-forward.
+    #[default]
+    Before,
+    /// After both, before their outputs are added to the residual stream. Source: `OLMo` Team, "2 `OLMo` 2
+    /// furious", §3.3.1, arXiv:2501.00656.
+    After,
+    /// Before and after both. Source: Gemma Team, "Gemma 2", §2, arXiv:2408.00118.
+    Both,
+}
+
+impl NormPlaces {
+    /// Returns true if a norm is before a part.
+    #[must_use]
+    pub fn before(self) -> bool {
+        self != Self::After
+    }
+    /// Returns true if a norm is after a part.
+    #[must_use]
+    pub fn after(self) -> bool {
+        self != Self::Before
+    }
 }
 
 /// The linear layers that have a bias.
@@ -140,9 +198,9 @@ pub struct Objective {
     pub z: f64,
 }
 
-/// Returns true for scores that files leave out.
-fn is_usual(scores: &ScoreTerms) -> bool {
-    *scores == ScoreTerms::NONE
+/// Returns true for a value that files leave out.
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Serialize for Shape {
@@ -190,8 +248,11 @@ impl Shape {
         eps: 1e-5,
         tied: false,
         norm: NormKind::Rms,
+        norms: NormPlaces::Before,
+        embedding_root: None,
+        logit_cap: None,
         positions: Positions::Rotary(Rope { base: 10_000.0, scaling: Scaling::None }),
-        feed_forward: FeedForward::SwiGlu,
+        feed_forward: FeedForward::SWIGLU,
         experts: None,
         bias: Biases { qkv: false, out: false, mlp: false },
         head_norm: false,

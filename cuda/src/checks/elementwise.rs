@@ -1,6 +1,6 @@
 //! Checks of `elementwise.cu`.
 use super::{Side, SideKernels, check, draw, whole};
-use kernels::{Activation, Heads, Segment};
+use kernels::{Activation, Gate, Heads, Segment};
 use tensor::{Dropout, Scalar};
 
 /// Rows, columns, columns of the whole matrix, and the first column. The rows are adjacent; apart, but
@@ -74,12 +74,23 @@ pub(crate) fn activations<D: SideKernels>(c: &mut Side<D>) {
     }
 }
 
-pub(crate) fn swiglu<D: SideKernels>(c: &mut Side<D>) {
-    for shape in SHAPES {
-        let of = |seed: u64| c.of(shape, |i| 3.0 * f64::sample(seed << 32 | i as u64, 1.0));
+pub(crate) fn gates<D: SideKernels>(c: &mut Side<D>) {
+    for (f, shape) in
+        [Gate::Silu, Gate::GeluTanh, Gate::Clamped].into_iter().flat_map(|f| SHAPES.map(|shape| (f, shape)))
+    {
+        c.case = format!("{f:?}");
+        let of = |seed: u64| c.of(shape, |i| 4.0 * f64::sample(seed << 32 | i as u64, 1.0));
         let [gate, up, dh, mut h, mut dgate, mut dup] = [1, 2, 3, 4, 5, 6].map(of);
-        check!(c.swiglu(h.to(), gate.of(), up.of()) => h 1.0);
-        check!(c.swiglu_backward(dgate.to(), dup.to(), gate.of(), up.of(), dh.of()) => dgate 2.0, dup 2.0);
+        check!(c.gated(h.to(), gate.of(), up.of(), f) => h 2.0);
+        check!(c.gated_backward(dgate.to(), dup.to(), gate.of(), up.of(), dh.of(), f) => dgate 4.0, dup 2.0);
+    }
+}
+
+pub(crate) fn factors<D: SideKernels>(c: &mut Side<D>) {
+    for shape in SHAPES {
+        let [x, mut y] = [1, 2].map(|seed| c.of(shape, draw(seed)));
+        check!(c.stretch(y.to(), x.of(), 7) => y 1.0);
+        check!(c.cap(y.to(), 1.5) => y 2.0);
     }
 }
 
@@ -126,7 +137,7 @@ pub(crate) fn nothing<D: SideKernels>(c: &mut Side<D>) {
             c.on.add_row(y.part_mut(at), x.part([0, 4 - cols, 1, cols]));
             c.on.add_rows(sum.to(), none);
             c.on.scale_rows(y.part_mut(at), by.of());
-            c.on.swiglu(y.part_mut(at), none, none);
+            c.on.gated(y.part_mut(at), none, none, Gate::Clamped);
             c.on.activate(y.part_mut(at), none, Activation::Relu);
             c.on.dropout(y.part_mut(at), &tokens, 0, &Dropout::new(0.5, 1, 1, "here"));
             c.on.rotate(y.part_mut(at), by.of(), &tokens, Heads::new(1, 1, 2), false);

@@ -5,7 +5,7 @@ use crate::device::Cuda;
 use crate::gpu::Gpu;
 use crate::launches::gemm::Rung;
 use crate::launches::{Launches, MatrixView};
-use kernels::{Kernels, Write};
+use kernels::{Gate, Kernels, Write};
 use tensor::{Bf16, Category, Cpu, Device, Place, Real, Scalar, Tensor, View};
 
 /// The factors of a product of this size in a layout (bit 0: A is transposed, bit 1: B is).
@@ -185,7 +185,7 @@ fn around<D: Kernels<Place = Gpu, Elem: Real, Wide: Device<Elem = f32>>>(
     then();
     on.add(c[0].view_mut(), more.view());
     then();
-    on.swiglu(h.view_mut(), gate.view(), up.view());
+    on.gated(h.view_mut(), gate.view(), up.view(), Gate::Silu);
     then();
     on.gemm(c[1].view_mut(), h.view(), b.view(), Write::Set);
     then();

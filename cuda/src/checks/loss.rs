@@ -71,11 +71,13 @@ pub(crate) fn sums<D: SideKernels>(c: &mut Side<D>) {
     }
 }
 
-const PLAIN: LossTerms = LossTerms { mean_over: MeanOver::of(40), smoothing: 0.0, z: 0.0, vocabulary: 70 };
-const TERMS: [LossTerms; 6] = [
+const PLAIN: LossTerms =
+    LossTerms { mean_over: MeanOver::of(40), smoothing: 0.0, z: 0.0, vocabulary: 70, cap: None };
+const TERMS: [LossTerms; 7] = [
     PLAIN,
     LossTerms { smoothing: 0.25, ..PLAIN },
     LossTerms { z: 0.5, ..PLAIN },
+    LossTerms { cap: Some(1.5), ..PLAIN },
     LossTerms { smoothing: 0.1, z: 0.01, ..PLAIN },
     LossTerms { mean_over: MeanOver { targets: 40, log2: 2 }, ..PLAIN },
     LossTerms { mean_over: MeanOver::of(0), ..PLAIN },

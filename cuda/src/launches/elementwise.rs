@@ -3,7 +3,7 @@ use super::row::RowRules;
 use super::{DropoutArgs, Launches, MatrixIn, MatrixOut, MatrixView, across, each, scratch};
 use crate::card::{Argument, LaunchConfig};
 use crate::gpu::Gpu;
-use kernels::Activation;
+use kernels::{Activation, Gate};
 use tensor::{Dropout, Index, Scalar};
 
 impl<S: Scalar<Wide = f32>> Launches<'_, S> {
@@ -84,18 +84,34 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.map("activate_backward", &x, &[&dx, &x, &dh, &(f as u32)]);
     }
 
-    pub(crate) fn swiglu(&self, h: MatrixOut<S>, gate: MatrixIn<S>, up: MatrixIn<S>) {
-        self.launch_under(&RowRules, "swiglu", self.over(&h), &[&h, &gate, &up]);
+    /// Passes a gate other than `SwiGLU`'s as its number in the `enum` of `elementwise.cu`.
+    pub(crate) fn gated(&self, h: MatrixOut<S>, gate: MatrixIn<S>, up: MatrixIn<S>, f: Gate) {
+        match f {
+            Gate::Silu => self.launch_under(&RowRules, "swiglu", self.over(&h), &[&h, &gate, &up]),
+            f => self.map("gated", &up, &[&h, &gate, &up, &(f as u32)]),
+        }
     }
 
-    pub(crate) fn swiglu_backward(
+    pub(crate) fn stretch(&self, y: MatrixOut<S>, x: MatrixIn<S>, n: usize) {
+        self.map("stretch", &x, &[&y, &x, &((n as f64).sqrt() as f32)]);
+    }
+
+    pub(crate) fn cap(&self, y: MatrixOut<S>, c: f64) {
+        self.map("cap", &y, &[&y, &(c as f32)]);
+    }
+
+    pub(crate) fn gated_backward(
         &self,
         dgate: MatrixOut<S>,
         dup: MatrixOut<S>,
         gate: MatrixIn<S>,
         up: MatrixIn<S>,
         dh: MatrixIn<S>,
+        f: Gate,
     ) {
-        self.map("swiglu_backward", &dh, &[&dgate, &dup, &gate, &up, &dh]);
+        match f {
+            Gate::Silu => self.map("swiglu_backward", &dh, &[&dgate, &dup, &gate, &up, &dh]),
+            f => self.map("gated_backward", &dh, &[&dgate, &dup, &gate, &up, &dh, &(f as u32)]),
+        }
     }
 }

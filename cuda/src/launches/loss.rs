@@ -84,7 +84,9 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
     ) {
         let [first, len] = ends(slice);
         let [share, own, every, z] = constants(terms);
-        let arguments: [&dyn Argument; 9] = [&logits, &lse, targets, &first, &len, &share, &own, &every, &z];
+        let inv = terms.cap.map_or(0.0, |cap| (1.0 / cap) as f32);
+        let arguments: [&dyn Argument; 10] =
+            [&logits, &lse, targets, &first, &len, &share, &own, &every, &z, &inv];
         self.launch("cross_entropy_backward", across(&logits), &arguments);
     }
 

@@ -1,4 +1,4 @@
-//! Element-wise kernels: additions, dropout, rotary embedding, SwiGLU.
+//! Element-wise kernels: additions, dropout, rotary embedding, caps.
 use super::matrices::{In, Out};
 use crate::indexed::entries;
 use crate::{Heads, Segment};
@@ -111,52 +111,18 @@ pub(super) fn rotate<S: Scalar>(mut x: Out<S>, table: In<S::Wide>, tokens: &[u32
 }
 
 #[inline(always)]
-pub(super) fn swiglu<S: Scalar>(mut h: Out<S>, gate: In<S>, up: In<S>) {
-    for i in 0..h.rows() {
-        for ((h, &g), &u) in h.row(i).iter_mut().zip(gate.row(i)).zip(up.row(i)) {
-            let g = g.widen();
-            *h = S::narrow(g * g.sigmoid() * u.widen());
+pub(super) fn stretch<S: Scalar>(y: Out<S>, x: In<S>, n: usize) {
+    let root = S::Wide::from_usize(n) * S::Wide::inv_sqrt(n);
+    each(y, x, |y, x| *y = S::narrow(x.widen() * root));
+}
+
+#[inline(always)]
+pub(super) fn cap<S: Scalar>(mut y: Out<S>, c: f64) {
+    let c = S::Wide::from_f64(c);
+    let inv = c.inv();
+    for i in 0..y.rows() {
+        for y in y.row(i) {
+            *y = S::narrow(c * (y.widen() * inv).tanh());
         }
     }
-}
-
-/// With s = sigmoid(g): dgate = dh·u·(s + g·s·(1 − s)), dup = dh·g·s.
-#[inline(always)]
-pub(super) fn swiglu_backward<S: Scalar>(
-    mut dgate: Out<S>,
-    mut dup: Out<S>,
-    gate: In<S>,
-    up: In<S>,
-    dh: In<S>,
-) {
-    for i in 0..dh.rows() {
-        swiglu_row(dgate.row(i), dup.row(i), [gate, up, dh].map(|x| x.row(i)));
-    }
-}
-
-/// Computes a row in pieces, whose sigmoids stay in registers.
-#[inline(always)]
-fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], of: [&[S]; 3]) {
-    const PIECE: usize = 64;
-    let whole = dgate.len() / PIECE * PIECE;
-    for at in (0..whole).step_by(PIECE) {
-        swiglu_piece::<S, PIECE>(at, dgate, dup, of);
-    }
-    for at in whole..dgate.len() {
-        swiglu_piece::<S, 1>(at, dgate, dup, of);
-    }
-}
-
-/// Computes one output per loop: with two, LLVM fails to prove that five slices do not overlap, and does not
-/// vectorise.
-#[inline(always)]
-fn swiglu_piece<S: Scalar, const N: usize>(at: usize, dgate: &mut [S], dup: &mut [S], of: [&[S]; 3]) {
-    let [gate, up, dh]: [&[S; N]; 3] = of.map(|x| x[at..at + N].as_array().expect("a piece"));
-    let gate: [S::Wide; N] = std::array::from_fn(|j| gate[j].widen());
-    let s: [S::Wide; N] = std::array::from_fn(|j| gate[j].sigmoid());
-    let slope = |j: usize| s[j] + gate[j] * s[j] * (S::Wide::ONE - s[j]);
-    let dg: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * up[j].widen() * slope(j)));
-    let du: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * gate[j] * s[j]));
-    dgate[at..at + N].copy_from_slice(&dg);
-    dup[at..at + N].copy_from_slice(&du);
 }

@@ -92,6 +92,7 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
     let Constants { share, own, every, z } = Constants::<S::Wide>::of(terms);
     let [own, every] = [own, every].map(|weight| weight * share);
     let z = S::Wide::from_usize(2) * z;
+    let inv = terms.cap.map(|cap| S::Wide::from_f64(cap).inv());
     for i in 0..logits.rows() {
         let (x, lse) = (logits.row(i), lse.row(i)[0]);
         if targets[i] == IGNORED {
@@ -99,13 +100,15 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
             continue;
         }
         let whole = share * (S::Wide::ONE + z * lse);
-        let target = slice.local(targets[i]).map(|j| (j, x[j]));
-        let other = |x: S| S::Wide::exp_sub(x.widen(), lse) * whole - every;
+        let target = slice.local(targets[i]).map(|j| (j, x[j].widen()));
+        let other = |x: S::Wide| S::Wide::exp_sub(x, lse) * whole - every;
+        let slope = |x: S::Wide| inv.map_or(S::Wide::ONE, |inv| S::Wide::ONE - x * inv * (x * inv));
         for x in x.iter_mut() {
-            *x = S::narrow(other(*x));
+            let z = x.widen();
+            *x = S::narrow(other(z) * slope(z));
         }
-        if let Some((j, logit)) = target {
-            x[j] = S::narrow(other(logit) - own);
+        if let Some((j, z)) = target {
+            x[j] = S::narrow((other(z) - own) * slope(z));
         }
     }
 }

@@ -10,6 +10,7 @@ mod elementwise;
 mod f16;
 mod factor;
 mod few;
+mod gated;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx512;
@@ -36,8 +37,8 @@ pub use scalar::CpuScalar;
 pub use simd::widest;
 
 use crate::{
-    Activation, Attend, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance, RouterNoise,
-    RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
+    Activation, Attend, Gate, Heads, Kernels, LossTerms, MeanOver, OrderedKernels, Qkv, RouterBalance,
+    RouterNoise, RouterTerms, RowShard, RunningSoftmax, Write, every_kernel,
 };
 use attention::TileRows;
 use tensor::{

@@ -1,30 +1,46 @@
 //! Element-wise kernels against their definitions.
 use crate::proof::{Matrix, assert_derivative, draw, filled, index, matrix, read, under_two_keys};
-use kernels::{CpuScalar, Heads, Kernels, Segment};
+use kernels::{CpuScalar, Gate, Heads, Kernels, Segment};
 use tensor::{Cpu, Dropout, Dual, F61, Key, Scalar};
 
 /// In rows that are pieces, rests, and both. Kills: gate for up, in either, a term of the product rule.
 #[test]
-fn swiglu_backward_equals_the_derivative_exactly() {
-    fn forward<S: CpuScalar>([gate, up]: [&Matrix<S>; 2]) -> Matrix<S>
+fn gates_backward_equals_the_derivative_exactly() {
+    fn forward<S: CpuScalar>([gate, up]: [&Matrix<S>; 2], f: Gate) -> Matrix<S>
     where
         Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
     {
         let mut h = filled(gate.rows(), gate.cols(), S::ZERO);
-        Cpu::default().swiglu(h.view_mut(), gate.view(), up.view());
+        Cpu::default().gated(h.view_mut(), gate.view(), up.view(), f);
         h
     }
-    for cols in [1, 63, 64, 130] {
+    let gates = [Gate::Silu, Gate::GeluTanh, Gate::Clamped];
+    for (f, cols) in gates.into_iter().flat_map(|f| [1, 63, 64, 130].map(|cols| (f, cols))) {
         under_two_keys(|| {
             let [gate, up, dh] = [1, 2, 3].map(|seed| draw::<F61>(seed, 2, cols));
             let moving = [1, 2].map(|seed| draw::<Dual<F61>>(seed, 2, cols));
             let [mut dgate, mut dup] = [(); 2].map(|()| filled(2, cols, F61::ZERO));
             let to = (dgate.view_mut(), dup.view_mut());
-            Cpu::default().swiglu_backward(to.0, to.1, gate.view(), up.view(), dh.view());
+            Cpu::default().gated_backward(to.0, to.1, gate.view(), up.view(), dh.view(), f);
             let inputs = [(&moving[0], &dgate), (&moving[1], &dup)];
-            assert_derivative(&dh, &forward(moving.each_ref()), &inputs);
+            assert_derivative(&dh, &forward(moving.each_ref(), f), &inputs);
         });
     }
+}
+
+/// Kills: a root of the inverse, a cap that is not divided by before the function.
+#[test]
+fn factors_and_caps_equal_their_formulas() {
+    let x = [-4.0, -0.5, 0.0, 0.25, 3.0];
+    let [source, mut y] = [0, 1].map(|_| matrix(1, 5, |i| x[i]));
+    Cpu::default().stretch(y.view_mut(), source.view(), 7);
+    let near = |seen: Vec<f64>, wanted: [f64; 5]| {
+        seen.iter().zip(wanted).for_each(|(y, wanted)| assert!((y - wanted).abs() < 1e-14, "{y} {wanted}"));
+    };
+    near(read(&y), x.map(|x| x * 7f64.sqrt()));
+    let mut y = matrix(1, 5, |i| x[i]);
+    Cpu::default().cap(y.view_mut(), 1.5);
+    near(read(&y), x.map(|x| 1.5 * (x / 1.5).tanh()));
 }
 
 /// Kills: rows for columns, `=` for `+=`, a lost row.

@@ -5,19 +5,22 @@ use tensor::{Cpu, Dual, F61, Host, IGNORED, Index, Key, Scalar};
 
 const V: usize = 7;
 const TARGETS: [u32; 5] = [3, IGNORED, 0, 6, 3];
-const PLAIN: LossTerms = LossTerms { mean_over: MeanOver::of(9), smoothing: 0.0, z: 0.0, vocabulary: V };
-const ALL: [LossTerms; 4] = [
+const PLAIN: LossTerms =
+    LossTerms { mean_over: MeanOver::of(9), smoothing: 0.0, z: 0.0, vocabulary: V, cap: None };
+const ALL: [LossTerms; 5] = [
     PLAIN,
     LossTerms { smoothing: 0.25, ..PLAIN },
     LossTerms { z: 0.5, ..PLAIN },
     LossTerms { smoothing: 0.25, z: 0.5, ..PLAIN },
+    LossTerms { smoothing: 0.25, z: 0.5, cap: Some(1.5), ..PLAIN },
 ];
 
 fn index(ids: &[u32]) -> Index<Host> {
     Index::new(&Host::default(), ids.len(), ids.iter().copied())
 }
 
-/// Loss, log-sum-exps and gradient by the ranks' slices, joined as ranks join them.
+/// Loss, log-sum-exps and gradient by the ranks' slices, joined as ranks join them, of logits before their
+/// cap.
 fn split<S: CpuScalar>(
     logits: &Matrix<S>,
     targets: &[u32],
@@ -33,6 +36,10 @@ where
         RowShard { first: first - len, len }
     };
     let slices: Vec<RowShard> = lens.iter().map(slice).collect();
+    let mut d = logits.beside(rows, logits.cols());
+    cpu.copy(d.view_mut(), logits.view());
+    terms.cap.iter().for_each(|cap| cpu.cap(d.view_mut(), *cap));
+    let logits = d.clone();
     let share = |s: RowShard| logits.view().take_cols(s.first, s.len);
     let (mut m, wide) = (filled(rows, 1, S::NEG_INF), if terms.smoothing == 0.0 { 2 } else { 3 });
     for &s in &slices {
@@ -49,8 +56,6 @@ where
     }
     let mut loss = filled(1, 1, S::ONE);
     cpu.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), &targets, terms);
-    let mut d = logits.beside(rows, logits.cols());
-    cpu.copy(d.view_mut(), logits.view());
     for &s in &slices {
         let share = d.view_mut().take_cols(s.first, s.len);
         cpu.cross_entropy_backward(share, m.view(), &targets, s, terms);

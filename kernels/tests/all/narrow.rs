@@ -4,7 +4,7 @@
 //! order; their own tests judge them.
 use crate::proof::{Matrix, draw, filled, index, matrix, read};
 use kernels::{
-    Activation, Attend, Heads, Kernels, LossTerms, Mask, MeanOver, OrderedKernels, Qkv, RowShard,
+    Activation, Attend, Gate, Heads, Kernels, LossTerms, Mask, MeanOver, OrderedKernels, Qkv, RowShard,
     RunningSoftmax, Segment, Span, Write,
 };
 use tensor::{Cpu, Dropout, Host, IGNORED, Index, Rope, Scalar};
@@ -88,13 +88,15 @@ where
         equal(&y, &wy, "activate backward");
     }
     let ([mut y, mut z], [mut wy, mut wz]) = inputs::<N, 2>(ROWS, COLS);
-    cpu.swiglu(y.view_mut(), g.view(), u.view());
-    f32s.swiglu(wy.view_mut(), wg.view(), wu.view());
-    equal(&y, &wy, "swiglu");
-    cpu.swiglu_backward(y.view_mut(), z.view_mut(), g.view(), u.view(), x.view());
-    f32s.swiglu_backward(wy.view_mut(), wz.view_mut(), wg.view(), wu.view(), wx.view());
-    equal(&y, &wy, "dgate");
-    equal(&z, &wz, "dup");
+    for f in [Gate::Silu, Gate::GeluTanh, Gate::Clamped] {
+        cpu.gated(y.view_mut(), g.view(), u.view(), f);
+        f32s.gated(wy.view_mut(), wg.view(), wu.view(), f);
+        equal(&y, &wy, "gated");
+        cpu.gated_backward(y.view_mut(), z.view_mut(), g.view(), u.view(), x.view(), f);
+        f32s.gated_backward(wy.view_mut(), wz.view_mut(), wg.view(), wu.view(), wx.view(), f);
+        equal(&y, &wy, "dgate");
+        equal(&z, &wz, "dup");
+    }
     cpu.add(y.view_mut(), x.view());
     let sum: Vec<_> = read(&z).iter().zip(read(&x)).map(|(a, b)| a.widen() + b.widen()).collect();
     cpu.copy(y.view_mut(), z.view());
@@ -262,7 +264,7 @@ where
     let (targets, slice) = (ids(&[3, IGNORED, 0, 69, 12, 5, 3]), RowShard { first: 0, len: COLS });
     let ([x, dy], [wx, wdy]) = inputs::<N, 2>(ROWS, COLS);
     for smoothing in [0.0, 0.25] {
-        let terms = LossTerms { mean_over: MeanOver::of(6), smoothing, z: 0.01, vocabulary: COLS };
+        let terms = LossTerms { mean_over: MeanOver::of(6), smoothing, z: 0.01, vocabulary: COLS, cap: None };
         let state = || (filled(ROWS, 1, 0.0f32), filled(ROWS, 3, 0.0f32));
         let ((mut m, mut sums), (mut wm, mut wsums)) = (state(), state());
         cpu.row_stab(m.view_mut(), x.view());

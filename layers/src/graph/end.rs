@@ -46,8 +46,13 @@ impl<D: Kernels> Layer<D> for GraphEnd<D> {
                 Given::Loss(_) => panic!("a loss without targets"),
             };
         };
-        let terms =
-            LossTerms { mean_over: cx.pass().mean_over, smoothing: 0.0, z: 0.0, vocabulary: self.classes };
+        let terms = LossTerms {
+            mean_over: cx.pass().mean_over,
+            smoothing: 0.0,
+            z: 0.0,
+            vocabulary: self.classes,
+            cap: None,
+        };
         match self.graph.forward(input, Some((&targets, terms)))? {
             (Given::Loss(loss), saved) => {
                 Ok((Some(Output::Loss(own_loss::<D>(loss, self.over))), Some(cx.keep(saved))))

@@ -65,7 +65,7 @@ pub fn operate<D: Kernels>(
             device.add(y.view_mut(), other(1));
         }
         OperatorKind::Activation(f) => device.activate(y.view_mut(), x.view(), f),
-        OperatorKind::Gated => device.swiglu(y.view_mut(), x.view(), other(1)),
+        OperatorKind::Gated(f) => device.gated(y.view_mut(), x.view(), other(1), f),
         OperatorKind::Norm { eps } => {
             let mut r = wide_along(x, 1);
             device.rms_norm(y.view_mut(), r.view_mut(), x.view(), other(1), eps);
@@ -137,9 +137,9 @@ pub fn operate_back<D: Kernels>(
         OperatorKind::Activation(f) => {
             device.activate_backward(found[0].insert(fresh(0)).view_mut(), x(0), dy.view(), f);
         }
-        OperatorKind::Gated => {
+        OperatorKind::Gated(f) => {
             let [mut gate, mut up] = [fresh(0), fresh(1)];
-            device.swiglu_backward(gate.view_mut(), up.view_mut(), x(0), x(1), dy.view());
+            device.gated_backward(gate.view_mut(), up.view_mut(), x(0), x(1), dy.view(), f);
             found = vec![Some(gate), Some(up)];
         }
         OperatorKind::Norm { .. } => {

@@ -131,7 +131,8 @@ impl<'a> GraphPrices<'a> {
         let (operator, place, device) = (&self.graph.operators[number], self.place(), self.prices.rank().0);
         if operator.kind == OperatorKind::Loss {
             let [rows, vocabulary] = self.graph.tensors[operator.inputs[0]].shape;
-            let terms = LossTerms { mean_over: MeanOver::of(rows), smoothing: 0.0, z: 0.0, vocabulary };
+            let terms =
+                LossTerms { mean_over: MeanOver::of(rows), smoothing: 0.0, z: 0.0, vocabulary, cap: None };
             let targets = TokenIds::new(device.place(), &vec![0; rows], vocabulary)
                 .map_err(|why| Error::Cannot(why.to_string()))?;
             let (_, saved) = loss(inputs.remove(0), &place, (&targets, &terms))?;

@@ -44,7 +44,8 @@ impl<'a, D: Kernels> GraphStep<'a, D> {
         let targets = |[rows, vocabulary]: [usize; 2]| {
             let ids = target_ids(rows, vocabulary);
             let ids = TokenIds::new(at.device.place(), &ids, vocabulary);
-            let terms = LossTerms { mean_over: MeanOver::of(rows), smoothing: 0.0, z: 0.0, vocabulary };
+            let terms =
+                LossTerms { mean_over: MeanOver::of(rows), smoothing: 0.0, z: 0.0, vocabulary, cap: None };
             ids.map(|ids| (ids, terms)).map_err(|why| Error::Cannot(why.to_string()))
         };
         Ok(Self {

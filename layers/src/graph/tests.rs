@@ -8,7 +8,7 @@ use super::sharding::{Change, MeshSizes, Sharding, ShardingStep};
 use super::{Graph, OperatorKind, OperatorSplit, TensorSource};
 use crate::Shape;
 use comm::Axis;
-use kernels::{Activation, Heads};
+use kernels::{Activation, Gate, Heads};
 
 const DP: Axis = Axis::Dp;
 const CP: Axis = Axis::Cp;
@@ -100,7 +100,7 @@ fn a_search_of_two_takers_finds_the_cheapest_of_all_plans() {
                 let mut graph = chain(rows, &[width, width], false);
                 let x = graph.result();
                 let [up, gate] = ["up", "gate"].map(|name| graph.linear(x, name, hidden, false));
-                graph.apply(OperatorKind::Gated, &[gate, up], "y");
+                graph.apply(OperatorKind::Gated(Gate::Silu), &[gate, up], "y");
                 let mesh = vec![(TP, 4)];
                 let found = found_within(&graph, &mesh, 200);
                 let least = cheapest(&graph, &mesh, &Nominal::new(&mesh).unwrap());
@@ -216,7 +216,8 @@ fn operators_refuse_what_they_cannot_take() {
         refuses(OperatorKind::Bias, &[&summed, &whole]) && refuses(OperatorKind::Bias, &[&columns, &whole])
     );
     assert!(
-        refuses(OperatorKind::Gated, &[&columns, &rows]) && refuses(OperatorKind::Sum, &[&summed, &whole])
+        refuses(OperatorKind::Gated(Gate::Silu), &[&columns, &rows])
+            && refuses(OperatorKind::Sum, &[&summed, &whole])
     );
     assert!(refuses(OperatorKind::Norm { eps: 0.0 }, &[&columns, &whole]));
     assert!(

@@ -1,4 +1,5 @@
-//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward.
+//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward; or with a norm after F, in place of the
+//! one before it or besides. Two all-reduces forward, two backward.
 //! Under sequence parallelism: forward two reduce-scatters and two all-gathers; backward their mirror image
 //! and two more all-gathers.
 //!
@@ -12,65 +13,96 @@ use kernels::Kernels;
 use ops::{Branches, PassContext, Result, Stream, dropout, join};
 use tensor::Direction;
 
-/// Y = X + dropout(F(norm(X))).
+/// A norm, if there is one there.
+type MaybeNorm<D> = Option<BoxedLayer<D, Stream<D>, Branches<D>>>;
+
+/// Y = X + dropout(norm(F(norm(X)))).
 pub struct Residual<D: Kernels, F> {
     name: String,
-    norm: BoxedLayer<D, Stream<D>, Branches<D>>,
+    norm: MaybeNorm<D>,
     inner: F,
+    after: MaybeNorm<D>,
     rate: f64,
 }
 
 impl<D: Kernels, F> Residual<D, F> {
-    /// Wraps `inner` in a pre-norm residual: a norm before it, dropout of this rate after it, and the input
-    /// added.
-    pub fn around(
-        name: impl Into<String>,
-        norm: BoxedLayer<D, Stream<D>, Branches<D>>,
-        inner: F,
-        rate: f64,
-    ) -> Self {
-        Self { name: name.into(), norm, inner, rate }
+    /// Wraps `inner` in a residual: norms before and after it, dropout of this rate, and the input added.
+    pub fn around(name: impl Into<String>, [norm, after]: [MaybeNorm<D>; 2], inner: F, rate: f64) -> Self {
+        Self { name: name.into(), norm, inner, after, rate }
     }
+}
+
+/// Returns the gradient of what a norm after a part takes: dY itself without one.
+fn back_to_part<D: Kernels>(
+    after: &mut MaybeNorm<D>,
+    cx: &PassContext<D>,
+    saved: Ticket,
+    dy: Stream<D>,
+) -> Result<Stream<D>> {
+    let Some(after) = after else { return Ok(dy) };
+    after.backward(cx, saved, (dy, None))
+}
+
+/// Returns dX from the gradients of a part's input and of Y.
+fn back_to_x<D: Kernels>(
+    norm: &mut MaybeNorm<D>,
+    cx: &PassContext<D>,
+    saved: Ticket,
+    dn: Stream<D>,
+    dy: Stream<D>,
+) -> Result<Stream<D>> {
+    let Some(norm) = norm else { return Ok(join(dn, &dy)) };
+    norm.backward(cx, saved, (dn, Some(dy)))
 }
 
 impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Residual<D, F> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = (Ticket, F::Saved);
+    type Saved = ([Ticket; 2], F::Saved);
     type Pending = F::Pending;
 
     fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let _layer = cx.layer(&self.name, Direction::Forward);
-        let ((n, x), norm) = self.norm.forward(cx, x)?;
-        let (y, inner) = self.inner.forward(cx, n)?;
+        let ((n, x), norm) = match &self.norm {
+            Some(norm) => norm.forward(cx, x)?,
+            None => ((x.clone(), Some(x)), None),
+        };
+        let (mut y, inner) = self.inner.forward(cx, n)?;
+        let mut after = None;
+        if let Some(norm) = &self.after {
+            let ((n, _), saved) = norm.forward(cx, y)?;
+            (y, after) = (n, saved);
+        }
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
         cx.record(&self.name, "added", &y)?;
-        Ok((join(y, &x.expect("a norm returns its input for the residual")), (norm, inner)))
+        Ok((join(y, &x.expect("a norm returns its input for the residual")), ([norm, after], inner)))
     }
 
     fn backward_input(
         &mut self,
         cx: &PassContext<D>,
-        (norm, inner): Self::Saved,
+        ([norm, after], inner): Self::Saved,
         dy: Stream<D>,
     ) -> InputHalf<D, Self> {
         let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
-        let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
-        Ok((self.norm.backward(cx, norm, (dn, Some(dy)))?, pending))
+        let d_inner = back_to_part(&mut self.after, cx, after, dropped)?;
+        let (dn, pending) = self.inner.backward_input(cx, inner, d_inner)?;
+        Ok((back_to_x(&mut self.norm, cx, norm, dn, dy)?, pending))
     }
 
     /// Runs the weight half at once, which frees what `inner` saved before the norm's backward.
     fn backward(
         &mut self,
         cx: &PassContext<D>,
-        (norm, inner): Self::Saved,
+        ([norm, after], inner): Self::Saved,
         dy: Stream<D>,
     ) -> Result<Stream<D>> {
         let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
-        let dn = self.inner.backward(cx, inner, dropped)?;
-        self.norm.backward(cx, norm, (dn, Some(dy)))
+        let d_inner = back_to_part(&mut self.after, cx, after, dropped)?;
+        let dn = self.inner.backward(cx, inner, d_inner)?;
+        back_to_x(&mut self.norm, cx, norm, dn, dy)
     }
 
     fn backward_weight(&mut self, cx: &PassContext<D>, pending: Self::Pending) -> Result<()> {
@@ -79,8 +111,9 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     }
 
     fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
-        self.norm.params(into);
+        self.norm.iter_mut().for_each(|norm| norm.params(into));
         self.inner.params(into);
+        self.after.iter_mut().for_each(|norm| norm.params(into));
     }
 }
 
@@ -89,7 +122,7 @@ mod tests {
     use super::*;
     use crate::build::part::Block;
     use crate::proof::{Answer, Case, LayerInput, SEED, proves, proves_in_regions};
-    use crate::{Builder, Shape};
+    use crate::{Builder, NormPlaces, Shape};
     use comm::{Axis, Op};
     use kernels::Heads;
     use ops::Rotary;
@@ -139,7 +172,8 @@ mod tests {
         }
         fn synced(&self, _: usize, regions: bool) -> usize {
             // gains, biases of norms and rows
-            let rows = if self.0.norm == crate::NormKind::Rms { 2 } else { 4 + 2 };
+            let norms = if self.0.norms == NormPlaces::Both { 4 } else { 2 };
+            let rows = if self.0.norm == crate::NormKind::Rms { norms } else { 2 * norms + 2 };
             if regions { rows * D } else { 0 }
         }
     }
@@ -155,6 +189,12 @@ mod tests {
     fn block_equals_block_bit_for_bit() {
         proves(&llama());
         proves(&dropping(gpt2()));
+        for norms in [NormPlaces::After, NormPlaces::Both] {
+            let mut block = dropping(llama());
+            block.0.shape.norms = norms;
+            proves(&block);
+            proves_in_regions(&block);
+        }
     }
 
     #[test]

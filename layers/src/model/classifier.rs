@@ -139,7 +139,8 @@ impl<D: Kernels> Chunk<D> {
         let [at_start, at_end] = at_ends(runs, layers);
         let (axis, name, objective) = (Axis::Tp, &*format!("layers.{last}"), Objective::default());
         let sizes = [sizes[last], sizes[layers]];
-        let head = strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective };
+        let head =
+            strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective, cap: None };
         let end = at_end.then(|| at.build(&head)).transpose()?.map(|end| (name, end));
         Ok(Self::new(at, (None, at_start.then_some(Region::Whole)), blocks, end, false))
     }

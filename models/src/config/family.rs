@@ -19,7 +19,7 @@ const FIXED: &str =
 /// running `transformers`. Keys that begin with `_`, and those of [generation](super::generation), are free
 /// too.
 const FREE: &str = "\
-    attn_implementation auto_map chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id dtype \
+    attn_implementation auto_map cache_implementation chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id dtype \
     finetuning_task gradient_checkpointing id2label initializer_range is_decoder label2id max_sequence_length \
     name_or_path num_labels output_attentions output_hidden_states output_past output_router_logits output_scores \
     prefix pretraining_tp problem_type return_dict return_dict_in_generate sep_token_id task_specific_params \

@@ -4,7 +4,7 @@
 //! | ours | theirs |
 //! |---|---|
 //! | `embedding` | `model.embed_tokens` |
-//! | `blocks.0.norm{1,2}` | `model.layers.0.{input,post_attention}_layernorm` |
+//! | `blocks.0.norm{1,2}` | `model.layers.0.{input,post_attention}_layernorm` ([others](block_norms)) |
 //! | `.attention.{qkv,out}` | `self_attn.{q,k,v}_proj`, `.o_proj` |
 //! | `.attention.q_norm`, `.k_norm` | the same in `self_attn` |
 //! | `.mlp.gate_up`, `.mlp.down` | `mlp.{gate,up}_proj`, `.down_proj` |
@@ -16,7 +16,7 @@ use super::rope;
 use crate::config::{Config, ConfigKeys, FamilyInfo, KeyValue, Products};
 use crate::names::Entries;
 use kernels::Heads;
-use layers::{Biases, Positions, Rates, Shape};
+use layers::{Biases, FeedForward, Gate, NormPlaces, Positions, Rates, Shape};
 use parallel::{Entry, Orientation, Result};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ const READ: &str = "\
     attention_dropout head_dim hidden_size intermediate_size max_position_embeddings num_attention_heads \
     num_hidden_layers num_key_value_heads pad_token_id rms_norm_eps rope_parameters rope_scaling rope_theta";
 /// Keys that all these families fix.
-const FIXED: &str = r#"hidden_act="silu","swish" rope_interleaved=false"#;
+const FIXED: &str = "rope_interleaved=false";
 
 /// A key that says whether layers have biases, and these layers; the first has the default.
 pub(super) type BiasKey = (&'static str, fn(&mut Biases) -> Vec<&mut bool>);
@@ -41,11 +41,15 @@ pub(super) const ATTENTION_BIAS: BiasKey = ("attention_bias", |bias| vec![&mut b
 /// The key of both biases of the feed-forward.
 pub(super) const MLP_BIAS: BiasKey = ("mlp_bias", |bias| vec![&mut bias.mlp]);
 
-/// Biases of queries, keys and values alone.
-pub(super) const QKV: Biases = Biases { qkv: true, out: false, mlp: false };
+/// Llama with biases of queries, keys and values alone.
+pub(super) const QKV: Shape = Shape { bias: Biases { qkv: true, out: false, mlp: false }, ..Shape::LLAMA };
 
 /// Defaults of `transformers` for missing keys.
 pub(super) struct Defaults {
+    /// Number of token ids, if files may lack it.
+    pub(super) vocabulary: Option<usize>,
+    /// Number of query heads, if files may lack it.
+    pub(super) queries: Option<usize>,
     /// Number of KV heads; `None`: the number of query heads.
     pub(super) key_heads: Option<usize>,
     /// Width of a head; `None`: width / query heads.
@@ -65,6 +69,8 @@ pub(super) struct Defaults {
 }
 /// Defaults of most families.
 pub(super) const DEFAULTS: Defaults = Defaults {
+    vocabulary: None,
+    queries: None,
     key_heads: None,
     head_dim: None,
     positions: 2048,
@@ -85,12 +91,14 @@ pub(super) struct Decoder {
     pub(super) fixed: &'static str,
     /// Defaults for missing keys.
     pub(super) defaults: Defaults,
-    /// Biases of a model whose file has none of the keys.
-    pub(super) bias: Biases,
+    /// Settings of all models of the family; the biases are those of a file without their keys.
+    pub(super) usual: Shape,
     /// Keys of biases.
     pub(super) bias_keys: &'static [BiasKey],
-    /// True if queries and keys are normalised head by head.
-    pub(super) head_norm: bool,
+    /// True if files have gains of norms less 1.
+    pub(super) plus_one: bool,
+    /// Base of the frequencies in blocks with a window, if they have frequencies of their own.
+    pub(super) local_base: Option<f64>,
     /// True if a part of each head may be rotated, the first features.
     pub(super) partial: bool,
     /// True if files have queries, keys and values as one matrix, and gate and up as another.
@@ -111,9 +119,10 @@ impl Decoder {
             class,
             fixed: "",
             defaults: DEFAULTS,
-            bias: Biases { qkv: false, out: false, mlp: false },
+            usual: Shape::LLAMA,
             bias_keys: &[],
-            head_norm: false,
+            plus_one: false,
+            local_base: None,
             partial: false,
             fused: false,
             parts: &[],
@@ -143,8 +152,19 @@ impl Decoder {
         let rotated = if self.partial { config.rotated(dim)? } else { dim };
         Ok(Heads { rotated, ..Heads::new(queries, keys, dim) })
     }
+    /// Returns the keys of the activation that are fixed, and the key and value that are written.
+    fn activation(&self) -> (&'static str, &'static str, &'static str) {
+        match self.usual.feed_forward {
+            FeedForward::Gated(Gate::GeluTanh) => (
+                r#"hidden_activation="gelu_pytorch_tanh" hidden_act="gelu_pytorch_tanh""#,
+                "hidden_activation",
+                "gelu_pytorch_tanh",
+            ),
+            _ => (r#"hidden_act="silu","swish""#, "hidden_act", "silu"),
+        }
+    }
     fn biases(&self, config: &ConfigKeys<'_>) -> Result<Biases> {
-        let mut bias = self.bias;
+        let mut bias = self.usual.bias;
         for (key, layers) in self.bias_keys {
             let has_bias = config.flag(key, *layers(&mut bias)[0])?;
             for layer in layers(&mut bias) {
@@ -168,6 +188,16 @@ fn padding(config: &ConfigKeys<'_>, default: Option<usize>, vocabulary: usize) -
     })
 }
 
+/// Returns the names of a block's norms: `norm1`, `post_norm1`, `norm2` and `post_norm2`.
+fn block_norms(places: NormPlaces) -> [&'static str; 4] {
+    const AFTER: [&str; 2] = ["post_attention_layernorm", "post_feedforward_layernorm"];
+    match places {
+        NormPlaces::Before => ["input_layernorm", "", "post_attention_layernorm", ""],
+        NormPlaces::After => ["", AFTER[0], "", AFTER[1]],
+        NormPlaces::Both => ["input_layernorm", AFTER[0], "pre_feedforward_layernorm", AFTER[1]],
+    }
+}
+
 impl Family for Decoder {
     fn about(&self) -> FamilyInfo {
         let biases = self.bias_keys.iter().map(|(key, _)| *key);
@@ -179,15 +209,16 @@ impl Family for Decoder {
             .chain(biases)
             .chain(experts)
             .collect();
-        let fixed = vec![FIXED, self.fixed, rope::partial(self.partial)[1]];
+        let fixed = vec![FIXED, self.activation().0, self.fixed, rope::partial(self.partial)[1]];
         FamilyInfo { model_type: self.model_type, class: self.class, read, fixed }
     }
     fn config(&'static self, keys: &ConfigKeys<'_>) -> Result<Config> {
         let width = keys.size("hidden_size", None)?;
-        let heads = self.heads(keys, width, keys.size("num_attention_heads", None)?)?;
-        let vocabulary = keys.size("vocab_size", None)?;
+        let heads = self.heads(keys, width, keys.size("num_attention_heads", self.defaults.queries)?)?;
+        let vocabulary = keys.size("vocab_size", self.defaults.vocabulary)?;
         let blocks = keys.size("num_hidden_layers", None)?;
         let positions = keys.size("max_position_embeddings", Some(self.defaults.positions))?;
+        let [rope, local] = keys.ropes(positions, (self.defaults.base, self.local_base), self.partial)?;
         let mut shape = Shape {
             width,
             blocks,
@@ -197,15 +228,19 @@ impl Family for Decoder {
             padding: padding(keys, self.defaults.padding, vocabulary)?,
             eps: keys.positive("rms_norm_eps")?.unwrap_or(self.defaults.eps),
             tied: keys.flag("tie_word_embeddings", self.defaults.tied)?,
-            positions: Positions::Rotary(keys.rope(positions, (self.defaults.base, self.partial))?),
-            head_norm: self.head_norm,
+            positions: Positions::Rotary(rope),
             bias: self.biases(keys)?,
             dropout: Rates { attention: keys.rate("attention_dropout", 0.0)?, ..Shape::LLAMA.dropout },
-            ..Shape::LLAMA
+            ..self.usual
         };
         let spare = self.experts.as_ref().map(|experts| experts.read(keys, &mut shape)).transpose()?;
         for part in self.parts {
             (part.read)(keys, &mut shape)?;
+        }
+        if rope != local && shape.window.is_some() {
+            let is_local = |block| shape.block(block).window.is_some();
+            shape.pattern.other_positions = keys.some_blocks(blocks, "other frequencies", is_local)?;
+            shape.pattern.other_rope = Some(local);
         }
         let (bos, eos) = keys.ends(self.defaults.ids, vocabulary)?;
         let spare_coefficient = spare.unwrap_or(0.0);
@@ -216,7 +251,7 @@ impl Family for Decoder {
         let mut keys = vec![
             ("attention_dropout", json!(shape.dropout.attention)),
             ("head_dim", json!(shape.heads.dim)),
-            ("hidden_act", json!("silu")),
+            (self.activation().1, json!(self.activation().2)),
             ("hidden_size", json!(shape.width)),
             ("intermediate_size", json!(shape.hidden)),
             ("max_position_embeddings", json!(config.positions)),
@@ -229,7 +264,9 @@ impl Family for Decoder {
         let mut bias = shape.bias;
         keys.extend(self.bias_keys.iter().map(|(key, layers)| (*key, json!(*layers(&mut bias)[0]))));
         if let Positions::Rotary(rope) = shape.positions {
-            keys.extend(rope::keys(rope, self.partial.then_some(shape.heads)));
+            let of_windows = shape.window.map(|_| shape.pattern.other_rope.unwrap_or(rope));
+            let local = self.local_base.map(|base| of_windows.unwrap_or(base.into()));
+            keys.extend(rope::keys(rope, local, self.partial.then_some(shape.heads)));
         }
         keys.extend(self.parts.iter().flat_map(|part| (part.keys)(shape)));
         if let (Some(of), Some(experts)) = (&self.experts, shape.experts) {
@@ -259,10 +296,17 @@ impl Family for Decoder {
     fn entries(&self, shape: &Shape) -> Vec<Entry> {
         let Shape { width: d, blocks, heads, hidden: f, vocabulary, bias, .. } = *shape;
         let mut entries = Entries::of(shape, Orientation::Transposed);
+        entries.plus_one = self.plus_one;
+        let norms = block_norms(shape.norms);
+        let norm = |entries: &mut Entries<'_>, which: usize| {
+            if !norms[which].is_empty() {
+                entries.norm(norms[which], ["norm1", "post_norm1", "norm2", "post_norm2"][which], d);
+            }
+        };
         entries.table("model.embed_tokens", "embedding", vocabulary);
         for i in 0..blocks {
             entries.within = [format!("model.layers.{i}."), format!("blocks.{i}.")];
-            entries.norm("input_layernorm", "norm1", d);
+            norm(&mut entries, 0);
             let qkv = [("q", heads.q()), ("k", heads.k()), ("v", heads.v())];
             let qkv = if self.fused { vec![("qkv", 0..heads.row())] } else { qkv.into() };
             let named = |(part, columns)| (format!("self_attn.{part}_proj"), columns);
@@ -271,13 +315,15 @@ impl Family for Decoder {
                 entries.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), heads.dim);
             }
             entries.linear(&[("self_attn.o_proj", 0..d)], "attention.out", heads.gathered(), bias.out);
-            entries.norm("post_attention_layernorm", "norm2", d);
+            norm(&mut entries, 1);
+            norm(&mut entries, 2);
             match shape.block(i).experts {
                 Some(experts) => {
                     self.experts.as_ref().expect("a family of experts").add(&mut entries, experts);
                 }
                 None => entries.gated("mlp", "mlp", f, self.fused),
             }
+            norm(&mut entries, 3);
         }
         entries.within = Default::default();
         entries.norm("model.norm", "norm", d);

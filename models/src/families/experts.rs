@@ -127,7 +127,16 @@ impl ExpertKeys {
                 let param = format!("mlp.experts.{param}");
                 let rows = e * d..(e + 1) * d;
                 let height = count * d;
-                entries.push(Entry { name, param, height, rows, columns, orientation, within: None });
+                entries.push(Entry {
+                    name,
+                    param,
+                    height,
+                    rows,
+                    columns,
+                    orientation,
+                    within: None,
+                    plus_one: false,
+                });
             }
         }
         let Some(shared) = shared else { return };

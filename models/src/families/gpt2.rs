@@ -82,7 +82,7 @@ impl Family for Gpt2 {
         let shape = &config.shape;
         let activation = match shape.feed_forward {
             FeedForward::Plain(f) => ACTIVATIONS.iter().find(|(_, other)| *other == f).expect("all are named").0,
-            FeedForward::SwiGlu => unreachable!("GPT-2 has a plain feed-forward"),
+            FeedForward::Gated(_) => unreachable!("GPT-2 has a plain feed-forward"),
         };
         vec![
             ("activation_function", json!(activation)),

@@ -6,7 +6,7 @@ use super::decoder::{DEFAULTS, Decoder, Defaults, Family, QKV, windows};
 pub const QWEN2: &dyn Family = &Decoder {
     fixed: "mlp_bias=false use_mrope=false",
     defaults: Defaults { key_heads: Some(32), positions: 32_768, ..DEFAULTS },
-    bias: QKV,
+    usual: QKV,
     parts: &[windows::LATER_BLOCKS],
     ..Decoder::of("qwen2", "Qwen2ForCausalLM")
 };

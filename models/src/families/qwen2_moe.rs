@@ -11,7 +11,7 @@ const SHARED: &str = "shared_expert_intermediate_size";
 pub const QWEN2_MOE: &dyn Family = &Decoder {
     fixed: "mlp_bias=false use_mrope=false use_sliding_window=false",
     defaults: Defaults { key_heads: Some(16), positions: 32_768, ..DEFAULTS },
-    bias: QKV,
+    usual: QKV,
     bias_keys: &[("qkv_bias", |bias| vec![&mut bias.qkv])],
     parts: &[windows::UNUSED],
     experts: Some(ExpertKeys {

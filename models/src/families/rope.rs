@@ -11,6 +11,9 @@ use tensor::{Rope, Scaling};
 /// Key of the part of each head that is rotated, its first features.
 const PART: &str = "partial_rotary_factor";
 const TYPES: &str = r#""default" or "linear" or "llama3" or "yarn", or left out"#;
+/// Key of the base in blocks with a window, and the keys of both kinds of blocks in `rope_parameters`.
+const LOCAL: &str = "rope_local_base_freq";
+const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
 /// Keys of `YaRN`. `attn_factor`, which some published models have, is ignored, as by `transformers`.
 const YARN: [&str; 9] = [
     "factor",
@@ -39,7 +42,7 @@ struct RopeObject {
 impl ConfigKeys<'_> {
     /// Returns the frequencies of a model with this number of positions, of a family with this default of the
     /// base, which has partly rotated heads or not.
-    pub(super) fn rope(&self, positions: usize, (default, has_parts): (f64, bool)) -> Result<Rope> {
+    fn rope(&self, positions: usize, (default, has_parts): (f64, bool)) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
         let new = self.rope_of("rope_parameters", top, positions, has_parts)?;
         let old = self.rope_of("rope_scaling", top, positions, has_parts)?;
@@ -56,6 +59,34 @@ impl ConfigKeys<'_> {
         }
         let said = old.or(new).unwrap_or(RopeObject { base: None, scaling: Scaling::None });
         Ok(Rope { base: base(&said), scaling: said.scaling })
+    }
+    /// Returns the frequencies of a model, and those of its blocks with a window, which are the same if no
+    /// `local` base is given as the default of theirs.
+    pub(super) fn ropes(
+        &self,
+        positions: usize,
+        (base, local): (f64, Option<f64>),
+        has_parts: bool,
+    ) -> Result<[Rope; 2]> {
+        let Some(local) = local else { return Ok([self.rope(positions, (base, has_parts))?; 2]) };
+        let both = self.read("rope_parameters", "an object in braces", |value| value.as_object().cloned())?;
+        let both = both.unwrap_or_default();
+        let own_keys = ConfigKeys { map: &both, origin: self.origin, within: "rope_parameters." };
+        own_keys.check_against(&[], |key| KINDS.contains(&key))?;
+        let local_base = self.positive(LOCAL)?.map(|base| json!(base));
+        let top = |key: &str| self.map.get(key).cloned();
+        let mut ropes = Vec::new();
+        for (kind, base, given) in [
+            (KINDS[0], base, [("rope_theta", top("rope_theta")), ("rope_scaling", top("rope_scaling"))]),
+            (KINDS[1], local, [("rope_theta", local_base), ("rope_scaling", None)]),
+        ] {
+            let given = given.into_iter().chain([("rope_parameters", both.get(kind).cloned())]);
+            let map = given.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+            let keys =
+                ConfigKeys { map: &map, origin: self.origin, within: &format!("{}{kind}: ", self.within) };
+            ropes.push(keys.rope(positions, (base, has_parts))?);
+        }
+        Ok([ropes[0], ropes[1]])
     }
     /// Reads the object under a key, if it is there and not empty. Its base must equal the top-level
     /// `rope_theta`, if both are given.
@@ -165,10 +196,36 @@ impl ConfigKeys<'_> {
     }
 }
 
-/// Returns the keys from which both versions of `transformers` read these frequencies, and the part of heads
-/// that is rotated.
-pub(super) fn keys(rope: Rope, partial: Option<Heads>) -> Vec<KeyValue> {
-    let scaling = match rope.scaling {
+/// Returns the keys from which both versions of `transformers` read these frequencies, the rotated part of
+/// heads, and the frequencies of blocks with a window if they have a key of their own.
+pub(super) fn keys(rope: Rope, local: Option<Rope>, partial: Option<Heads>) -> Vec<KeyValue> {
+    let with_base = |rope: Rope| {
+        let mut parameters = scaling(rope);
+        parameters["rope_theta"] = json!(rope.base);
+        parameters
+    };
+    let mut parameters = with_base(rope);
+    let mut keys = vec![("rope_theta", json!(rope.base))];
+    if let Some(Heads { rotated, dim, .. }) = partial {
+        let part = rotated as f64 / dim as f64;
+        let part = if (dim as f64 * part) as usize == rotated { part } else { part.next_up() };
+        parameters[PART] = json!(part);
+        keys.push((PART, json!(part)));
+    }
+    if let Some(local) = local {
+        keys.push((LOCAL, json!(local.base)));
+        parameters = json!({ (KINDS[0]): parameters, (KINDS[1]): with_base(local) });
+    }
+    keys.push(("rope_parameters", parameters));
+    if rope.scaling != Scaling::None {
+        keys.push(("rope_scaling", scaling(rope)));
+    }
+    keys
+}
+
+/// Returns the object of a scaling.
+fn scaling(rope: Rope) -> Value {
+    match rope.scaling {
         Scaling::None => json!({ "rope_type": "default" }),
         Scaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
         Scaling::Llama3 { factor, low, high, original } => json!({
@@ -187,19 +244,5 @@ pub(super) fn keys(rope: Rope, partial: Option<Heads>) -> Vec<KeyValue> {
             "attention_factor": magnitude,
             "truncate": truncate,
         }),
-    };
-    let mut parameters = scaling.clone();
-    parameters["rope_theta"] = json!(rope.base);
-    let mut keys = vec![("rope_theta", json!(rope.base))];
-    if let Some(Heads { rotated, dim, .. }) = partial {
-        let part = rotated as f64 / dim as f64;
-        let part = if (dim as f64 * part) as usize == rotated { part } else { part.next_up() };
-        parameters[PART] = json!(part);
-        keys.push((PART, json!(part)));
     }
-    keys.push(("rope_parameters", parameters));
-    if rope.scaling != Scaling::None {
-        keys.push(("rope_scaling", scaling));
-    }
-    keys
 }

@@ -23,7 +23,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
+from transformers import (AutoConfig, AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 HERE = Path(__file__).parent
@@ -79,6 +79,22 @@ MODELS = {
                                  num_experts=5, num_experts_per_tok=3, norm_topk_prob=True, mlp_only_layers=[1],
                                  tie_word_embeddings=True, router_aux_loss_coef=0.0, rope_parameters=rope(50.0)),
                   torch.float32, "8KB", [dict(num_experts_per_tok=2), dict(norm_topk_prob=False)]),
+    "gemma2": (Gemma2Config(**LLAMA, vocab_size=50, intermediate_size=20, head_dim=6, query_pre_attn_scalar=9,
+                            sliding_window=4, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+                            rope_parameters=rope(50.0)),
+               torch.bfloat16, None, [dict(attn_logit_softcapping=None), dict(final_logit_softcapping=None),
+                                      dict(query_pre_attn_scalar=6), dict(sliding_window=3),
+                                      dict(layer_types=["full_attention", "sliding_attention"])]),
+    "gemma3": (Gemma3TextConfig(**LLAMA | dict(num_hidden_layers=3), vocab_size=50, intermediate_size=12, head_dim=4,
+                                query_pre_attn_scalar=7, sliding_window=4,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                rope_parameters=dict(full_attention=rope(80.0, "linear", factor=2.0),
+                                                     sliding_attention=rope(20.0))),
+               torch.bfloat16, None, [dict(query_pre_attn_scalar=4), dict(sliding_window=5),
+                                      dict(rope_parameters=dict(full_attention=rope(80.0),
+                                                                sliding_attention=rope(20.0))),
+                                      dict(rope_parameters=dict(full_attention=rope(80.0, "linear", factor=2.0),
+                                                                sliding_attention=rope(80.0)))]),
     "phi3": (Phi3Config(**LLAMA, vocab_size=50, intermediate_size=20, head_dim=6, sliding_window=7,
                         rope_parameters=rope(50.0, partial_rotary_factor=0.7)),
              torch.float16, None, [dict(rope_parameters=rope(50.0, partial_rotary_factor=1.0)),
@@ -114,13 +130,17 @@ def normal(rng, shape):
 
 
 def fill(model, rng):
-    """Draws all parameters: matrices 0.3·n, gains of norms 1 + 0.2·n, biases 0.1·n, with n standard normal."""
+    """Draws all parameters: matrices 0.3·n, gains of norms 1 + 0.2·n, biases 0.1·n, with n standard normal.
+
+    Gemma's files have gains less 1.
+    """
+    one = 0 if model.config.model_type.startswith("gemma") else 1
     for name, parameter in model.named_parameters():
         n = normal(rng, parameter.shape)
         if n.dim() >= 2:
             parameter.data = 0.3 * n
         else:
-            parameter.data = 1 + 0.2 * n if name.endswith("weight") else 0.1 * n
+            parameter.data = one + 0.2 * n if name.endswith("weight") else 0.1 * n
 
 
 def save(folder, config, dtype, shard, rng):

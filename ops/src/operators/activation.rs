@@ -1,6 +1,6 @@
 //! Elementwise functions: each rank applies them to its own part.
 use crate::{Split, Stream};
-use kernels::{Activation, Kernels};
+use kernels::{Activation, Gate, Kernels};
 use tensor::Tensor;
 
 fn apply<D: Kernels>(x: &Tensor<D>, f: Activation) -> Tensor<D> {
@@ -40,23 +40,40 @@ pub fn activate_stream_backward<D: Kernels>(x: &Stream<D>, dh: &Stream<D>, f: Ac
     x.with(back(x.share(), dh.share(), f))
 }
 
-/// Maps `[gate | up]` to gate · sigmoid(gate) · up.
+/// Maps `[gate | up]` to f(gate, up).
 #[must_use]
-pub fn swiglu<D: Kernels>(gate_up: &Split<D>) -> Split<D> {
+pub fn gated<D: Kernels>(gate_up: &Split<D>, f: Gate) -> Split<D> {
     let x = gate_up.share();
     let n = x.cols() / 2;
     let mut h = x.along(n);
-    x.device().swiglu(h.view_mut(), x.view().take_cols(0, n), x.view().take_cols(n, n));
+    x.device().gated(h.view_mut(), x.view().take_cols(0, n), x.view().take_cols(n, n), f);
     Split::new(h, gate_up.axis())
 }
 
-/// The gradient of [`swiglu`].
+/// The gradient of [`gated`].
 #[must_use]
-pub fn swiglu_backward<D: Kernels>(gate_up: &Split<D>, dh: &Split<D>) -> Split<D> {
+pub fn gated_backward<D: Kernels>(gate_up: &Split<D>, dh: &Split<D>, f: Gate) -> Split<D> {
     let [x, dh] = [gate_up, dh].map(Split::share);
     let n = dh.cols();
     let mut d = x.along(x.cols());
     let (dgate, dup) = d.view_mut().split_cols(n);
-    x.device().swiglu_backward(dgate, dup, x.view().take_cols(0, n), x.view().take_cols(n, n), dh.view());
+    x.device().gated_backward(dgate, dup, x.view().take_cols(0, n), x.view().take_cols(n, n), dh.view(), f);
     Split::new(d, gate_up.axis())
+}
+
+/// Multiplies this rank's tokens by √n; its own backward.
+#[must_use]
+pub fn stretch<D: Kernels>(x: &Stream<D>, n: usize) -> Stream<D> {
+    let mut y = x.share().along(x.cols());
+    x.device().stretch(y.view_mut(), x.share().view(), n);
+    x.with(y)
+}
+
+/// Caps this rank's features at c. The gradient is the loss's: [`kernels::LossTerms`] has the cap.
+#[must_use]
+pub fn cap<D: Kernels>(x: Split<D>, c: f64) -> Split<D> {
+    let axis = x.axis();
+    let mut y = x.into_share();
+    y.device().clone().cap(y.view_mut(), c);
+    Split::new(y, axis)
 }

@@ -219,7 +219,8 @@ mod tests {
     #[test]
     fn padding_adds_nothing_to_the_loss_and_has_no_gradient() {
         let (device, mesh) = (Cpu::<f64>::default(), comm::Mesh::alone());
-        let terms = LossTerms { mean_over: MeanOver::of(1), smoothing: 0.0, z: 0.5, vocabulary: 1 };
+        let terms =
+            LossTerms { mean_over: MeanOver::of(1), smoothing: 0.0, z: 0.5, vocabulary: 1, cap: None };
         let targets = TokenIds::targets(device.place(), &[0], 1).unwrap();
         let logits = Tensor::from_fn(&device, Category::Activations, 1, 2, |i| [3.0, 7.0][i]);
         let logits = Split::new(logits, Axis::Tp);

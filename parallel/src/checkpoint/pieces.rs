@@ -9,7 +9,7 @@ use super::ToFile;
 use super::files::PlannedFile;
 use crate::{Entry, Orientation, Result, bail};
 use kernels::Kernels;
-use ops::{SavedPart, SavedRectangle, Wide};
+use ops::{SavedPart, SavedRectangle, VALUE, Wide};
 use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -39,8 +39,13 @@ pub(super) fn write<D: Kernels, S: Storable>(
             for (entry, _, begin) in
                 tensors.iter().filter(|(of, of_name, _)| *of.param == **param && of_name == name)
             {
+                let mut less = Vec::new();
+                if entry.plus_one && *name == VALUE {
+                    less.extend(values.iter().map(|x| *x - Scalar::ONE));
+                }
+                let values = if less.is_empty() { &values[..] } else { &less };
                 for rectangle in rectangles {
-                    if !place(file, (entry, *begin), rectangle, (&values, to))? {
+                    if !place(file, (entry, *begin), rectangle, (values, to))? {
                         let path = file.path().display();
                         bail!("{path} is left as it is: {param} has values that are not finite");
                     }

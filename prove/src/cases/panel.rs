@@ -5,10 +5,10 @@ use super::case::ProofCase;
 use super::fitted::{fitted, in_blocks};
 use super::habits::HABITS;
 use crate::Subject;
-use kernels::{Activation, Heads};
+use kernels::{Activation, Heads, ScoreTerms};
 use layers::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, OptimizerKind, Pattern,
-    Positions, Rates, Scoring, Shape, SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, Gate, Groups, NormKind, NormPlaces, Objective,
+    OptimizerKind, Pattern, Positions, Rates, Scoring, Shape, SharedExpert, Window,
 };
 use ops::{GradientScaling, LossScaling, OPTIMIZERS};
 use parallel::{Error, Layout, Result, Scheme};
@@ -68,6 +68,18 @@ const QWEN2: Shape = Shape {
     tied: true,
     vocabulary: 11,
     padding: Some(2), // an id that is read, too
+    ..LLAMA
+};
+const GEMMA2: Shape = Shape {
+    heads: heads(2),
+    norms: NormPlaces::Both,
+    embedding_root: Some(9),
+    scores: ScoreTerms { divisor: Some(5), cap: Some(2.0), sinks: false },
+    logit_cap: Some(3.0),
+    feed_forward: FeedForward::Gated(Gate::GeluTanh),
+    window: Some(Window { size: 2, sinks: 0 }),
+    pattern: Pattern { whole: Blocks::FIRST, ..Pattern::NONE },
+    tied: true,
     ..LLAMA
 };
 const GPT2: Shape = Shape {
@@ -220,8 +232,26 @@ const NAMED: &[Member] = &[
     },
     Member {
         name: "DeepSeek",
-        shape: Shape { experts: Some(DEEPSEEK), pattern: DENSE_FIRST, tied: true, ..LLAMA },
+        shape: Shape {
+            heads: Heads { value: 2, plain: 1, rotated: 2, ..heads(8) },
+            experts: Some(DEEPSEEK),
+            pattern: DENSE_FIRST,
+            tied: true,
+            ..LLAMA
+        },
         optimizer: (ops::SGD, SCALED),
+    },
+    Member { name: "Gemma 2", shape: GEMMA2, optimizer: SGD },
+    Member {
+        name: "GPT-OSS",
+        shape: Shape {
+            scores: ScoreTerms { sinks: true, ..ScoreTerms::NONE },
+            feed_forward: FeedForward::Gated(Gate::Clamped),
+            experts: Some(MIXTRAL),
+            norms: NormPlaces::After,
+            ..QWEN2
+        },
+        optimizer: ADAMW,
     },
 ];
 

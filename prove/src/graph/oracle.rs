@@ -62,7 +62,7 @@ fn forward<S: Scalar>(graph: &Graph, of: &Operator, values: &Values<S>, targets:
         OperatorKind::Value => x(0).to_vec(),
         OperatorKind::Sum => x(0).iter().zip(x(1)).map(|(&a, &b)| a + b).collect(),
         OperatorKind::Activation(f) => reference::activate(x(0), f),
-        OperatorKind::Gated => reference::swiglu(&joined(&[(x(0), n(0)), (x(1), n(1))]), n(0)),
+        OperatorKind::Gated(f) => reference::gated(&joined(&[(x(0), n(0)), (x(1), n(1))]), n(0), f),
         OperatorKind::Norm { eps } => reference::rms_norm(x(0), x(1), eps),
         OperatorKind::Attention { heads, seq } => {
             let qkv = joined(&[(x(0), n(0)), (x(1), n(1)), (x(2), n(2))]);
@@ -92,8 +92,8 @@ fn backward<S: Scalar>(
         OperatorKind::Sum => vec![dy.clone(), dy],
         OperatorKind::Value => vec![dy],
         OperatorKind::Activation(f) => vec![reference::activate_backward(x(0), &dy, f)],
-        OperatorKind::Gated => {
-            let d = reference::swiglu_backward(&joined(&[(x(0), n(0)), (x(1), n(1))]), &dy, n(0));
+        OperatorKind::Gated(f) => {
+            let d = reference::gated_backward(&joined(&[(x(0), n(0)), (x(1), n(1))]), &dy, n(0), f);
             [0, n(0)].map(|from| columns(&d, 2 * n(0), from, n(0))).to_vec()
         }
         OperatorKind::Norm { eps } => {

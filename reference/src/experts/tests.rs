@@ -1,6 +1,6 @@
 use super::*;
 use crate::proof::{assert_close, assert_derivative, choosing, draw, few, grouped, under_two_keys, values};
-use crate::{Pass, linear, swiglu};
+use crate::{Pass, linear};
 use shape::{Activation, Balance, Scoring};
 use tensor::{Dual, F61};
 
@@ -9,7 +9,7 @@ const LENGTHS: [usize; 4] = [3, 0, 1, 5];
 const TOKENS: usize = 9;
 
 fn layer(experts: Experts) -> Mixture {
-    Mixture { name: "mlp".into(), width: D, kind: FeedForward::SwiGlu, experts }
+    Mixture { name: "mlp".into(), width: D, kind: FeedForward::SWIGLU, experts }
 }
 fn weights<S: Scalar>(layer: &Mixture) -> Weights<S> {
     let numbered = layer.shapes().into_iter().zip(50..);
@@ -58,7 +58,7 @@ fn experts_backward_equals_the_derivative_exactly() {
     under_two_keys(|| {
         let gelu = FeedForward::Plain(Activation::Gelu);
         for (kind, experts) in
-            every().into_iter().map(|of| (FeedForward::SwiGlu, of)).chain([(gelu, grouped())])
+            every().into_iter().map(|of| (FeedForward::SWIGLU, of)).chain([(gelu, grouped())])
         {
             let layer = Mixture { kind, ..layer(experts) };
             let (w, x, dy) =
@@ -105,14 +105,18 @@ fn experts_equal_the_sum_over_those_chosen_exactly() {
                     }
                     let f = experts.hidden;
                     let up = linear(x, &w["mlp.experts.gate_up"][e * D * 2 * f..][..D * 2 * f], [D, 2 * f]);
-                    let h = swiglu(&up, f);
+                    let h = crate::gated(&up, f, shape::Gate::Silu);
                     for (d, y) in y.iter_mut().enumerate() {
                         *y += gate * dot(&h, &w["mlp.experts.down"][(e * D + d) * f..][..f]);
                     }
                 }
                 if let Some(SharedExpert { hidden, gated }) = experts.shared {
                     let up = linear(x, &w["mlp.shared.gate_up"], [D, 2 * hidden]);
-                    let of = linear(&swiglu(&up, hidden), &w["mlp.shared.down"], [hidden, D]);
+                    let of = linear(
+                        &crate::gated(&up, hidden, shape::Gate::Silu),
+                        &w["mlp.shared.down"],
+                        [hidden, D],
+                    );
                     let gate = if gated { dot(x, &w["mlp.shared.gate"]).sigmoid() } else { F61::ONE };
                     add(&mut y, of.into_iter().map(|of| gate * of));
                 }

@@ -52,7 +52,7 @@ const F: usize = 24;
 const MLP: strategy::Mlp = strategy::Mlp {
     axis: Axis::Tp,
     name: "mlp",
-    kind: FeedForward::SwiGlu,
+    kind: FeedForward::SWIGLU,
     sizes: [D, F],
     bias: true,
     experts: None,
@@ -68,19 +68,19 @@ impl Case for Feed {
             Builder { region: at.region, ..Builder::new(at.device, at.mesh, at.values).with([&Own as _]) };
         let norm = strategy::Norm { kind: NormKind::Rms, name: "gain", width: D, eps: 0.5 };
         let mlp = mlp::shard(&own, &MLP)?;
-        Ok(Residual::around("mlp", own.build(&norm)?, mlp, 0.0))
+        Ok(Residual::around("mlp", [Some(own.build(&norm)?), None], mlp, 0.0))
     }
     fn oracle<S: Scalar>(&self, g: &LayerInput<S>) -> Answer<S> {
         let w = |name: &str| g.weights[name].as_slice();
         let n = reference::rms_norm(&g.x, w("gain"), 0.5);
         let mut u = reference::linear(&n, w("mlp.gate_up"), [D, 2 * F]);
         reference::add_bias(&mut u, w("mlp.gate_up.bias"));
-        let h = reference::swiglu(&u, F);
+        let h = reference::gated(&u, F, kernels::Gate::Silu);
         let mut y = reference::linear(&h, w("mlp.down"), [F, D]);
         reference::add_bias(&mut y, w("mlp.down.bias"));
         y.iter_mut().zip(&g.x).for_each(|(y, &x)| *y += x);
         let (dh, down) = reference::linear_backward(&h, w("mlp.down"), &g.dy, [F, D]);
-        let du = reference::swiglu_backward(&u, &dh, F);
+        let du = reference::gated_backward(&u, &dh, F, kernels::Gate::Silu);
         let (dn, up) = reference::linear_backward(&n, w("mlp.gate_up"), &du, [D, 2 * F]);
         let (mut dx, gain) = reference::rms_norm_backward(&g.x, w("gain"), &dn, 0.5);
         dx.iter_mut().zip(&g.dy).for_each(|(dx, &dy)| *dx += dy);
@@ -118,7 +118,7 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
         let at = Builder::new(&device, &mesh, &ops::RandomValues { seed: 0 }).with(strategies);
         let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
         let mlp = mlp::shard(&at, &MLP).unwrap();
-        let mut layer = Residual::around("mlp", at.build(&norm).unwrap(), mlp, 0.0);
+        let mut layer = Residual::around("mlp", [Some(at.build(&norm).unwrap()), None], mlp, 0.0);
         let record = Record::new(&mesh);
         let cx = PassContext::train(0, [3], 1).recorded(Some(record.clone())).profiled(&device);
         let profile = tensor::Device::profile(&device).unwrap();

@@ -152,6 +152,8 @@ pub struct Embedding<'a> {
     pub padding: Option<usize>,
     /// Number of learned positions, if any.
     pub context: Option<usize>,
+    /// Number whose root multiplies the rows, if any.
+    pub root: Option<usize>,
     /// Dropout rate.
     pub rate: f64,
     /// True if a head is tied to its table.
@@ -175,12 +177,14 @@ pub struct Head<'a> {
     pub bias: bool,
     /// Terms that training adds to the loss.
     pub objective: Objective,
+    /// Cap of the logits, if any.
+    pub cap: Option<f64>,
 }
 
 impl Head<'_> {
     /// Describes the head of a transformer.
     pub fn of(axis: Axis, shape: &Shape) -> Self {
-        let Shape { width, vocabulary, tied, loss: objective, .. } = *shape;
+        let Shape { width, vocabulary, tied, loss: objective, logit_cap: cap, .. } = *shape;
         Self {
             axis,
             name: "head",
@@ -189,6 +193,7 @@ impl Head<'_> {
             tied,
             bias: false,
             objective,
+            cap,
         }
     }
 }

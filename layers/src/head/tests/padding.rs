@@ -24,7 +24,16 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
         let loss = Objective { smoothing: 0.1, z: 0.01 };
         let shape = Shape { width: 5, vocabulary: 13, tied, loss, ..Shape::LLAMA };
         let (axis, name, sizes) = (Axis::Tp, "table", [13, 5]);
-        let ids = strategy::Embedding { axis, name, sizes, padding: None, context: None, rate: 0.0, tied };
+        let ids = strategy::Embedding {
+            axis,
+            name,
+            sizes,
+            padding: None,
+            context: None,
+            root: None,
+            rate: 0.0,
+            tied,
+        };
         let mut embedding = Embedding::shard(&at, &ids)?;
         let mut head = Head::shard(&at, &strategy::Head::of(axis, &shape))?;
         let (mut optimizer, cx) = (Optimizer::new(ADAMW, Some(0.5)), PassContext::train(0, [4], 4));

@@ -8,7 +8,8 @@ use kernels::Kernels;
 use ops::{Result, Rotary};
 
 /// Builds block `i` of a transformer: X + attention(norm1(X)), then X + mlp(norm2(X)), wrapped by the
-/// strategies. Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
+/// strategies. Parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`, and `.post_norm1`,
+/// `.post_norm2` if norms are after the parts.
 ///
 /// # Errors
 /// If the ranks do not divide a size that they must divide.
@@ -19,10 +20,12 @@ pub fn shard<D: Kernels>(
     i: usize,
     rotary: Option<&Rotary<D>>,
 ) -> Result<Block<D>> {
-    let norm = |n| {
-        let name = &format!("blocks.{i}.norm{n}");
+    let norm = |part, n| {
+        let name = &format!("blocks.{i}.{part}{n}");
         at.build(&strategy::Norm { kind: of.norm, name, width: of.width, eps: of.eps })
     };
+    let before = |n| of.norms.before().then(|| norm("norm", n)).transpose();
+    let after = |n| of.norms.after().then(|| norm("post_norm", n)).transpose();
     let rate = of.dropout.residual;
     let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
     let attention = at.build(&strategy::Attention::of(axis, &names[0], of, i, rotary))?;
@@ -36,7 +39,7 @@ pub fn shard<D: Kernels>(
         experts: of.experts,
     })?;
     let [name, other] = names;
-    let attention = Residual::around(name, norm(1)?, attention, rate);
-    let block = BoxedLayer::new((attention, Residual::around(other, norm(2)?, mlp, rate)));
+    let attention = Residual::around(name, [before(1)?, after(1)?], attention, rate);
+    let block = BoxedLayer::new((attention, Residual::around(other, [before(2)?, after(2)?], mlp, rate)));
     Ok(at.strategies.iter().fold(block, |block, strategy| strategy.block(at, i, block)))
 }

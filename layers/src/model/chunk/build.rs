@@ -39,7 +39,8 @@ impl<D: Kernels> Chunk<D> {
         let (axis, name, sizes) = (Axis::Tp, EMBEDDING, [shape.vocabulary, shape.width]);
         let runs = transformer(at, shape, runs)?;
         let (padding, context, rate) = (shape.padding, shape.context(), shape.dropout.embedding);
-        let ids = strategy::Embedding { axis, name, sizes, padding, context, rate, tied };
+        let root = shape.embedding_root;
+        let ids = strategy::Embedding { axis, name, sizes, padding, context, root, rate, tied };
         let mut embedding = first.then(|| at.build(&ids)).transpose()?;
         let head = strategy::Head::of(axis, shape);
         let mut end = last.then(|| at.build(&head)).transpose()?;

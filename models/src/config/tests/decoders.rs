@@ -2,6 +2,8 @@
 //! what is refused of them.
 use super::real::{PHI3, SMOLLM3, is_known};
 use super::*;
+use kernels::{Gate, ScoreTerms};
+use layers::NormPlaces;
 
 /// Returns the configuration of a file with these keys, which must read back as itself; or why there is none.
 pub(super) fn read(text: &str, keys: &[(&str, &str)]) -> std::result::Result<Config, String> {
@@ -123,4 +125,110 @@ fn a_part_of_each_head_is_rotated() {
     let small: String = small.lines().filter(|line| !line.contains("pad_token_id")).collect();
     assert_eq!(changed(&small, &[("vocab_size", "9")]).unwrap().shape.padding, None);
     assert_eq!(without(PHI3, "pad_token_id").unwrap().shape.padding, Some(32_000));
+}
+
+const GEMMA2: &str = r#"{ "architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+    "final_logit_softcapping": 30.0, "head_dim": 128, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 4608, "initializer_range": 0.02,
+    "intermediate_size": 36864, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 32,
+    "num_hidden_layers": 46, "num_key_value_heads": 16, "pad_token_id": 0, "query_pre_attn_scalar": 144,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "sliding_window_size": 4096,
+    "torch_dtype": "float32", "transformers_version": "4.42.0.dev0", "use_cache": true, "vocab_size": 256000 }"#;
+/// The text model of Gemma 3 27B, within the file of the model that also reads pictures.
+const GEMMA3: &str = r#"{ "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999,
+    "eoi_token_index": 256000, "eos_token_id": [1, 106], "image_token_index": 262144, "initializer_range": 0.02,
+    "mm_tokens_per_image": 256, "model_type": "gemma3", "text_config": { "head_dim": 128, "hidden_size": 5376,
+    "intermediate_size": 21504, "model_type": "gemma3_text", "num_attention_heads": 32, "num_hidden_layers": 62,
+    "num_key_value_heads": 16, "query_pre_attn_scalar": 168, "rope_scaling": { "factor": 8.0,
+    "rope_type": "linear" }, "sliding_window": 1024 }, "torch_dtype": "bfloat16",
+    "transformers_version": "4.50.0.dev0", "vision_config": { "hidden_size": 1152 } }"#;
+
+/// Kills: a cap or a divisor of the other place, windows of the other blocks, frequencies of the other kind,
+/// a default of the other Gemma.
+#[test]
+fn gemmas_as_they_are_found_have_the_shapes_they_are_known_for() {
+    let scores = |divisor, cap| ScoreTerms { divisor: Some(divisor), cap, sinks: false };
+    let gemma = Shape {
+        norms: NormPlaces::Both,
+        feed_forward: FeedForward::Gated(Gate::GeluTanh),
+        eps: 1e-6,
+        tied: true,
+        padding: Some(0),
+        ..Shape::LLAMA
+    };
+    let gemma2 = Shape {
+        width: 4608,
+        blocks: 46,
+        heads: Heads::new(32, 16, 128),
+        hidden: 36864,
+        vocabulary: 256_000,
+        embedding_root: Some(4608),
+        scores: scores(144, Some(50.0)),
+        logit_cap: Some(30.0),
+        positions: rotary(1e4),
+        window: Some(Window { size: 4096, sinks: 0 }),
+        pattern: Pattern { whole: (0..46).filter(|block| block % 2 == 1).collect(), ..Pattern::NONE },
+        ..gemma
+    };
+    is_known(GEMMA2, (crate::families::GEMMA2, gemma2, 8192, (Some(2), vec![1]), 27_227_128_320));
+    let (whole, local): (Vec<_>, Vec<_>) = (0..62).partition(|block| block % 6 == 5);
+    let gemma3 = Shape {
+        width: 5376,
+        blocks: 62,
+        heads: Heads::new(32, 16, 128),
+        hidden: 21504,
+        vocabulary: 262_208,
+        embedding_root: Some(5376),
+        scores: scores(168, None),
+        head_norm: true,
+        positions: Positions::Rotary(Rope { base: 1e6, scaling: Scaling::Linear { factor: 8.0 } }),
+        window: Some(Window { size: 1024, sinks: 0 }),
+        pattern: Pattern {
+            whole: whole.into(),
+            other_positions: local.into(),
+            other_rope: Some(1e4.into()),
+            ..Pattern::NONE
+        },
+        ..gemma
+    };
+    let config = Config::parse(GEMMA3, "a.json").unwrap();
+    assert_eq!((config.family, config.shape), (crate::families::GEMMA3, gemma3));
+    assert_eq!((config.positions, config.bos, &config.eos[..]), (131_072, Some(2), &[1][..]));
+    assert_eq!(parallel::price::parameters(gemma3).unwrap(), 27_009_346_304);
+    let written = Config { wrapper: None, ..config.clone() };
+    assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), written);
+}
+
+/// Kills: null read as a missing cap, a divisor of the head's own size kept apart, frequencies of windows
+/// where there are none, an object of the old form taken for one of the new.
+#[test]
+fn gemmas_keys_mean_what_transformers_means() {
+    let two = |keys: &[(&str, &str)]| read(GEMMA2, keys).map(|config| config.shape);
+    let none = two(&[("attn_logit_softcapping", "null"), ("final_logit_softcapping", "null")]).unwrap();
+    assert_eq!((none.scores.cap, none.logit_cap), (None, None));
+    assert_eq!(two(&[("query_pre_attn_scalar", "128")]).unwrap().scores.divisor, None);
+    assert_eq!(without(GEMMA2, "final_logit_softcapping").unwrap().shape.logit_cap, Some(30.0));
+    let gelu = two(&[("hidden_activation", "\"gelu\"")]).unwrap_err();
+    assert!(gelu.ends_with("it must be \"gelu_pytorch_tanh\", or left out"), "{gelu}");
+    let positive = "it must be a number above 0 and in the range of f32";
+    let cap = two(&[("final_logit_softcapping", "0")]).unwrap_err();
+    assert_eq!(cap, format!("a.json: final_logit_softcapping is 0; {positive}"));
+
+    let text: Value = serde_json::from_str(GEMMA3).unwrap();
+    let text = text["text_config"].to_string();
+    let three = |keys: &[(&str, &str)]| read(&text, keys).map(|config| config.shape);
+    let full = format!("[{}]", vec!["\"full_attention\""; 62].join(","));
+    let plain = three(&[("layer_types", &full)]).unwrap();
+    assert_eq!((plain.window, plain.pattern), (None, Pattern::NONE));
+    assert_eq!(three(&[("sliding_window_pattern", "2")]).unwrap().block(2).rope, Some(1e4.into()));
+    let new = r#"{ "full_attention": { "rope_theta": 5e5 }, "sliding_attention": { "rope_theta": 7.0 } }"#;
+    let new = three(&[("rope_scaling", "null"), ("rope_parameters", new)]).unwrap();
+    assert_eq!([0, 5].map(|block| new.block(block).rope), [Some(7.0.into()), Some(5e5.into())]);
+    let same = three(&[("rope_scaling", "null"), ("rope_local_base_freq", "1e6")]).unwrap();
+    assert_eq!(same.pattern.other_rope, None, "frequencies are those of the other blocks");
+    let old = three(&[("rope_parameters", r#"{ "rope_theta": 1e6 }"#)]).unwrap_err();
+    assert!(old.contains("rope_parameters.rope_theta is 1000000"), "{old}");
+    let zero = three(&[("rope_local_base_freq", "0")]).unwrap_err();
+    assert_eq!(zero, format!("a.json: rope_local_base_freq is 0; {positive}"));
 }

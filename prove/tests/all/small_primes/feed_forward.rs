@@ -7,7 +7,7 @@
 //! Y[1,1]  = Σ_t H[1,F_t]·W[F_t,1] + b  all-reduce
 //! ```
 use comm::{Axis, CommError, Group, Reduce, World};
-use kernels::{Kernels, Write};
+use kernels::{Gate, Kernels, Write};
 use reference::Degree;
 use tensor::{Category, Cpu, Field, Host, Key, Scalar, Tensor, mix};
 
@@ -72,7 +72,7 @@ pub(crate) fn variables() -> [Vec<Degree>; 4] {
 
 /// The oracle's output.
 pub(crate) fn unsplit<S: Scalar>([x, v, w, b]: &[Vec<S>; 4]) -> S {
-    let h = reference::swiglu(&reference::linear(x, v, [RANKS, 2 * RANKS]), RANKS);
+    let h = reference::gated(&reference::linear(x, v, [RANKS, 2 * RANKS]), RANKS, Gate::Silu);
     let mut y = reference::linear(&h, w, [RANKS, 1]);
     reference::add_bias(&mut y, b);
     y[0]
@@ -147,7 +147,7 @@ where
             let row = z.view().take_rows(m, 1);
             let (first, second) = (row.take_cols(0, RANKS), row.take_cols(RANKS, RANKS));
             let (gate, up) = if exchanged { (second, first) } else { (first, second) };
-            device.swiglu(h.view_mut().take_rows(m, 1), gate, up);
+            device.gated(h.view_mut().take_rows(m, 1), gate, up, Gate::Silu);
         }
         h
     }
