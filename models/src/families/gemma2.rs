@@ -52,8 +52,8 @@ pub(super) const GEMMA: Decoder = Decoder {
     ..Decoder::of("gemma2", "Gemma2ForCausalLM")
 };
 
-/// Reads the divisor of scores, and the caps of scores and logits; a missing cap is the default, null none. The
-/// embedding has no key.
+/// Reads the divisor of scores, and the caps of scores and logits; a missing cap is the default, null none.
+/// The factor of the embedding has no key.
 pub(super) fn scores(keys: &ConfigKeys<'_>, shape: &mut Shape, defaults: [Option<f64>; 2]) -> Result<()> {
     shape.embedding_root = Some(shape.width);
     let [root, cap, logits] = SCORES;
