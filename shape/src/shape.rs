@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use tensor::{Rope, Scaling};
 
-/// A model of the GPT-2, Llama, Mistral or Qwen families: everything but its parameters. It says what all
+/// A model of the GPT-2 or Llama families and their kin: everything but its parameters. It says what all
 /// blocks have, and its [pattern](Pattern) which of them differ; ask for a [block](Shape::block) to know it.
 /// A field that JSON leaves out has its value in [`Shape::LLAMA`], so files that are older than a field can
 /// still be read.
