@@ -74,13 +74,13 @@ macro_rules! every_kernel {
             /// dx = dh · f'(x).
             activate_backward(dx: ViewMut<Self>, x: View<Self>, dh: View<Self>, f: Activation)
                 = "activate backward", ElementWise => activation::backward(dx, x, dh, f);
-            /// h = f(gate, up).
+            /// h = f(gate, up); profiles and files of machines name all these functions by the first.
             gated(h: ViewMut<Self>, gate: View<Self>, up: View<Self>, f: Gate)
-                = "gated", ElementWise => gated::forward(h, gate, up, f);
+                = "swiglu", ElementWise => gated::forward(h, gate, up, f);
             /// dgate and dup of `gated`.
             gated_backward(
                 dgate: ViewMut<Self>, dup: ViewMut<Self>, gate: View<Self>, up: View<Self>, dh: View<Self>, f: Gate
-            ) = "gated backward", ElementWise => gated::backward(dgate, dup, [gate, up, dh], f);
+            ) = "swiglu backward", ElementWise => gated::backward(dgate, dup, [gate, up, dh], f);
             /// y = √n · x.
             stretch(y: ViewMut<Self>, x: View<Self>, n: usize)
                 = "stretch", ElementWise => elementwise::stretch(y, x, n);
