@@ -7,9 +7,14 @@ use layers::{FeedForward, Gate, NormPlaces, Shape};
 use parallel::Result;
 use serde_json::json;
 
-/// Keys of what is done to scores and logits.
-const SCORES: [&str; 3] =
-    ["query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"];
+/// Keys of the divisor of scores, and of the caps of scores and logits.
+const KEYS: [&str; 3] = ["query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"];
+/// Scores and logits without caps by default.
+pub(super) const SCORES: ShapeKeys = ShapeKeys {
+    read_keys: "query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping",
+    read: |keys, shape| scores(keys, shape, [None, None]),
+    keys: score_keys,
+};
 
 /// Gemma 2. Files have gains less 1; the embedding is multiplied by the root of its width.
 pub const GEMMA2: &dyn Family = &Decoder {
@@ -19,11 +24,7 @@ pub const GEMMA2: &dyn Family = &Decoder {
             read: |keys, shape| keys.windows(shape, (true, Some(4096)), |block| block % 2 == 0),
             keys: windows::listed_keys,
         },
-        ShapeKeys {
-            read_keys: "query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping",
-            read: |keys, shape| scores(keys, shape, [Some(50.0), Some(30.0)]),
-            keys: score_keys,
-        },
+        ShapeKeys { read: |keys, shape| scores(keys, shape, [Some(50.0), Some(30.0)]), ..SCORES },
     ],
     ..GEMMA
 };
@@ -54,9 +55,9 @@ pub(super) const GEMMA: Decoder = Decoder {
 
 /// Reads the divisor of scores, and the caps of scores and logits; a missing cap is the default, null none.
 /// The factor of the embedding has no key.
-pub(super) fn scores(keys: &ConfigKeys<'_>, shape: &mut Shape, defaults: [Option<f64>; 2]) -> Result<()> {
+fn scores(keys: &ConfigKeys<'_>, shape: &mut Shape, defaults: [Option<f64>; 2]) -> Result<()> {
     shape.embedding_root = Some(shape.width);
-    let [root, cap, logits] = SCORES;
+    let [root, cap, logits] = KEYS;
     let divisor = keys.size(root, Some(256))?;
     shape.scores.divisor = Some(divisor).filter(|divisor| *divisor != shape.heads.dim);
     let read = |key, default| if keys.map.contains_key(key) { keys.positive(key) } else { Ok(default) };
@@ -65,8 +66,8 @@ pub(super) fn scores(keys: &ConfigKeys<'_>, shape: &mut Shape, defaults: [Option
     Ok(())
 }
 /// Returns the keys of these.
-pub(super) fn score_keys(shape: &Shape) -> Vec<KeyValue> {
+fn score_keys(shape: &Shape) -> Vec<KeyValue> {
     let divisor = shape.scores.divisor.unwrap_or(shape.heads.dim);
     let values = [json!(divisor), json!(shape.scores.cap), json!(shape.logit_cap)];
-    SCORES.into_iter().zip(values).collect()
+    KEYS.into_iter().zip(values).collect()
 }

@@ -2,7 +2,7 @@
 //! each block without one, and frequencies of their own in both. Source: Gemma Team, "Gemma 3 technical
 //! report", §2, arXiv:2503.19786.
 use super::decoder::{Decoder, Defaults, Family, ShapeKeys};
-use super::gemma2::{GEMMA, score_keys, scores};
+use super::gemma2::{GEMMA, SCORES};
 use super::windows;
 use layers::Shape;
 
@@ -20,11 +20,7 @@ pub const GEMMA3: &dyn Family = &Decoder {
             },
             keys: windows::listed_keys,
         },
-        ShapeKeys {
-            read_keys: "query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping",
-            read: |keys, shape| scores(keys, shape, [None, None]),
-            keys: score_keys,
-        },
+        SCORES,
     ],
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
