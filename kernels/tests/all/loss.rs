@@ -36,10 +36,13 @@ where
         RowShard { first: first - len, len }
     };
     let slices: Vec<RowShard> = lens.iter().map(slice).collect();
-    let mut d = logits.beside(rows, logits.cols());
-    cpu.copy(d.view_mut(), logits.view());
-    terms.cap.iter().for_each(|cap| cpu.cap(d.view_mut(), *cap));
-    let logits = d.clone();
+    let capped = || {
+        let mut capped = logits.beside(rows, logits.cols());
+        cpu.copy(capped.view_mut(), logits.view());
+        terms.cap.iter().for_each(|cap| cpu.cap(capped.view_mut(), *cap));
+        capped
+    };
+    let (logits, mut d) = (capped(), capped());
     let share = |s: RowShard| logits.view().take_cols(s.first, s.len);
     let (mut m, wide) = (filled(rows, 1, S::NEG_INF), if terms.smoothing == 0.0 { 2 } else { 3 });
     for &s in &slices {
@@ -86,6 +89,12 @@ fn embedding_takes_and_gives_the_rows_of_its_slice() {
     assert_eq!([read(&y), read(&dtable)], wanted);
 }
 
+/// c·tanh(x/c) by its definition.
+fn cap(x: F61, c: f64) -> F61 {
+    let c = F61::from_f64(c);
+    c * (x * c.inv()).tanh()
+}
+
 /// Kills: ε of the target's logit alone, V of one rank, λ over all rows, an ignored row that counts, a rank
 /// without columns that says something, a mean over what is at hand.
 #[test]
@@ -96,7 +105,8 @@ fn cross_entropy_equals_its_formula_exactly() {
             let (e, z) = (F61::from_f64(terms.smoothing), F61::from_f64(terms.z));
             let (mut loss, mut all) = (F61::ZERO, Vec::new());
             for (i, &target) in TARGETS.iter().enumerate() {
-                let x = x.view().row(i);
+                let x: Vec<F61> =
+                    x.view().row(i).iter().map(|&x| terms.cap.map_or(x, |c| cap(x, c))).collect();
                 let (one, sum) = x.iter().fold((F61::ZERO, F61::ZERO), |(one, sum), &x| {
                     (one + F61::exp_sub(x, F61::ZERO), sum + x)
                 });
