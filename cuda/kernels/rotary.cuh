@@ -3,9 +3,9 @@
 #include "heads.cuh"
 #include "row.cuh"
 
-// Rotates every query and key head of x: the halves (a, b) of its rotated features become (a·cos − b·sin,
-// a·sin + b·cos). One block per row; a thread keeps its angles, table[position, cos | sin], for head after
-// head. `back` rotates in the opposite direction.
+// Rotates every query and key head of x: the halves (a, b) of its rotated features, or neighbours, become
+// (a·cos − b·sin, a·sin + b·cos). One block per row; a thread keeps its angles, table[position, cos | sin],
+// for head after head. `back` rotates in the opposite direction. Neighbours are read one by one (N = 1).
 template <int N, class T>
 __device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 heads, const Heads& of, float sign) {
     u32 half = of.rotated / 2, pieces = half / N, per = min(pieces, blockDim.x), at_once = blockDim.x / per;
@@ -16,16 +16,17 @@ __device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 hea
         load(sin, cosines + half + piece * N);
 #pragma unroll 2
         for (u32 head = threadIdx.x / per; head < heads; head += at_once) {
-            T* at = row + (u64)head * of.dim + of.plain + piece * N;
+            T* at = row + (u64)head * of.dim + of.plain + piece * (N == 1 && of.neighbours ? 2 : N);
+            T* beside = at + (N == 1 && of.neighbours ? 1 : half);
             load(a, at);
-            load(b, at + half);
+            load(b, beside);
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 x[n] = a[n] * cos[n] - b[n] * (sign * sin[n]);
                 y[n] = a[n] * (sign * sin[n]) + b[n] * cos[n];
             }
             store(at, x);
-            store(at + half, y);
+            store(beside, y);
         }
     }
 }
@@ -37,7 +38,7 @@ __device__ void rotate(View<T> x, View<float> table, List tokens, Heads of, u32 
     const float* cosines = table.at + place.position * table.row_stride;
     u32 heads = x.cols / of.dim;
     float sign = back ? -1.0f : 1.0f;
-    bool lanes = of.rotated % (2 * LANES<T>) == 0 && (of.dim | of.plain) % LANES<T> == 0 && by_lanes(x) && by_lanes(table);
+    bool lanes = !of.neighbours && of.rotated % (2 * LANES<T>) == 0 && (of.dim | of.plain) % LANES<T> == 0 && by_lanes(x) && by_lanes(table);
     if (lanes) rotate_row<LANES<T>>(row, cosines, heads, of, sign);
     else rotate_row<1>(row, cosines, heads, of, sign);
 }

@@ -179,14 +179,15 @@ pub(crate) struct HeadsArgs {
     value: u32,
     plain: u32,
     rotated: u32,
+    neighbours: u32,
 }
 arguments_of!(HeadsArgs);
 impl From<Heads> for HeadsArgs {
     fn from(heads: Heads) -> Self {
-        let Heads { queries, keys, dim, value, plain, rotated } = heads;
-        let [queries, keys, dim, value, plain, rotated] =
-            [queries, keys, dim, value, plain, rotated].map(|n| n as u32);
-        Self { queries, keys, dim, value, plain, rotated }
+        let Heads { queries, keys, dim, value, plain, rotated, neighbours, .. } = heads;
+        let [queries, keys, dim, value, plain, rotated, neighbours] =
+            [queries, keys, dim, value, plain, rotated, neighbours.into()].map(|n| n as u32);
+        Self { queries, keys, dim, value, plain, rotated, neighbours }
     }
 }
 

@@ -17,6 +17,8 @@ pub enum Write {
 pub struct Scores {
     /// Products are divided by the root of this number.
     pub divisor: usize,
+    /// Factor of the products, besides.
+    pub factor: f64,
     /// Cap c, if there is one: a score s becomes c·tanh(s/c). Source: Gemma Team, "Gemma 2", §2,
     /// arXiv:2408.00118.
     pub cap: Option<f64>,
@@ -29,7 +31,13 @@ impl Scores {
     #[must_use]
     pub const fn of(heads: Heads, terms: ScoreTerms, mask: Mask) -> Self {
         let divisor = if let Some(divisor) = terms.divisor { divisor } else { heads.dim };
-        Self { divisor, cap: terms.cap, mask }
+        let factor = if let Some(factor) = terms.factor { factor } else { 1.0 };
+        Self { divisor, factor, cap: terms.cap, mask }
+    }
+    /// Returns the number that multiplies products.
+    #[must_use]
+    pub fn scale<S: Scalar>(&self) -> S {
+        S::inv_sqrt(self.divisor) * S::from_f64(self.factor)
     }
 }
 

@@ -16,29 +16,20 @@
 pub mod core;
 pub mod cross_attention;
 pub mod head_norm;
+pub mod latent;
+pub mod self_attention;
 
-use crate::build::part::{BoxedLayer, Ticket};
+use crate::build::part::BoxedLayer;
 use crate::build::strategy;
 use crate::build::strategy::{Column, Row};
-use crate::{Builder, HeadNorm, InputHalf, Layer, Params};
+use crate::{Builder, HeadNorm, LatentAttention, SelfAttention};
 use comm::Axis;
 use kernels::{Heads, Kernels};
-use ops::{DivisionRule, Error, PassContext, Pieces, Result, Rotary, Section, Split, Stream, rotate};
+use ops::{DivisionRule, Error, Pieces, Result, Section, Split, Stream};
 
-/// Attention, its heads split over the ranks of an axis: `W[D,(H_t+2K_t)·d]`, the heads, and `W[H_t·d,D]`.
-pub type Attention<D> =
-    (BoxedLayer<D, Stream<D>, Split<D>>, (SelfAttention<D>, BoxedLayer<D, Split<D>, Stream<D>>));
-
-/// Layers between the two products: norm and rotation of the heads, and the core.
-pub struct SelfAttention<D: Kernels> {
-    norm: Option<HeadNorm<D>>,
-    rotary: Option<Rotary<D>>,
-    heads: Heads, // this rank's
-    core: BoxedLayer<D, Split<D>, Split<D>>,
-}
-
-/// Values that backward needs: those of the norm, and those of the core.
-pub type Saved<D> = (Option<head_norm::Saved<D>>, Ticket);
+/// Attention, its heads split over the ranks of an axis: X to their outputs O, and the product with
+/// `W[H_t·d,D]`.
+pub type Attention<D> = (BoxedLayer<D, Stream<D>, Split<D>>, BoxedLayer<D, Split<D>, Stream<D>>);
 
 /// Returns this rank's heads, and the sections into which query and KV heads are cut.
 pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 3])> {
@@ -57,12 +48,12 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
 }
 
 /// Builds parameters `name.qkv` and `name.out` and, if `attention` has them, their `.bias`, `name.q_norm` and
-/// `name.k_norm`.
+/// `name.k_norm`; or in place of `name.qkv` those of [latents](latent::LatentAttention).
 ///
 /// # Errors
 /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
 pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) -> Result<Attention<D>> {
-    let strategy::Attention { axis, name, width, heads, bias, .. } = *attention;
+    let strategy::Attention { axis, name, width, heads, bias, rotary, .. } = *attention;
     let group = at.mesh.group(axis);
     let (mine, sections) = share(heads, group.size(), axis, name)?;
     let [qkv, out, scores] = ["qkv", "out", "scores"].map(|part| format!("{name}.{part}"));
@@ -77,64 +68,17 @@ pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) ->
         mask: attention.mask,
         rate: attention.rate,
     };
-    let inside = SelfAttention {
-        norm: attention.head_norm.map(norm).transpose()?,
-        rotary: attention.rotary.cloned(),
-        heads: mine,
-        core: at.build(&core)?,
+    let heads_out = if let Some(latent) = attention.latent {
+        let [queries, ..] = sections;
+        BoxedLayer::new(LatentAttention::new(at, (name, width), latent, (&core, queries), rotary)?)
+    } else {
+        let norm = attention.head_norm.map(norm).transpose()?;
+        let inside = SelfAttention::new(at, &core, norm, rotary)?;
+        let qkv = Column { axis, name: &qkv, inputs: width, sections: &sections, bias: bias.qkv };
+        BoxedLayer::new((at.build(&qkv)?, inside))
     };
-    let qkv = at.build(&Column { axis, name: &qkv, inputs: width, sections: &sections, bias: bias.qkv })?;
-    Ok((
-        qkv,
-        (inside, at.build(&Row { axis, name: &out, sizes: [heads.gathered(), width], bias: bias.out })?),
-    ))
-}
-
-impl<D: Kernels> Layer<D> for SelfAttention<D> {
-    type In = Split<D>; // [Q|K|V]
-    type Out = Split<D>; // O
-    type Saved = Saved<D>;
-    type Pending = Ticket;
-
-    fn forward(&self, cx: &PassContext<D>, mut qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
-        let mut norm = None;
-        if let Some(layer) = &self.norm {
-            let (y, saved) = layer.forward(cx, qkv, self.heads)?;
-            (qkv, norm) = (y, Some(saved));
-        }
-        if let Some(rotary) = &self.rotary {
-            rotate(cx, rotary, &mut qkv, self.heads, false);
-        }
-        let (o, core) = self.core.forward(cx, qkv)?;
-        Ok((o, (norm, core)))
-    }
-
-    fn backward_input(
-        &mut self,
-        cx: &PassContext<D>,
-        (norm, core): Saved<D>,
-        d_o: Split<D>,
-    ) -> InputHalf<D, Self> {
-        let (mut dqkv, pending) = self.core.backward_input(cx, core, d_o)?;
-        if let Some(rotary) = &self.rotary {
-            rotate(cx, rotary, &mut dqkv, self.heads, true);
-        }
-        if let (Some(layer), Some(saved)) = (&mut self.norm, norm) {
-            dqkv = layer.backward(saved, self.heads, &dqkv)?;
-        }
-        Ok((dqkv, pending))
-    }
-
-    fn backward_weight(&mut self, cx: &PassContext<D>, pending: Self::Pending) -> Result<()> {
-        self.core.backward_weight(cx, pending)
-    }
-
-    fn params<'a>(&'a mut self, into: &mut Params<'a, D>) {
-        if let Some(norm) = &mut self.norm {
-            norm.params(into);
-        }
-        self.core.params(into);
-    }
+    let sizes = [heads.gathered(), width];
+    Ok((heads_out, at.build(&Row { axis, name: &out, sizes, bias: bias.out })?))
 }
 
 #[cfg(test)]
@@ -144,6 +88,7 @@ mod tests {
     use crate::{Biases, Positions, Shape};
     use comm::Op;
     use kernels::Mask;
+    use ops::Rotary;
     use reference::{Tokens, add_bias, bias_gradient, linear, linear_backward};
     use std::collections::BTreeMap;
     use tensor::{Rope, Scalar};

@@ -33,6 +33,8 @@ pub mod proof;
 pub use attention::Attention;
 pub use attention::cross_attention::CrossAttention;
 pub use attention::head_norm::HeadNorm;
+pub use attention::latent::LatentAttention;
+pub use attention::self_attention::SelfAttention;
 pub use build::Builder;
 pub use build::design::Design;
 pub use build::hooks::{CellRun, Hooks, RunPass};
@@ -45,12 +47,13 @@ pub use head::Head;
 pub use layer::{InputHalf, Layer, Params};
 pub use linear::column::ColumnLinear;
 pub use linear::row::RowLinear;
+pub use linear::whole::WholeLinear;
 pub use mlp::Mlp;
 pub use model::block::Residual;
 pub use model::chunk::Chunk;
 pub use norm::Norm;
 pub use shape::{
-    Balance, Biases, BlockKind, BlockShape, Blocks, Constant, Experts, FeedForward, Gate, Groups, Like,
-    NormKind, NormPlaces, Objective, OptimizerInfo, OptimizerKind, Pattern, Positions, Range, Rates,
+    Balance, Biases, BlockKind, BlockShape, Blocks, Constant, Experts, FeedForward, Gate, Groups, Latent,
+    Like, NormKind, NormPlaces, Objective, OptimizerInfo, OptimizerKind, Pattern, Positions, Range, Rates,
     RuleStates, Scoring, Shape, SharedExpert, StateInfo, Window, counted,
 };

@@ -10,3 +10,4 @@ pub mod row;
 #[cfg(test)]
 #[path = "linear/tests/tiled.rs"]
 mod tiled;
+pub mod whole;

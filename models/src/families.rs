@@ -10,6 +10,7 @@
 //! | `json.rs` | the whole `config.json`, of any family |
 //! | `decoder.rs` | decoders with rotary positions; their parts are in the next files |
 //! | `parts.rs`, `rope.rs`, `windows.rs` | keys that few families have; rotary frequencies; windows |
+//! | `latents.rs` | attention from latents, and the experts of models that have it |
 //! | `experts.rs`, `aux_loss.rs`, `qwen_experts.rs` | experts; their balance in `transformers`; Qwen's |
 use crate::config::Family;
 use serde_json::Value;
@@ -18,6 +19,7 @@ mod aux_loss;
 mod decoder;
 mod experts;
 mod json;
+mod latents;
 mod parts;
 mod qwen_experts;
 mod rope;
@@ -44,6 +46,8 @@ families! {
     gemma3::GEMMA3,
     phi3::PHI3,
     smollm3::SMOLLM3,
+    deepseek_v2::DEEPSEEK_V2,
+    deepseek_v3::DEEPSEEK_V3,
     equipart_moe::EQUIPART_MOE,
     gpt2::GPT2,
 }

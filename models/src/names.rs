@@ -30,10 +30,10 @@ pub fn embedding(entries: &[Entry]) -> &str {
 }
 
 /// Returns true if a file may hold this tensor besides the parameters: masks and frequencies, which older
-/// versions of `transformers` wrote and no version reads, and the head of a model that uses the embedding's
-/// table.
+/// versions of `transformers` wrote and no version reads, blocks that predict further tokens, and the head of
+/// a model that uses the embedding's table.
 pub fn is_ignored(config: &Config, name: &str) -> bool {
-    if name == HEAD { config.shape.tied } else { config.family.is_buffer(name) }
+    if name == HEAD { config.shape.tied } else { config.family.is_spare(&config.shape, name) }
 }
 
 /// List of entries under construction, for a model of this shape.

@@ -25,7 +25,7 @@ use layers::{
 use ops::{
     Draw, Error, ExpertWeight, KeptValue, Partial, PassContext, Placed, Region, Result, RouterLoss, Section,
     Split, Stream, WholeWeight, choose, expert_columns, expert_gradient, expert_rows, gates, join, logits,
-    plus, router_backward, router_gradient, router_input_gradient,
+    plus, router_backward, whole_gradient, whole_input_gradient,
 };
 use std::sync::Arc;
 use tensor::{Device, Index, Tensor};
@@ -326,7 +326,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         let loss = dispatched.loss.as_ref().map(|loss| (loss, tokens));
         let (scores, of) = ((&logits, &lse), (&dgates, &dispatched.chosen));
         let dlogits: Tensor<D> = router_backward(&dx.device().clone(), scores, of, loss, &self.terms);
-        let dx = plus(dx, &router_input_gradient(&dlogits, &self.router.whole()?));
+        let dx = plus(dx, &whole_input_gradient(&dlogits, &self.router.whole()?));
         let dx = self.like(&dy, own.with(dx))?;
         let (other, shared) = shared.unzip();
         let dx = other.iter().fold(dx, join);
@@ -339,7 +339,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         expert_gradient(&mut self.down, &counts, &down.0, &down.1);
         drop(down);
         expert_gradient(&mut self.up, &counts, &up.0, &up.1);
-        router_gradient(&mut self.router, x.share(), &dlogits);
+        whole_gradient(&mut self.router, x.share(), &dlogits);
         if let (Some(layer), Some(pending)) = (&mut self.shared, shared) {
             layer.backward_weight(cx, pending)?;
         }

@@ -12,7 +12,7 @@ use layers::build::strategy;
 use layers::{BoxedLayer, Builder, InputHalf, Layer, Params, SharedExpert};
 use ops::{
     Draw, KeptValue, PassContext, Result, Stream, WholeWeight, dots, gates, join, logits, router_backward,
-    router_gradient, router_input_gradient, scaled,
+    scaled, whole_gradient, whole_input_gradient,
 };
 use tensor::{Index, Tensor};
 
@@ -79,13 +79,13 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
         let dlogits: Tensor<D> = router_backward(x.device(), (&logits, &lse), (&d_gates, &one), None, &GATE);
         let w = gate.whole()?;
         let (dx, pending) = self.mlp.backward_input(cx, mlp, dy.with(scaled(dy.share(), &gates)))?;
-        Ok((join(dx, &x.with(router_input_gradient(&dlogits, &w))), (pending, Some((x, dlogits)))))
+        Ok((join(dx, &x.with(whole_input_gradient(&dlogits, &w))), (pending, Some((x, dlogits)))))
     }
 
     fn backward_weight(&mut self, cx: &PassContext<D>, (mlp, gated): Self::Pending) -> Result<()> {
         self.mlp.backward_weight(cx, mlp)?;
         if let (Some(gate), Some((x, dlogits))) = (&mut self.gate, gated) {
-            router_gradient(gate, x.share(), &dlogits);
+            whole_gradient(gate, x.share(), &dlogits);
         }
         Ok(())
     }

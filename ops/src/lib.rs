@@ -52,8 +52,15 @@ pub use operators::dropout::dropout;
 pub use operators::exchange::HeadExchange;
 pub use operators::experts::{Matrices, dots, expert_columns, expert_gradient, expert_rows, rows_of, scaled};
 pub use operators::features::{FeatureExchange, ReceivedFeatures};
-pub use operators::gradients::{columns_gradient, gathered_gradient, product_gradient, rows_gradient};
+pub use operators::gradients::{
+    columns_gradient, gathered_gradient, product_gradient, rows_gradient, whole_gradient,
+    whole_input_gradient, whole_matmul,
+};
 pub use operators::heads::{norm_heads, norm_heads_backward};
+pub use operators::latent::{
+    compressed, decompressed, expanded, expanded_backward, joined_streams, stream_parts, sum_of_shared,
+    up_gradient, up_projected,
+};
 pub use operators::loss::{
     cross_entropy, cross_entropy_backward, embed, embed_backward, logits_gradient, mean_square, own_loss,
     position_rows, position_rows_backward, split_cross_entropy, top_k,
@@ -61,9 +68,7 @@ pub use operators::loss::{
 pub use operators::norm::{norm, norm_backward};
 pub use operators::ring::AttentionRing;
 pub use operators::root::RootExchange;
-pub use operators::router::{
-    RouterLoss, choose, gates, logits, pooled, router_backward, router_gradient, router_input_gradient,
-};
+pub use operators::router::{RouterLoss, choose, gates, logits, pooled, router_backward};
 pub use operators::running::AttentionCall;
 pub use operators::tokens::{gather_keys, gather_last, gather_tokens, last_rows};
 pub use optimizer::Optimizer;

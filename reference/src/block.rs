@@ -4,8 +4,9 @@
 //! X₁ = X  + dropout(post_norm1(attention(rotary(head_norm(norm1(X)·W_qkv + b)))·W_out + b))
 //! X₂ = X₁ + dropout(post_norm2(feed_forward(norm2(X₁))))       or experts(…) in its place
 //! ```
-//! Norms, biases, `head_norm`, `rotary` and dropout are there if the model has them. The backward runs in the
-//! opposite order; at each branch dX is the sum of the residual's gradient and the branch's.
+//! The first product may be several (`latent.rs`). Norms, biases, `head_norm`, `rotary` and dropout are there
+//! if the model has them. The backward runs in the opposite order; at each branch dX is the sum of the
+//! residual's gradient and the branch's.
 //!
 //! Source: Radford et al., GPT-2, 2019, §2.3; Touvron et al., Llama, arXiv:2302.13971, §2.2.
 use crate::attention::{attention, attention_gradients};
@@ -13,6 +14,7 @@ use crate::dropout::{Pass, dropout, dropout_at};
 use crate::experts::MixtureSaved;
 use crate::feed_forward::FeedForwardSaved;
 use crate::head_norm::{head_norm, head_norm_backward};
+use crate::latent::LatentsSaved;
 use crate::linear::add;
 use crate::look::ScoreRules;
 use crate::mask::Tokens;
@@ -27,11 +29,12 @@ use tensor::{Dropout, Scalar};
 pub struct BlockSaved<S> {
     x: Vec<S>,         // X
     norm1: Vec<S>,     // norm1(X)
-    projected: Vec<S>, // rows [Q | K | V], the output of the matrix
-    qkv: Vec<S>,       // the same rows, normed and rotated
-    o: Vec<S>,         // output of attention
-    out: Vec<S>,       // the same times W_out
-    x1: Vec<S>,        // X₁
+    projected: Vec<S>, // rows [Q | K | V], the output of the projection
+    latents: Option<LatentsSaved<S>>,
+    qkv: Vec<S>, // the same rows, normed and rotated
+    o: Vec<S>,   // output of attention
+    out: Vec<S>, // the same times W_out
+    x1: Vec<S>,  // X₁
     fed: SecondBranchSaved<S>,
     fed_out: Vec<S>, // output of the second branch
 }
@@ -62,7 +65,7 @@ impl Model {
         let w = walk.w;
         let (maps, [scores, attended, fed]) = (self.maps(i), self.drops(i, walk.pass));
         let norm1 = maps.norm1.forward_recorded(walk, &x);
-        let projected = maps.qkv.forward_recorded(walk, &norm1);
+        let (projected, latents) = maps.qkv.forward(walk, &norm1);
         let mut qkv = projected.clone();
         if let Some([q, k]) = &maps.head_gains {
             head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
@@ -94,7 +97,7 @@ impl Model {
         walk.show(format_args!("blocks.{i}.mlp.added"), &added);
         let mut x2 = x1.clone();
         add(&mut x2, added);
-        (x2, BlockSaved { x, norm1, projected, qkv, o, out, x1, fed: fed_saved, fed_out })
+        (x2, BlockSaved { x, norm1, projected, latents, qkv, o, out, x1, fed: fed_saved, fed_out })
     }
 
     /// Runs the backward of block `i`: `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters.
@@ -138,7 +141,7 @@ impl Model {
             let gains = head_norm_backward(&saved.projected, &mut d_qkv, heads, &w[q], &w[k], self.eps);
             g.extend([(q.clone(), gains.0), (k.clone(), gains.1)]);
         }
-        let dn = maps.qkv.backward_recorded(walk, &saved.norm1, &d_qkv, &mut g);
+        let dn = maps.qkv.backward(walk, (&saved.norm1, saved.latents.as_ref()), &d_qkv, &mut g);
         add(&mut dx, maps.norm1.backward(walk.w, &saved.x, &dn, &mut g));
         maps.norm1.show_gradient(walk, &dx);
         (dx, g)

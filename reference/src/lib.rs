@@ -1,8 +1,8 @@
-//! The oracle: whole models of the GPT-2, Llama, Mistral, Qwen and Mixtral families and a classifier, as
-//! plain loops over any [`tensor::Scalar`]. Split programs are compared with it, and share only `Scalar`,
-//! `Rope`, `Dropout`, `Noise`, `IGNORED` and data types of `shape`. Matrices are row-major slices, a row per
-//! token, sequences packed without padding; a wrong length panics. Floats give the ordinary model; on `F61`
-//! correct programs are bit-equal; `Dual<F61>` carries derivatives; `Degree` bounds how often a proof errs.
+//! The oracle: whole transformers and a classifier, as plain loops over any [`tensor::Scalar`]. Split
+//! programs are compared with it, and share only `Scalar`, `Rope`, `Dropout`, `Noise`, `IGNORED` and data
+//! types of `shape`. Matrices are row-major slices, a row per token, sequences packed without padding; a
+//! wrong length panics. Floats give the ordinary model; on `F61` correct programs are bit-equal; `Dual<F61>`
+//! carries derivatives; `Degree` bounds how often a proof errs.
 //!
 //! | files | contents |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `gated.rs`, `activation.rs`, `softmax.rs`, `dropout.rs`, `rotary.rs` | functions of elements and rows |
 //! | `mask.rs`, `look.rs`, `attention.rs`, `cross_attention.rs` | sequences, masks; attention |
 //! | `feed_forward.rs`, `router.rs`, `experts.rs`, `balance.rs` | feed-forward; experts, and their losses |
-//! | `parameters.rs`, `block.rs`, `model.rs`, `pass.rs`, `loss.rs`, `see.rs` | a transformer, its losses |
+//! | `latent.rs`, `block.rs`, `model.rs`, `pass.rs`, `parameters.rs`, `loss.rs`, `see.rs` | a transformer |
 //! | `classifier.rs`, `design.rs`, `update.rs`, `train.rs`, `stale.rs` | a classifier; training steps |
 //! | `degree.rs`, `compiled.rs`; tests: `proof.rs`, `tests/all/` | degrees; derivatives, Hugging Face |
 
@@ -45,6 +45,7 @@ mod block;
 mod classifier;
 mod experts;
 mod feed_forward;
+mod latent;
 mod model;
 
 // Passes, and training.

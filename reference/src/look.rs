@@ -120,7 +120,9 @@ impl<S: Scalar> Look<'_, S> {
         dot(q, &self.kv[key(self.heads, query.first + j, h)]) * self.scale()
     }
     fn scale(&self) -> S {
-        S::inv_sqrt(self.rules.terms.divisor.unwrap_or(self.heads.dim))
+        let terms = self.rules.terms;
+        let root = S::inv_sqrt(terms.divisor.unwrap_or(self.heads.dim));
+        terms.factor.map_or(root, |factor| root * S::from_f64(factor))
     }
     fn capped(&self, score: S) -> S {
         let Some(cap) = self.rules.terms.cap.map(S::from_f64) else { return score };

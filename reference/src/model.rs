@@ -10,9 +10,10 @@
 //! | Mixtral, DeepSeek | " | " | " | none | experts |
 use crate::experts::Mixture;
 use crate::feed_forward::Pair;
+use crate::latent::{Latents, Projection};
 use crate::mask::Mask;
 use crate::parameters::{Map, MapKind, Shapes};
-use shape::{NormKind, NormPlaces, Positions, Shape, Window};
+use shape::{Latent, NormKind, NormPlaces, Positions, Shape, Window};
 use std::ops::Deref;
 use tensor::Rope;
 
@@ -41,7 +42,7 @@ impl Deref for Model {
 /// The maps of one block.
 pub(crate) struct BlockMaps {
     pub(crate) norm1: Map,
-    pub(crate) qkv: Map,
+    pub(crate) qkv: Projection,
     pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
     pub(crate) sinks: Option<String>,
     pub(crate) out: Map,
@@ -108,7 +109,7 @@ impl Model {
         let [before, after] = [NormPlaces::After, NormPlaces::Before].map(|without| self.norms != without);
         BlockMaps {
             norm1: norm("norm1", before),
-            qkv: affine("attention.qkv", [d, heads.row()], self.bias.qkv),
+            qkv: self.projection(&part("attention")),
             head_gains: self.head_norm.then(|| ["attention.q_norm", "attention.k_norm"].map(part)),
             sinks: self.scores.sinks.then(|| part("attention.scores.sinks")),
             out: affine("attention.out", [heads.gathered(), d], self.bias.out),
@@ -117,6 +118,31 @@ impl Model {
             fed,
             post_norm2: norm("post_norm2", after),
         }
+    }
+
+    /// The maps from the residual stream to queries, keys and values.
+    fn projection(&self, name: &str) -> Projection {
+        let Shape { width: d, heads, .. } = self.shape;
+        let affine =
+            |part, shape, bias| Map { name: format!("{name}.{part}"), shape, bias, does: MapKind::Affine };
+        let Some(Latent { keys, queries, eps }) = self.latent else {
+            return Projection::Fused(affine("qkv", [d, heads.row()], self.bias.qkv));
+        };
+        let norm = |part, width| Map { does: MapKind::Norm(eps), ..affine(part, [1, width], false) };
+        let outputs = heads.queries * heads.dim;
+        let queries = match queries {
+            None => vec![affine("q", [d, outputs], false)],
+            Some(n) => {
+                vec![affine("q_a", [d, n], false), norm("q_norm", n), affine("q_b", [n, outputs], false)]
+            }
+        };
+        Projection::Latents(Box::new(Latents {
+            heads,
+            queries,
+            down: affine("kv_a", [d, keys + heads.dim - heads.plain], false),
+            norm: norm("kv_norm", keys),
+            up: affine("kv_b", [keys, heads.queries * (heads.plain + heads.value)], false),
+        }))
     }
 
     pub(crate) fn normed(&self, name: String) -> Map {

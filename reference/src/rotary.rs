@@ -1,7 +1,8 @@
 //! Rotary position embedding: queries and keys turned by angles that grow with the position.
 //!
 //! Letters: `B` tokens, `d` features of a head that turn. Of these, feature `i < ⌊d/2⌋` pairs with
-//! `i + ⌊d/2⌋`; an odd last one stays, and so do a head's other features.
+//! `i + ⌊d/2⌋`, or `2i` with `2i + 1` if pairs are neighbours; an odd last one stays, and so do a head's
+//! other features.
 //!
 //! ```text
 //! forward   (a, b) ← (a·cos − b·sin, b·cos + a·sin)  angle = position · frequency, base^(−2i/d) unscaled
@@ -25,7 +26,8 @@ pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], rope:
             for i in 0..half {
                 let (cos, sin) = S::rotary(position, i, heads.rotated, rope);
                 let sin = if back { -sin } else { sin };
-                let [at, beside] = [i, half + i].map(|feature| heads.plain + feature);
+                let pair = if heads.neighbours { [2 * i, 2 * i + 1] } else { [i, half + i] };
+                let [at, beside] = pair.map(|feature| heads.plain + feature);
                 let [a, b] = [head[at], head[beside]];
                 head[at] = a * cos - b * sin;
                 head[beside] = b * cos + a * sin;
@@ -42,21 +44,24 @@ mod tests {
 
     const ODD: Heads = Heads::new(2, 1, 5);
 
-    /// Kills: pairs of neighbours instead of halves, rotated values, the opposite direction, a wrong angle.
+    /// Kills: pairs of neighbours instead of halves or the other way round, rotated values, the opposite
+    /// direction, a wrong angle.
     #[test]
     fn rotary_equals_explicit_sines_and_cosines() {
         let (positions, base) = ([0, 3, 1], 100.0_f64);
-        for dim in [4, 5] {
-            let heads = Heads::new(1, 1, dim);
+        for (dim, neighbours) in [(4, false), (5, false), (4, true), (5, true)] {
+            let heads = Heads { neighbours, ..Heads::new(1, 1, dim) };
+            let apart = if neighbours { 1 } else { 2 };
             let x: Vec<f64> = draw(1, 3 * heads.row());
             let (mut turned, mut wanted) = (x.clone(), x.clone());
             rotary(&mut turned, heads, &positions, &base.into(), false);
             for (r, position) in positions.into_iter().enumerate() {
                 for i in 0..2 {
                     let angle = position as f64 / base.powf(2.0 * i as f64 / dim as f64);
-                    for at in [r * heads.row() + i, r * heads.row() + dim + i] {
-                        wanted[at] = x[at] * angle.cos() - x[at + 2] * angle.sin();
-                        wanted[at + 2] = x[at] * angle.sin() + x[at + 2] * angle.cos();
+                    let first = if neighbours { 2 * i } else { i };
+                    for at in [r * heads.row() + first, r * heads.row() + dim + first] {
+                        wanted[at] = x[at] * angle.cos() - x[at + apart] * angle.sin();
+                        wanted[at + apart] = x[at] * angle.sin() + x[at + apart] * angle.cos();
                     }
                 }
             }

@@ -1,7 +1,8 @@
 //! A block of a model: its sizes, and the kind of each part. A model is a list of such blocks, few of which
 //! are distinct.
 use crate::{
-    Biases, Experts, FeedForward, Heads, NormKind, NormPlaces, Positions, Rates, ScoreTerms, Shape, Window,
+    Biases, Experts, FeedForward, Heads, Latent, NormKind, NormPlaces, Positions, Rates, ScoreTerms, Shape,
+    Window,
 };
 use tensor::Rope;
 
@@ -20,6 +21,8 @@ pub struct BlockShape {
     pub heads: Heads,
     /// Scores of attention.
     pub scores: ScoreTerms,
+    /// Latents that attention computes keys, values and maybe queries from.
+    pub latent: Option<Latent>,
     /// Rotary positions, if it has any.
     pub rope: Option<Rope>,
     /// True if queries and keys are normalised per head.
@@ -65,6 +68,7 @@ impl Shape {
             eps: self.eps,
             heads: self.heads,
             scores: self.scores,
+            latent: self.latent,
             rope,
             head_norm: self.head_norm,
             window: self.window.filter(|_| !pattern.whole.contains(i)),

@@ -7,7 +7,9 @@ use crate::Gate::{Clamped, GeluTanh as GeGlu};
 use crate::NormKind::{Layer, Rms};
 use crate::Positions::{Learned, Rotary};
 use crate::Scoring::{Sigmoid, Softmax};
-use crate::{Blocks, Experts, FeedForward, Groups, NormPlaces, Shape, SharedExpert, Window, counted};
+use crate::{
+    Blocks, Experts, FeedForward, Groups, Heads, Latent, NormPlaces, Shape, SharedExpert, Window, counted,
+};
 use tensor::{Rope, Scaling};
 
 /// An option of a model.
@@ -123,12 +125,12 @@ pub const FEATURES: &[Feature] = features! {
     "SwiGLU" 1 Part(
         |s| s.feed_forward == FeedForward::SWIGLU, |_| "SwiGLU".into(), |s, _| s.feed_forward = FeedForward::SWIGLU
     );
-    "GeGLU" 20
+    "GeGLU" 33
         Part(|s| s.feed_forward == Gated(GeGlu), |_| "GeGLU".into(), |s, _| s.feed_forward = Gated(GeGlu));
-    "clamped SwiGLU" 20 Part(
+    "clamped SwiGLU" 25 Part(
         |s| s.feed_forward == Gated(Clamped), |_| "clamped SwiGLU".into(), |s, _| s.feed_forward = Gated(Clamped)
     );
-    "GELU" 50 Part(|s| s.feed_forward == Plain(Gelu), |_| "GELU".into(), |s, _| s.feed_forward = Plain(Gelu));
+    "GELU" 33 Part(|s| s.feed_forward == Plain(Gelu), |_| "GELU".into(), |s, _| s.feed_forward = Plain(Gelu));
     "GELU by tanh" 33
         Part(|s| s.feed_forward == Plain(GeluTanh), |_| "GELU by tanh".into(), |s, _| s.feed_forward = Plain(GeluTanh));
     "ReLU" 25
@@ -234,6 +236,13 @@ pub const FEATURES: &[Feature] = features! {
         |s| format!("{} rotated after {} of a head", counted(s.heads.rotated, "feature"), s.heads.plain),
         |s, n| (s.heads.plain, s.heads.rotated) = (n % 2 * (s.heads.dim / 2), s.heads.dim / 2)
     );
+    "rotary pairs of neighbours" 25
+        Flag("pairs of neighbours", |s| rope(s).is_some().then_some(&mut s.heads.neighbours));
+    "scores multiplied by a factor" 25 Part(
+        |s| s.scores.factor.is_some(),
+        |s| s.scores.factor.map_or_else(String::new, |factor| format!("scores × {factor}")),
+        |s, n| s.scores.factor = Some([0.75, 1.5][n % 2])
+    );
     "scores divided by another root" 25 Part(
         |s| s.scores.divisor.is_some_and(|divisor| divisor != s.heads.dim),
         |s| s.scores.divisor.map_or_else(String::new, |divisor| format!("scores divided by √{divisor}")),
@@ -249,6 +258,23 @@ pub const FEATURES: &[Feature] = features! {
     "norms of queries and keys" 50 Flag("norms of queries and keys", |s| Some(&mut s.head_norm));
     "bias of queries, keys and values" 50 Flag("bias of QKV", |s| Some(&mut s.bias.qkv));
     "bias of attention's output" 50 Flag("bias of attention's output", |s| Some(&mut s.bias.out));
+    "keys and values from a latent" 25 Part(
+        |s| s.latent.is_some(),
+        |s| s.latent.map_or_else(String::new, |of| format!("keys and values from a latent of {}", of.keys)),
+        |s, n| {
+            s.latent = Some(Latent { keys: 1 + n % 4, queries: None, eps: [0.125, 1e-6][n / 4 % 2] });
+            let Heads { queries, plain, rotated, .. } = s.heads;
+            let dim = s.heads.dim.max(2);
+            let plain = plain.clamp(1, dim - 1);
+            s.heads = Heads { keys: queries, dim, plain, rotated: rotated.min(dim - plain), ..s.heads };
+            (s.bias.qkv, s.head_norm, s.scores.sinks) = (false, false, false);
+        }
+    );
+    "queries from a latent, too" 50 Part(
+        |s| s.latent.is_some_and(|of| of.queries.is_some()),
+        |s| s.latent.and_then(|of| of.queries).map_or_else(String::new, |n| format!("queries from one of {n}")),
+        |s, n| s.latent = s.latent.map(|of| Latent { queries: Some(1 + n % 3), ..of })
+    );
     "biases of the feed-forward" 50
         Flag("biases of the feed-forward", |s| s.experts.is_none().then_some(&mut s.bias.mlp));
     "dropout of the embedding" 75 Rate("dropout of the embedding", |s| Some(&mut s.dropout.embedding), RATES);

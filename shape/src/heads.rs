@@ -24,6 +24,11 @@ pub struct Heads {
     pub plain: usize,
     /// Features of a query or key head that are rotated; an odd last one stays.
     pub rotated: usize,
+    /// True if rotated features are paired with their neighbours, false if those of one half with the
+    /// other's.
+    pub neighbours: bool,
+    /// True if there is one KV head whose value is the first features of its key.
+    pub within: bool,
 }
 
 /// Sizes of heads as JSON has them: those that follow from `dim` are left out.
@@ -36,21 +41,23 @@ struct HeadSizes {
     value: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rotated: Option<[usize; 2]>,
+    #[serde(default, skip_serializing_if = "crate::shape::is_usual")]
+    neighbours: bool,
 }
 
 impl From<HeadSizes> for Heads {
     fn from(of: HeadSizes) -> Self {
         let [plain, rotated] = of.rotated.unwrap_or([0, of.dim]);
         let heads = Self::new(of.queries, of.keys, of.dim);
-        Self { value: of.value.unwrap_or(of.dim), plain, rotated, ..heads }
+        Self { value: of.value.unwrap_or(of.dim), plain, rotated, neighbours: of.neighbours, ..heads }
     }
 }
 impl From<Heads> for HeadSizes {
     fn from(heads: Heads) -> Self {
-        let Heads { queries, keys, dim, value, plain, rotated } = heads;
+        let Heads { queries, keys, dim, value, plain, rotated, neighbours, .. } = heads;
         let other = (plain, rotated) != (0, dim);
         let rotated = other.then_some([plain, rotated]);
-        Self { queries, keys, dim, value: (value != dim).then_some(value), rotated }
+        Self { queries, keys, dim, value: (value != dim).then_some(value), rotated, neighbours }
     }
 }
 
@@ -58,7 +65,7 @@ impl Heads {
     /// Returns heads that all have `dim` features, of which all are rotated.
     #[must_use]
     pub const fn new(queries: usize, keys: usize, dim: usize) -> Self {
-        Self { queries, keys, dim, value: dim, plain: 0, rotated: dim }
+        Self { queries, keys, dim, value: dim, plain: 0, rotated: dim, neighbours: false, within: false }
     }
     /// Query heads of a KV head.
     #[inline(always)]
@@ -80,23 +87,24 @@ impl Heads {
     /// Columns of the values in a row `[Q | K | V]`.
     #[must_use]
     pub fn v(self) -> Range<usize> {
-        let first = self.k().end;
+        let first = if self.within { self.k().start } else { self.k().end };
         first..first + self.keys * self.value
     }
     /// Columns of the keys and values in a row `[Q | K | V]`: the rows `[K | V]` that a cache keeps.
     #[must_use]
     pub fn kv(self) -> Range<usize> {
-        self.k().start..self.v().end
+        self.k().start..self.v().end.max(self.k().end)
     }
     /// Columns of the queries and keys in a row `[Q | K | V]`: heads that are normalised and rotated.
     #[must_use]
     pub fn turned(self) -> Range<usize> {
         0..self.k().end
     }
-    /// Features of a row `[Q | K | V]`: `(queries + keys)·dim + keys·value`.
+    /// Features of a row `[Q | K | V]`: `(queries + keys)·dim + keys·value`, or without the last if values
+    /// are within keys.
     #[must_use]
     pub fn row(self) -> usize {
-        self.v().end
+        self.kv().end
     }
     /// Features of a row `[O]`, the concatenated outputs of the heads: `queries·value`.
     #[must_use]
@@ -139,6 +147,21 @@ impl Heads {
         let keys = columns / self.dim;
         Self { queries: self.fan() * keys, keys, ..self }
     }
+    /// Returns the heads whose keys and values are read from a latent of this many features, as they are
+    /// kept: one KV head, the latent and then the features of a key that all heads share.
+    #[must_use]
+    pub fn compressed(self, latent: usize) -> Self {
+        let Self { queries, dim, plain, .. } = self;
+        Self {
+            queries,
+            keys: 1,
+            dim: latent + dim - plain,
+            value: latent,
+            plain: latent,
+            within: true,
+            ..self
+        }
+    }
     /// Columns in `[Q | K | V]` of the queries, keys and values that a rank of `ranks` has.
     #[must_use]
     pub fn columns_of(self, rank: usize, ranks: usize) -> [Range<usize>; 3] {
@@ -151,7 +174,7 @@ impl Heads {
         [
             columns(self.q(), rank * queries, queries, dim),
             columns(self.k(), key, keys, dim),
-            columns(self.v(), key, keys, value),
+            if self.within { 0..0 } else { columns(self.v(), key, keys, value) },
         ]
     }
     /// Columns in `[O]` of the heads that a rank of `ranks` has.
@@ -182,21 +205,25 @@ mod tests {
         assert_eq!(heads.columns_of(1, 4), [6..12, 24..27, 30..35]);
         assert_eq!(heads.columns_of(2, 4), [12..18, 27..30, 35..40]);
         assert_eq!(heads.outputs_of(1, 4), 10..20);
+        let kept = Heads { plain: 1, rotated: 2, ..Heads::new(8, 8, 3) }.compressed(4);
+        assert_eq!((kept.dim, kept.value, kept.plain, kept.rotated), (6, 4, 4, 2));
+        assert_eq!([kept.q(), kept.k(), kept.v(), kept.kv()], [0..48, 48..54, 48..52, 48..54]);
+        assert_eq!((kept.row(), kept.columns_of(1, 2)), (54, [24..48, 48..54, 0..0]));
     }
 
     /// Kills: sizes of files of other heads that are lost, or that files of equal ones get.
     #[test]
     fn files_hold_the_sizes_that_differ() {
         let equal = Heads::new(8, 2, 3);
-        let other = Heads { value: 5, plain: 1, rotated: 2, ..equal };
+        let other = Heads { value: 5, plain: 1, rotated: 2, neighbours: true, ..equal };
         for (heads, text) in [
             (equal, r#"{"queries":8,"keys":2,"dim":3}"#),
-            (other, r#"{"queries":8,"keys":2,"dim":3,"value":5,"rotated":[1,2]}"#),
+            (other, r#"{"queries":8,"keys":2,"dim":3,"value":5,"rotated":[1,2],"neighbours":true}"#),
         ] {
             assert_eq!(serde_json::to_string(&heads).unwrap(), text);
             assert_eq!(serde_json::from_str::<Heads>(text).unwrap(), heads);
         }
         assert_eq!(equal.widened(2), Heads::new(8, 2, 6));
-        assert_eq!(other.widened(2), Heads { value: 10, plain: 2, rotated: 4, ..equal.widened(2) });
+        assert_eq!(other.widened(2), Heads { dim: 6, value: 10, plain: 2, rotated: 4, ..other });
     }
 }

@@ -7,6 +7,7 @@
 //! | `pattern.rs` | the blocks that differ from the others |
 //! | `block.rs` | a block of a model, and the distinct ones |
 //! | `heads.rs` | heads of attention, and all arithmetic on them |
+//! | `latent.rs` | latents that queries, keys and values are computed from |
 //! | `experts.rs` | experts in place of a feed-forward |
 //! | `optimizer.rs` | descriptions of optimizers: constants and state |
 //! | `features.rs` | the table of options: words, a test for each, a way to give it to a model |
@@ -16,6 +17,7 @@
 mod block;
 mod experts;
 mod heads;
+mod latent;
 mod optimizer;
 mod pattern;
 mod scores;
@@ -29,6 +31,7 @@ pub use block::{BlockKind, BlockShape};
 pub use experts::{Balance, Experts, Groups, Scoring, SharedExpert};
 pub use features::{ConfigField, FEATURES, Feature};
 pub use heads::Heads;
+pub use latent::Latent;
 pub use optimizer::{
     Constant, Like, OptimizerInfo, OptimizerKind, Range, RuleStates, StateInfo, is_matrix_of_block,
 };

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct ScoreTerms {
     /// Number whose root divides the products; `None`: the features of a key head.
     pub divisor: Option<usize>,
+    /// Factor of the products, besides.
+    pub factor: Option<f64>,
     /// Cap c: a score s becomes c·tanh(s/c). Source: Gemma Team, "Gemma 2", §2, arXiv:2408.00118.
     pub cap: Option<f64>,
     /// True if each query head has a sink: a learned score that counts in its softmax, of a value of 0.
@@ -17,14 +19,13 @@ pub struct ScoreTerms {
 
 impl ScoreTerms {
     /// The usual scores.
-    pub const NONE: Self = Self { divisor: None, cap: None, sinks: false };
+    pub const NONE: Self = Self { divisor: None, factor: None, cap: None, sinks: false };
     /// Returns a sentence on a number of these scores or of their heads that cannot be, if there is one.
-    #[must_use]
-    pub fn conflict(self, heads: Heads) -> Option<String> {
+    pub(crate) fn conflict(self, heads: Heads) -> Option<String> {
         let Heads { dim, value, plain, rotated, .. } = heads;
-        let Self { divisor, cap, .. } = self;
+        let Self { divisor, factor, cap, .. } = self;
         let turned = plain.saturating_add(rotated);
-        let cap = cap.filter(|cap| !cap.is_normal() || *cap < 0.0);
+        let is_bad = |number: &f64| !number.is_normal() || *number < 0.0;
         if value == 0 {
             Some("the number of features of a value head is 0; it must be at least 1".into())
         } else if turned > dim {
@@ -35,7 +36,9 @@ impl ScoreTerms {
         } else if divisor == Some(0) {
             Some("the number whose root divides scores is 0; it must be at least 1".into())
         } else {
-            cap.map(|cap| format!("the cap of scores is {cap}; it must be a finite number above 0"))
+            let numbers = [("factor", factor), ("cap", cap)];
+            let bad = numbers.into_iter().find_map(|(what, number)| Some((what, number.filter(is_bad)?)));
+            bad.map(|(what, x)| format!("the {what} of scores is {x}; it must be a finite number above 0"))
         }
     }
 }
@@ -60,7 +63,9 @@ mod tests {
         refused(Heads { plain: usize::MAX, ..heads }, scores, "it must be at most 4");
         refused(heads, ScoreTerms { divisor: Some(0), ..scores }, "is 0; it must be at least 1");
         for cap in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-310] {
-            refused(heads, ScoreTerms { cap: Some(cap), ..scores }, "it must be a finite number above 0");
+            refused(heads, ScoreTerms { cap: Some(cap), ..scores }, "the cap of scores is");
+            let terms = ScoreTerms { factor: Some(cap), ..scores };
+            refused(heads, terms, "it must be a finite number above 0");
         }
     }
 }

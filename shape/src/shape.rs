@@ -1,5 +1,5 @@
 //! A model: its sizes, and the kind of each part.
-use crate::{Blocks, Experts, Heads, Pattern, ScoreTerms};
+use crate::{Blocks, Experts, Heads, Latent, Pattern, ScoreTerms};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -21,6 +21,9 @@ pub struct Shape {
     /// Scores of attention.
     #[serde(skip_serializing_if = "is_usual")]
     pub scores: ScoreTerms,
+    /// Latents that attention computes keys, values and maybe queries from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latent: Option<Latent>,
     /// Features inside the feed-forward.
     pub hidden: usize,
     /// Number of token ids.
@@ -199,7 +202,7 @@ pub struct Objective {
 }
 
 /// Returns true for a value that files leave out.
-fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+pub(crate) fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -242,6 +245,7 @@ impl Shape {
         blocks: 1,
         heads: Heads::new(1, 1, 2),
         scores: ScoreTerms::NONE,
+        latent: None,
         hidden: 2,
         vocabulary: 2,
         padding: None,
@@ -271,6 +275,16 @@ impl Shape {
         ..Shape::LLAMA
     };
 
+    /// Returns a sentence on numbers or parts of attention that cannot be, or not together, if there are any.
+    #[must_use]
+    pub fn attention_conflict(&self) -> Option<String> {
+        let parts = [
+            (self.bias.qkv, "biases of queries, keys and values"),
+            (self.head_norm, "norms of heads"),
+            (self.scores.sinks, "sinks of heads"),
+        ];
+        self.scores.conflict(self.heads).or_else(|| self.latent?.conflict(self.heads, parts))
+    }
     /// Returns the number of learned positions; `None` for a rotary model.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }

@@ -9,15 +9,17 @@ fn part([row, len, position, sequence]: [usize; 4]) -> Segment {
     Segment { row, len, position, sequence }
 }
 
-/// Checks even and odd dims, heads whose halves can be read by 16 bytes and others, more heads than a block
-/// takes at once.
+/// Checks even and odd dims, heads whose halves can be read by 16 bytes and others, pairs of neighbours, more
+/// heads than a block takes at once.
 pub(crate) fn rotations<D: SideKernels>(c: &mut Side<D>) {
     let tokens = c.index(&[[0, 3, 4, 7], [3, 0, 0, 8], [3, 4, 0, 2]].map(part));
     let whole = [[128, 3], [32, 40], [16, 1], [2, 9], [7, 3], [1, 4], [24, 5], [1040, 2]];
     let whole = whole.map(|[dim, heads]| Heads::new(heads, 0, dim));
     let part = |[dim, plain, rotated]: [usize; 3]| Heads { plain, rotated, ..Heads::new(3, 0, dim) };
     let parts = [[192, 128, 64], [48, 16, 32], [40, 3, 16], [24, 8, 8], [9, 2, 5]].map(part);
-    for heads in whole.into_iter().chain(parts) {
+    let neighbours = [[192, 128, 64], [40, 3, 16], [9, 2, 5]].map(part);
+    let neighbours = neighbours.map(|heads| Heads { neighbours: true, ..heads });
+    for heads in whole.into_iter().chain(parts).chain(neighbours) {
         let (turned, cols) = (heads.rotated / 2 * 2, heads.q().len());
         let table = c.wide([9, turned, turned, 0], draw(1));
         for ([more, at], back) in

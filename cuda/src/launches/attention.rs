@@ -26,13 +26,13 @@ impl From<&Attend> for AttendArgs {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX); // positions are below that
         let features = widest(attend.heads);
         assert!(features <= 256, "{features} features per head; GPU kernels take at most 256");
-        let Scores { divisor, cap, mask } = attend.scores;
+        let Scores { divisor, factor, cap, mask } = attend.scores;
         let (causal, size, sinks) = match mask {
             Mask::All => (false, usize::MAX, 0),
             Mask::Causal => (true, usize::MAX, 0),
             Mask::Window { size, sinks } => (true, size, sinks),
         };
-        let scale = 1.0 / (divisor as f32).sqrt();
+        let scale = factor as f32 / (divisor as f32).sqrt();
         Self {
             heads: attend.heads.into(),
             first: small(attend.first),

@@ -32,7 +32,7 @@ pub fn two_sizes() -> Shape {
 
 /// Returns the model whose scores are capped, and divided by another root than that of their features.
 pub fn capped() -> Shape {
-    Shape { scores: ScoreTerms { divisor: Some(9), cap: Some(1.5), sinks: false }, ..two_sizes() }
+    Shape { scores: ScoreTerms { divisor: Some(9), cap: Some(1.5), ..ScoreTerms::NONE }, ..two_sizes() }
 }
 
 /// Returns the model whose heads have sinks.

@@ -9,7 +9,7 @@ use crate::tree::{File, files, none};
 /// A habit: its name, its number in all crates together, and the function that counts it in code.
 type Habit = (&'static str, usize, fn(&str) -> usize);
 
-const LITERALS: usize = 511;
+const LITERALS: usize = 510;
 const PARAMETERS: usize = 12;
 const NAMES: usize = 340;
 

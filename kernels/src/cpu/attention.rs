@@ -90,7 +90,7 @@ fn take_body<S: CpuScalar<Wide: CpuScalar>>(
 ) {
     let Heads { keys: of_heads, dim, value, .. } = attend.heads;
     let ([tile_q, tile_k], mut carve) = (S::Wide::TILE, Carve::new(scratch));
-    let (scale, cap) = (S::Wide::inv_sqrt(attend.scores.divisor), Cap::<S::Wide>::of(attend));
+    let (scale, cap) = (attend.scores.scale(), Cap::<S::Wide>::of(attend));
     let [mut qs, mut acc] = [dim, value].map(|features| carve.take(tile_q, features));
     let mut held = [[S::Wide::NEG_INF, S::Wide::ZERO]; MOST_ROWS]; // each row's stabiliser and sum
     let most = most_keys(spans);

@@ -55,7 +55,7 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>, T: Scalar<Wide = S::Wide>>(
     scratch: Out<S::Wide>,
 ) {
     let heads @ Heads { dim, value, .. } = attend.heads;
-    let scale = S::Wide::inv_sqrt(attend.scores.divisor);
+    let scale: S::Wide = attend.scores.scale();
     let (most, mut carve) = (most_keys(spans), Carve::new(scratch));
     let [mut of_keys, mut of_turned, mut of_values] =
         [(most, dim), (dim, most), (value, most)].map(|(k, n)| carve.take(1, Panels::<S::Wide>::len(k, n)));

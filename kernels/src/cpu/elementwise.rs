@@ -100,6 +100,15 @@ pub(super) fn rotate<S: Scalar>(mut x: Out<S>, table: In<S::Wide>, tokens: &[u32
     {
         let (cos, sin) = table.row(position).split_at(half);
         for head in x.row(row).chunks_exact_mut(heads.dim) {
+            if heads.neighbours {
+                let pairs = head[heads.plain..heads.plain + 2 * half].chunks_exact_mut(2);
+                for ((pair, &cos), &sin) in pairs.zip(cos).zip(sin) {
+                    let sin = if back { -sin } else { sin };
+                    let [x, y] = [pair[0].widen(), pair[1].widen()];
+                    pair.copy_from_slice(&[S::narrow(x * cos - y * sin), S::narrow(x * sin + y * cos)]);
+                }
+                continue;
+            }
             let (a, b) = head[heads.plain..].split_at_mut(half);
             for (((a, b), &cos), &sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                 let sin = if back { -sin } else { sin };

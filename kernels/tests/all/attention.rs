@@ -129,7 +129,7 @@ where
 /// The definition: one query, one head, one key at a time, without a stabiliser.
 fn by_definition<S: Scalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Vec<S>; 2] {
     let Heads { queries, keys, dim, value, .. } = case.attend.heads;
-    let Scores { divisor, cap, mask } = case.attend.scores;
+    let Scores { divisor, factor, cap, mask } = case.attend.scores;
     let cap = cap.map(S::from_f64);
     let (mut out, mut lse) = (Vec::new(), Vec::new());
     for (row, head) in (0..q.rows()).flat_map(|row| (0..queries).map(move |head| (row, head))) {
@@ -141,7 +141,8 @@ fn by_definition<S: Scalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Vec<
             let at = query.position + row - query.row;
             for j in (0..key.len).filter(|j| mask.sees(at, key.position + j)) {
                 let product = |f| feature(q, row, head, f) * feature(k, key.row + j, group, f);
-                let score = (0..dim).fold(S::ZERO, |sum, f| sum + product(f)) * S::inv_sqrt(divisor);
+                let sum = (0..dim).fold(S::ZERO, |sum, f| sum + product(f));
+                let score = sum * S::inv_sqrt(divisor) * S::from_f64(factor);
                 let score = cap.map_or(score, |cap| cap * (score * cap.inv()).tanh());
                 let weight = S::exp_sub(score, S::ZERO);
                 total += weight;
@@ -189,7 +190,8 @@ fn cases() -> Vec<Case> {
     let case = |(i, (dropout, (mask, calls))): (usize, (_, &(Mask, Vec<Vec<Span>>)))| {
         let heads = Heads { value: [3, 5, 2][i % 3], ..Heads::new(4, 2, 3) };
         let [divisor, cap] = [[3, 7][i / 3 % 2], i / 2 % 2];
-        let scores = Scores { divisor, cap: [None, Some(1.5)][cap], mask: *mask };
+        let factor = [1.0, 1.25][i / 3 % 2];
+        let scores = Scores { divisor, factor, cap: [None, Some(1.5)][cap], mask: *mask };
         Case { attend: Attend { first: 6, dropout, heads, scores }, calls: calls.clone() }
     };
     both.enumerate().map(case).collect()

@@ -89,7 +89,8 @@ fn rotation_turns_pairs_by_the_angle_of_their_position() {
     let whole = Heads::new(1, 1, 4);
     let (table, x) = (draw::<F61>(1, 8, 4), draw::<F61>(2, 9, 16)); // two heads, 2 angles
     for (heads, back) in [false, true].into_iter().flat_map(|back| {
-        [whole, Heads { plain: 3, ..Heads { dim: 8, ..whole } }].map(move |heads| (heads, back))
+        let part = Heads { plain: 3, ..Heads { dim: 8, ..whole } };
+        [whole, part, Heads { neighbours: true, ..part }].map(move |heads| (heads, back))
     }) {
         let row = heads.turned().len();
         let narrow = |x: &Matrix<F61>| matrix(9, row, |i| x.view().at(i / row, i % row));
@@ -99,10 +100,11 @@ fn rotation_turns_pairs_by_the_angle_of_their_position() {
         for (t, i) in TOKENS.iter().flat_map(|t| (0..t.len).map(move |i| (t, i))) {
             for (head, f) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let [cos, sin] = [f, 2 + f].map(|column| table.view().at(t.position + i, column));
+                let [f, apart] = if heads.neighbours { [2 * f, 1] } else { [f, 2] };
                 let first = (t.row + i) * row + head * heads.dim + heads.plain + f;
                 let sin = if back { -sin } else { sin };
-                let (a, b) = (wanted[first], wanted[first + 2]);
-                (wanted[first], wanted[first + 2]) = (a * cos - b * sin, a * sin + b * cos);
+                let (a, b) = (wanted[first], wanted[first + apart]);
+                (wanted[first], wanted[first + apart]) = (a * cos - b * sin, a * sin + b * cos);
             }
         }
         assert_eq!(read(&seen), wanted);

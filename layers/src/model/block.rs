@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::build::part::Block;
     use crate::proof::{Answer, Case, LayerInput, SEED, proves, proves_in_regions};
-    use crate::{Builder, NormPlaces, Shape};
+    use crate::{Builder, Latent, NormPlaces, Shape};
     use comm::{Axis, Op};
     use kernels::Heads;
     use ops::Rotary;
@@ -132,6 +132,14 @@ mod tests {
     const D: usize = 6;
     const F: usize = 8;
     struct OneBlock(Model);
+
+    impl OneBlock {
+        /// Features that go into the products of heads, and whose gradients are summed.
+        fn before_heads(&self) -> usize {
+            let Heads { dim, plain, .. } = self.0.heads;
+            self.0.latent.map_or(D, |of| of.keys + dim - plain + of.queries.unwrap_or(D))
+        }
+    }
 
     fn of(family: Shape) -> OneBlock {
         let heads = Heads::new(8, 4, 2);
@@ -165,16 +173,25 @@ mod tests {
             Answer { y, dx, gradients }
         }
         fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
-            vec![(Op::AllReduce, 4 * tokens * D)] // two forward, two backward
+            vec![(Op::AllReduce, tokens * (3 * D + self.before_heads()))] // two forward, two backward
         }
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
-            vec![(Op::AllGather, 6 * share * D), (Op::ReduceScatter, 4 * ranks * share * D)]
+            let given = self.before_heads();
+            let shared = self.0.latent.map_or(0, |_| self.0.heads.dim - self.0.heads.plain);
+            vec![
+                (Op::AllGather, share * (4 * D + 2 * given - shared)),
+                (Op::ReduceScatter, ranks * share * (3 * D + given)),
+            ]
         }
         fn synced(&self, _: usize, regions: bool) -> usize {
+            let of_latents = self.0.latent.map_or(0, |Latent { keys, queries, .. }| {
+                let outputs = keys + self.0.heads.dim - self.0.heads.plain + queries.unwrap_or(0);
+                D * outputs + keys + queries.unwrap_or(0)
+            });
             // gains, biases of norms and rows
             let norms = if self.0.norms == NormPlaces::Both { 4 } else { 2 };
             let rows = if self.0.norm == crate::NormKind::Rms { norms } else { 2 * norms + 2 };
-            if regions { rows * D } else { 0 }
+            if regions { rows * D + of_latents } else { 0 }
         }
     }
 
@@ -192,6 +209,20 @@ mod tests {
         for norms in [NormPlaces::After, NormPlaces::Both] {
             let mut block = dropping(llama());
             block.0.shape.norms = norms;
+            proves(&block);
+            proves_in_regions(&block);
+        }
+    }
+
+    /// Kills: latents that are split, features of a key that are one head's alone, a norm of all features of
+    /// the product, the value of another head, queries of another one's latent.
+    #[test]
+    fn block_equals_block_with_latents() {
+        for queries in [None, Some(3)] {
+            let mut block = llama();
+            let heads = Heads { plain: 1, rotated: 2, value: 2, neighbours: true, ..Heads::new(8, 8, 4) };
+            (block.0.shape.heads, block.0.shape.latent) =
+                (heads, Some(Latent { keys: 5, queries, eps: 0.125 }));
             proves(&block);
             proves_in_regions(&block);
         }

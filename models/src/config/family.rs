@@ -78,9 +78,10 @@ pub trait Family: Sync {
     /// Renames the entries of a model to the names that a file has, in a layout that differs from the usual
     /// one.
     fn rename(&self, entries: &mut [Entry], shape: &Shape, names: &[&str]);
-    /// Returns true if a file may hold a tensor of this name that is no parameter: a mask or frequencies,
-    /// which older versions of `transformers` wrote and no version reads.
-    fn is_buffer(&self, name: &str) -> bool;
+    /// Returns true if a file may hold a tensor of this name that is no parameter of the model: a mask or
+    /// frequencies, which older versions of `transformers` wrote and no version reads, or a part that is left
+    /// out.
+    fn is_spare(&self, shape: &Shape, name: &str) -> bool;
     /// Returns the family that a model joins if it is given experts; `None` if no family has such models.
     fn upcycled(&self) -> Option<&'static dyn Family>;
 }

@@ -12,7 +12,7 @@
 //! | `norm`, `head` | `model.norm`, `lm_head` |
 //!
 //! Names of experts: [`ExpertKeys::add`].
-use super::rope;
+use super::{latents, rope};
 use crate::config::{Config, ConfigKeys, FamilyInfo, KeyValue, Products};
 use crate::names::Entries;
 use kernels::Heads;
@@ -107,6 +107,8 @@ pub(super) struct Decoder {
     pub(super) parts: &'static [ShapeKeys],
     /// Keys of experts, if there are any.
     pub(super) experts: Option<ExpertKeys>,
+    /// Returns true for a tensor that files may have besides those of the model.
+    pub(super) spare: fn(&Shape, &str) -> bool,
     /// Family that a model joins if it is given experts.
     pub(super) upcycled: Option<&'static dyn Family>,
 }
@@ -127,6 +129,7 @@ impl Decoder {
             fused: false,
             parts: &[],
             experts: None,
+            spare: |_, _| false,
             upcycled: None,
         }
     }
@@ -291,6 +294,7 @@ impl Family for Decoder {
             products.push(vec![n, d, (of.count[0], experts.count), (of.hidden, experts.hidden)]);
             products.extend(experts.shared.map(|expert| vec![n, d, (of.shared, expert.hidden)]));
         }
+        products.extend(config.shape.latent.iter().flat_map(|of| latents::products(&config.shape, *of)));
         (n.0, products)
     }
     fn entries(&self, shape: &Shape) -> Vec<Entry> {
@@ -307,10 +311,14 @@ impl Family for Decoder {
         for i in 0..blocks {
             entries.within = [format!("model.layers.{i}."), format!("blocks.{i}.")];
             norm(&mut entries, 0);
-            let qkv = [("q", heads.q()), ("k", heads.k()), ("v", heads.v())];
-            let qkv = if self.fused { vec![("qkv", 0..heads.row())] } else { qkv.into() };
-            let named = |(part, columns)| (format!("self_attn.{part}_proj"), columns);
-            entries.linear(&qkv.into_iter().map(named).collect::<Vec<_>>(), "attention.qkv", d, bias.qkv);
+            if let Some(latent) = shape.latent {
+                latents::add(&mut entries, latent);
+            } else {
+                let qkv = [("q", heads.q()), ("k", heads.k()), ("v", heads.v())];
+                let qkv = if self.fused { vec![("qkv", 0..heads.row())] } else { qkv.into() };
+                let named = |(part, columns)| (format!("self_attn.{part}_proj"), columns);
+                entries.linear(&qkv.into_iter().map(named).collect::<Vec<_>>(), "attention.qkv", d, bias.qkv);
+            }
             for norm in ["q_norm", "k_norm"].iter().filter(|_| shape.head_norm) {
                 entries.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), heads.dim);
             }
@@ -336,8 +344,8 @@ impl Family for Decoder {
             of.fuse(entries, experts);
         }
     }
-    fn is_buffer(&self, name: &str) -> bool {
-        name.ends_with("rotary_emb.inv_freq")
+    fn is_spare(&self, shape: &Shape, name: &str) -> bool {
+        name.ends_with("rotary_emb.inv_freq") || (self.spare)(shape, name)
     }
     fn upcycled(&self) -> Option<&'static dyn Family> {
         self.upcycled

@@ -10,7 +10,7 @@
 //! of `noaux_tc`'s bias after each step. `equipart_balance` is `"block"` (default: each block has its own
 //! balance) or `"pooled"`.
 use super::decoder::{ATTENTION_BIAS, Decoder, ExpertKeys, Family};
-use super::experts::{BALANCE, BLOCK, NAMES, dense_key};
+use super::experts::{BALANCE, BLOCK, NAMES, dense_key, grouped, method};
 use crate::config::{Config, ConfigKeys, KeyValue};
 use layers::{Balance, Experts, Groups, Scoring, SharedExpert};
 use parallel::Result;
@@ -63,7 +63,7 @@ fn settings(keys: &ConfigKeys<'_>, mut experts: Experts) -> Result<Experts> {
         }
     }
     let scoring = keys.scoring()?;
-    let groups = keys.groups(experts.count)?;
+    let groups = keys.groups(experts.count, [Some(1); 2])?;
     let shared = keys.count("n_shared_experts", 0)?;
     let hidden = shared.saturating_mul(experts.hidden);
     Ok(Experts {
@@ -89,18 +89,6 @@ impl ConfigKeys<'_> {
         let known = |value: &Value| Scoring::deserialize(value).ok();
         self.read("scoring_func", WANTED, known)?.ok_or_else(|| self.missing("scoring_func", WANTED))
     }
-    /// Returns the groups of this number of experts, if there are several groups.
-    fn groups(&self, experts: usize) -> Result<Option<Groups>> {
-        let (count, chosen) = (self.size("n_group", Some(1))?, self.size("topk_group", Some(1))?);
-        if !experts.is_multiple_of(count) {
-            let wanted = format!("a divisor of the {experts} n_routed_experts");
-            return Err(self.wrong("n_group", &json!(count), &wanted));
-        }
-        if chosen > count {
-            return Err(self.wrong("topk_group", &json!(chosen), &format!("at most the {count} of n_group")));
-        }
-        Ok((count > 1).then_some(Groups { count, chosen }))
-    }
     /// Returns the change of the choice's bias after each step, if `topk_method` has a bias.
     fn bias_rate(&self, scoring: Scoring, groups: Option<Groups>) -> Result<Option<f64>> {
         let known = [false, true].map(|bias| method(bias, groups));
@@ -122,22 +110,12 @@ impl ConfigKeys<'_> {
     }
 }
 
-/// Returns the `topk_method` of experts with these options.
-fn method(bias: bool, groups: Option<Groups>) -> &'static str {
-    match (bias, groups) {
-        (true, _) => "noaux_tc",
-        (false, Some(_)) => "group_limited_greedy",
-        (false, None) => "greedy",
-    }
-}
-
 fn keys(config: &Config, experts: &Experts) -> Vec<KeyValue> {
     let shared = experts.shared.map_or(0, |shared| {
         let plain = !shared.gated && shared.hidden.is_multiple_of(experts.hidden);
         assert!(plain, "a shared expert is some experts wide and has no gate");
         shared.hidden / experts.hidden
     });
-    let groups = experts.groups.unwrap_or(Groups { count: 1, chosen: 1 });
     let Balance { microbatch, pooled, .. } = experts.balance;
     let stored = fields().map(|(key, field)| {
         let mut copy = *experts;
@@ -158,12 +136,9 @@ fn keys(config: &Config, experts: &Experts) -> Vec<KeyValue> {
         (BALANCE, json!(if pooled == 0.0 { BLOCK } else { POOLED })),
         ("balance_loss_coef", json!(microbatch.max(pooled))),
         ("moe_layer_freq", json!(1)),
-        ("n_group", json!(groups.count)),
         ("n_shared_experts", json!(shared)),
         (BIAS_RATE, json!(experts.bias.unwrap_or(0.0))),
         ("scoring_func", json!(experts.scoring)),
-        ("topk_group", json!(groups.chosen)),
-        ("topk_method", json!(method(experts.bias.is_some(), experts.groups))),
     ];
-    stored.chain(others).collect()
+    stored.chain(others).chain(grouped(experts)).collect()
 }

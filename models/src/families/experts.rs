@@ -1,7 +1,7 @@
 //! Experts: the keys of their sizes, checks that hold for all families, and names of their tensors.
 use crate::config::{Config, ConfigKeys, KeyValue, MAX_EXPERTS, whole};
 use crate::names::Entries;
-use layers::{Blocks, Experts, Shape};
+use layers::{Blocks, Experts, Groups, Shape};
 use parallel::{Entry, Orientation, Result, Stacked};
 use serde_json::{Value, json};
 
@@ -171,7 +171,44 @@ pub(super) fn dense_key(shape: &Shape, first: usize) -> KeyValue {
     ("mlp_only_layers", json!(shape.pattern.dense.iter().skip(first).collect::<Vec<_>>()))
 }
 
+/// Returns the `topk_method` of experts with these options.
+pub(super) fn method(bias: bool, groups: Option<Groups>) -> &'static str {
+    match (bias, groups) {
+        (true, _) => "noaux_tc",
+        (false, Some(_)) => "group_limited_greedy",
+        (false, None) => "greedy",
+    }
+}
+
+/// Returns the keys of groups of experts.
+pub(super) fn grouped(experts: &Experts) -> [KeyValue; 3] {
+    let groups = experts.groups.unwrap_or(Groups { count: 1, chosen: 1 });
+    [
+        ("n_group", json!(groups.count)),
+        ("topk_group", json!(groups.chosen)),
+        ("topk_method", json!(method(experts.bias.is_some(), experts.groups))),
+    ]
+}
+
 impl ConfigKeys<'_> {
+    /// Returns the groups of this number of experts, if there are several groups. Also takes the defaults of
+    /// both numbers.
+    pub(super) fn groups(
+        &self,
+        experts: usize,
+        [count, chosen]: [Option<usize>; 2],
+    ) -> Result<Option<Groups>> {
+        let count = self.size("n_group", count)?;
+        let chosen = self.size("topk_group", chosen)?;
+        if !experts.is_multiple_of(count) {
+            let wanted = format!("a divisor of the {experts} n_routed_experts");
+            return Err(self.wrong("n_group", &json!(count), &wanted));
+        }
+        if chosen > count {
+            return Err(self.wrong("topk_group", &json!(chosen), &format!("at most the {count} of n_group")));
+        }
+        Ok((count > 1).then_some(Groups { count, chosen }))
+    }
     /// Returns the weight of an auxiliary loss, multiplied by `times`.
     pub(super) fn weight(&self, key: &str, default: f64, times: usize) -> Result<f64> {
         let times = times as f64;

@@ -132,7 +132,7 @@ impl Family for Gpt2 {
             }
         }
     }
-    fn is_buffer(&self, name: &str) -> bool {
+    fn is_spare(&self, _: &Shape, name: &str) -> bool {
         let block = name.strip_prefix(PREFIX).unwrap_or(name).strip_prefix("h.");
         let buffer = block.and_then(|rest| rest.split_once('.'));
         buffer.is_some_and(|(block, buffer)| {

@@ -7,12 +7,6 @@ use std::path::Path;
 use tensor::dtype::Dtype;
 use tensor::quoted::displayed;
 
-/// Beginnings of the `model_type`s with latent attention.
-const LATENT_TYPES: [&str; 5] = ["deepseek_v", "glm_moe_dsa", "kimi_k2", "longcat_flash", "minicpm3"];
-/// Added to the error for these.
-const LATENT: &str =
-    "; latent attention (MLA) is not supported; \"equipart_moe\" has such experts and Llama's attention";
-
 impl Config {
     /// Reads a `config.json`.
     ///
@@ -102,11 +96,8 @@ fn torch_name(dtype: Dtype) -> Option<&'static str> {
 impl ConfigKeys<'_> {
     /// Returns the family of this configuration.
     fn family(&self) -> Result<&'static dyn Family> {
-        let is_latent = |s: &str| LATENT_TYPES.iter().any(|kind| s.starts_with(kind));
-        let latent = self.given("model_type").and_then(Value::as_str).is_some_and(is_latent);
-        let note = if latent { LATENT } else { "" };
         let quoted = ALL.iter().map(|family| format!("\"{}\"", family.about().model_type));
-        let wanted = one_of(quoted) + note;
+        let wanted = one_of(quoted);
         self.read("model_type", &wanted, named)?.ok_or_else(|| self.missing("model_type", &wanted))
     }
     /// Checks that 64 bits count the bytes of each kind of weight and of the table of positions, so that

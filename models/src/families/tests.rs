@@ -12,11 +12,16 @@ fn small(family: &dyn Family) -> Config {
         "num_hidden_layers": 2, "vocab_size": 11, "n_embd": 8, "n_head": 2, "n_layer": 2, "n_positions": 5,
         "num_experts_per_tok": 2, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
         "moe_intermediate_size": 3, "shared_expert_intermediate_size": 6, "n_shared_experts": 1,
+        "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "kv_lora_rank": 3, "q_lora_rank": 4,
+        "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 4,
         "scoring_func": "sigmoid", "topk_method": "noaux_tc", "mlp_only_layers": [0] }"#;
     let mut keys: Map<String, Value> = serde_json::from_str(sizes).unwrap();
     keys.retain(|key, _| {
         key == "vocab_size" || about.read.iter().any(|list| list.split(' ').any(|word| word == key))
     });
+    if keys.contains_key("kv_lora_rank") {
+        keys.retain(|key, _| !["num_key_value_heads", "topk_method"].contains(&&**key));
+    }
     keys.insert("model_type".into(), json!(about.model_type));
     Config::parse(&Value::Object(keys).to_string(), about.model_type).unwrap()
 }

@@ -23,7 +23,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import (AutoConfig, AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
+from transformers import (AutoConfig, AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 HERE = Path(__file__).parent
@@ -32,9 +32,12 @@ LENGTHS = [21, 13]  # ids of the batch's sequences
 PROMPT, NEW = 6, 24
 FREE = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)  # no id is special
 COEFFICIENT = 0.5  # of the balance of experts: large enough to be seen in every gradient of a router
+BIAS = "e_score_correction_bias"  # of DeepSeek's choice of experts
 LEAD = 1e-3  # by which a chosen expert's logit is above any other's: rounding does not choose
 LLAMA = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-3,
              max_position_embeddings=64, **FREE)
+LATENTS = LLAMA | dict(intermediate_size=12, num_key_value_heads=4, kv_lora_rank=6, qk_nope_head_dim=6,
+                       qk_rope_head_dim=4, v_head_dim=5)
 GPT2 = dict(n_embd=16, n_layer=2, n_head=4, n_positions=32, layer_norm_epsilon=1e-3, **FREE)
 
 
@@ -104,6 +107,23 @@ MODELS = {
                               rope_parameters=rope(50.0)),
                 torch.bfloat16, None, [dict(no_rope_layers=[1, 1, 1]), dict(layer_types=["full_attention"] * 3),
                                        dict(sliding_window=3), dict(rope_parameters=rope(2e6))]),
+    "deepseek-v2": (DeepseekV2Config(**LATENTS, vocab_size=41, moe_intermediate_size=4, n_routed_experts=6,
+                                     n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=1, n_group=3,
+                                     topk_group=1, topk_method="group_limited_greedy", routed_scaling_factor=1.5,
+                                     q_lora_rank=None, rope_parameters=rope(50.0)),
+                    torch.bfloat16, None, [dict(topk_method="greedy"), dict(routed_scaling_factor=1.0),
+                                           dict(topk_group=2), dict(rope_parameters=rope(1e4))]),
+    "deepseek-v3": (DeepseekV3Config(**LATENTS, vocab_size=41, moe_intermediate_size=4, n_routed_experts=6,
+                                     n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=1, n_group=2,
+                                     topk_group=1, routed_scaling_factor=2.0, q_lora_rank=7, num_mtp_layers=0,
+                                     rope_parameters=rope(50.0, "yarn", factor=4.0, mscale=0.8, mscale_all_dim=0.6,
+                                                          beta_fast=2.0, beta_slow=0.5,
+                                                          original_max_position_embeddings=16)),
+                    torch.bfloat16, None, [dict(norm_topk_prob=False), dict(topk_group=2),
+                                           dict(rope_interleave=False), dict(rope_parameters=rope(50.0)),
+                                           dict(rope_parameters=rope(50.0, "yarn", factor=4.0, beta_fast=2.0,
+                                                                     beta_slow=0.5, attention_factor=1.0,
+                                                                     original_max_position_embeddings=16))]),
     "gpt2": (GPT2Config(**GPT2, vocab_size=43, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0),
              torch.float16, None, [dict(activation_function="gelu"), dict(layer_norm_epsilon=1e-6)]),
     "gpt2-erf": (GPT2Config(**GPT2, vocab_size=39, n_inner=24, activation_function="gelu", tie_word_embeddings=False),
@@ -132,7 +152,7 @@ def normal(rng, shape):
 def fill(model, rng):
     """Draws all parameters: matrices 0.3·n, gains of norms 1 + 0.2·n, biases 0.1·n, with n standard normal.
 
-    Gemma's files have gains less 1.
+    Gemma's files have gains less 1. The bias of DeepSeek's choice is a buffer.
     """
     one = 0 if model.config.model_type.startswith("gemma") else 1
     for name, parameter in model.named_parameters():
@@ -141,6 +161,9 @@ def fill(model, rng):
             parameter.data = 0.3 * n
         else:
             parameter.data = one + 0.2 * n if name.endswith("weight") else 0.1 * n
+    for name, buffer in model.named_buffers():
+        if name.endswith(BIAS):
+            buffer.copy_(0.3 * normal(rng, buffer.shape))
 
 
 def save(folder, config, dtype, shard, rng):
@@ -171,7 +194,7 @@ def load(folder, **changes):
     for key, value in changes.items():
         setattr(config, key, value)
     return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float64,
-                                                attn_implementation="eager", experts_implementation="eager").eval()
+                                                attn_implementation="eager", experts_implementation="eager").double().eval()
 
 
 def as_stored(tensors, model_type):
@@ -198,11 +221,24 @@ def leads_of_routers(model):
     """A list that gets, of every token in every block with experts, by how much the last that is chosen leads."""
     leads, hooks = [], []
 
+    def lead(scores, k):
+        if k < scores.shape[-1]:
+            best = scores.topk(k + 1).values
+            leads.extend((best[:, -2] - best[:, -1]).tolist())
+
     def note(router, _, output):
-        best = output[0].topk(router.top_k + 1).values
-        leads.extend((best[:, -2] - best[:, -1]).tolist())
+        scores, groups, bias = output[0], getattr(router, "num_group", None), getattr(router, BIAS, None)
+        if bias is not None:
+            scores = scores.sigmoid() + bias
+        if groups:
+            split = scores.unflatten(-1, (groups, -1))
+            of_groups = split.topk(1 if bias is None else 2).values.sum(-1)
+            lead(of_groups, router.topk_group)
+            chosen = torch.zeros_like(of_groups).scatter(1, of_groups.topk(router.topk_group).indices, 1).bool()
+            scores = split.masked_fill(~chosen.unsqueeze(-1), float("-inf")).flatten(1)
+        lead(scores, router.top_k)
     for module in model.modules():
-        if type(module).__name__.endswith("TopKRouter"):
+        if type(module).__name__.lower().endswith("topkrouter"):
             hooks.append(module.register_forward_hook(note))
     try:
         yield leads
@@ -257,7 +293,8 @@ def check(folder, model, batch, outputs, grads, rng):
         assert twin > 1e-4
     named, step, ends = dict(model.named_parameters()), 1e-6, []
     files = {name: tensor for file in folder.glob("model*.safetensors") for name, tensor in load_file(file).items()}
-    stored = as_stored(named, model.config.model_type)
+    biases = {name: buffer for name, buffer in model.named_buffers() if name.endswith(BIAS)}
+    stored = as_stored(named | biases, model.config.model_type)
     assert set(stored) == set(files) and all((stored[name] == files[name]).all() for name in files)
     assert all(parameter.count_nonzero() == parameter.numel() for parameter in named.values())
     way = {name: normal(rng, parameter.shape) for name, parameter in named.items()}

@@ -14,6 +14,10 @@ impl<D: Kernels> PassContext<D> {
         self.tokens.place(None);
         self
     }
+    /// Returns whether tokens are generated: a cache is kept, and nothing for a backward.
+    pub fn remembers(&self) -> bool {
+        self.past.is_some() && !self.pass.keeps
+    }
     /// As [`with_cache`](Self::with_cache), for training on slices: `slices` lists each slice's part of every
     /// sequence.
     #[must_use]

@@ -1,8 +1,8 @@
 //! Gradients of weights: `Xᵀ·dY`, in the orientation in which a weight is cut.
 use crate::handles::split::{Split, same};
-use crate::handles::weight::{ColumnWeight, RowWeight};
+use crate::handles::weight::{ColumnWeight, RowWeight, WholeWeight};
 use crate::param::placement::{Cuts, Section};
-use crate::tensors::{count_product, filled};
+use crate::tensors::{count_product, filled, product};
 use crate::{Param, Result};
 use comm::Group;
 use kernels::{Kernels, Write};
@@ -22,6 +22,27 @@ pub fn columns_gradient<D: Kernels>(w: &mut ColumnWeight<D>, x: &Tensor<D>, dy: 
 /// If `W` has tiles and ranks do not meet.
 pub fn rows_gradient<D: Kernels>(w: &mut RowWeight<D>, x: &Split<D>, dy: &Tensor<D>) -> Result<()> {
     linear_gradient(w.param(), x.share().view(), dy.view())
+}
+
+/// `dW[I,O] += X[B,I]ᵀ · dY[B,O]`, for a weight that is not cut.
+pub fn whole_gradient<D: Kernels>(w: &mut WholeWeight<D>, x: &Tensor<D>, dy: &Tensor<D>) {
+    weight_gradient(w.param(), x.view(), dy.view());
+}
+
+/// `Y[B,O] = X[B,I] · W[I,O]`, for a weight that is not cut.
+#[must_use]
+pub fn whole_matmul<D: Kernels>(x: &Tensor<D>, w: &Tensor<D>) -> Tensor<D> {
+    let mut y = x.along(w.cols());
+    product(x.device(), y.view_mut(), x.view(), w.view(), Write::Set);
+    y
+}
+
+/// `dX[B,I] = dY[B,O] · W[I,O]ᵀ`, for a weight that is not cut.
+#[must_use]
+pub fn whole_input_gradient<D: Kernels>(dy: &Tensor<D>, w: &Tensor<D>) -> Tensor<D> {
+    let mut dx = dy.along(w.rows());
+    product(dy.device(), dx.view_mut(), dy.view(), w.view().t(), Write::Set);
+    dx
 }
 
 /// `dW[I_t,O] += Σ_t X[B,I]ᵀ · dY[B,O_t]`, each term at its own columns: the gradient of

@@ -1,6 +1,4 @@
 //! Operations of an expert router on this rank's tokens: each row on its own, in the wide dtype.
-use crate::handles::weight::WholeWeight;
-use crate::operators::gradients::weight_gradient;
 use crate::tensors::{count_product, product};
 use crate::{Partial, Result, filled, plus, wide_along};
 use comm::{Axes, Group};
@@ -125,17 +123,4 @@ pub fn router_backward<D: Kernels>(
         terms,
     );
     dlogits
-}
-
-/// `dX[B,D] = dL[B,E]·W[D,E]ᵀ`.
-#[must_use]
-pub fn router_input_gradient<D: Kernels>(dlogits: &Tensor<D>, w: &Tensor<D>) -> Tensor<D> {
-    let mut dx = dlogits.along(w.rows());
-    product(dlogits.device(), dx.view_mut(), dlogits.view(), w.view().t(), Write::Set);
-    dx
-}
-
-/// `dW[D,E] += X[B,D]ᵀ·dL[B,E]`.
-pub fn router_gradient<D: Kernels>(w: &mut WholeWeight<D>, x: &Tensor<D>, dlogits: &Tensor<D>) {
-    weight_gradient(w.param(), x.view(), dlogits.view());
 }

@@ -107,7 +107,7 @@ impl ProofCase {
         if let Some(why) = self.shape.experts.and_then(|of| of.expert_choice_conflict()) {
             bail!("invalid case: experts that choose tokens {why}");
         }
-        if let Some(why) = self.shape.scores.conflict(heads) {
+        if let Some(why) = self.shape.attention_conflict() {
             bail!("invalid case: {why}");
         }
         let Heads { queries, keys, .. } = heads;

@@ -23,7 +23,9 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         |s| s.experts.as_mut().map(|experts| &mut experts.hidden),
         |s| s.experts.as_mut()?.shared.as_mut().map(|shared| &mut shared.hidden),
     ];
-    let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
+    let may_be = |of: &Heads| wish.latent.is_none() || of.keys == of.queries;
+    let others = heads(wish.heads).filter(may_be).map(|heads| Shape { heads, ..wish });
+    let mut shape = nearest(wish, scheme, others);
     let split = |axis| scheme.layout.size(axis) > 1;
     if shape.experts.is_none() && (split(Axis::Ep) || split(Axis::Etp)) {
         let bias = Biases { mlp: false, ..shape.bias };
@@ -66,7 +68,8 @@ pub(super) fn in_blocks(shape: Shape, optimizer: OptimizerKind, layout: &Layout)
     let width = if cuts_width { shape.width * n } else { shape.width };
     let shared = |of: SharedExpert| SharedExpert { hidden: of.hidden * n, ..of };
     let experts = |of: Experts| Experts { hidden: of.hidden * n, shared: of.shared.map(shared), ..of };
-    let heads = shape.heads.widened(n);
+    let times = if shape.scores.sinks { n } else { 1 }; // a rank has as many sinks as query heads
+    let heads = Heads { queries: shape.heads.queries * times, ..shape.heads.widened(n) };
     Shape { heads, width, hidden: shape.hidden * n, experts: shape.experts.map(experts), ..shape }
 }
 

@@ -2,7 +2,7 @@
 //! model's are smaller, adjusted where ranks have to divide them.
 use super::fitted::{fitted, sound};
 use kernels::Heads;
-use layers::{Experts, Groups, Positions, Shape, SharedExpert};
+use layers::{Experts, Groups, Latent, Positions, Shape, SharedExpert};
 use parallel::Layout;
 use std::cmp::Ordering;
 
@@ -19,6 +19,8 @@ pub fn image(shape: Shape, layout: &Layout) -> Option<(Shape, String)> {
             ("KV heads", of.heads.keys),
             ("features of a head", of.heads.dim),
             ("features of a value head", if of.heads.value == of.heads.dim { 0 } else { of.heads.value }),
+            ("features of the latent", of.latent.map_or(0, |latent| latent.keys)),
+            ("features of the queries' latent", of.latent.and_then(|latent| latent.queries).unwrap_or(0)),
             ("hidden features", of.hidden),
             ("vocabulary", of.vocabulary),
             ("positions", of.context().unwrap_or(0)),
@@ -73,6 +75,11 @@ fn small(shape: Shape) -> Shape {
     Shape {
         width: shape.width.min(9),
         heads: narrow(Heads { queries: few, keys, ..shape.heads }),
+        latent: shape.latent.map(|of| Latent {
+            keys: of.keys.min(4),
+            queries: of.queries.map(|n| n.min(5)),
+            ..of
+        }),
         hidden: shape.hidden.min(8),
         vocabulary,
         padding: shape.padding.map(|id| id.min(vocabulary - 1)),
@@ -99,11 +106,15 @@ mod tests {
         for layout in ["none", "tp=2", "pp=3", "tp=4,dp=2"] {
             let layout: Layout = layout.parse().unwrap();
             for member in PANEL.iter() {
-                let Heads { queries, keys, dim, .. } = member.shape.heads;
+                let heads @ Heads { queries, keys, .. } = member.shape.heads;
                 let large = Shape {
                     width: 9000,
                     blocks: 80,
-                    heads: Heads::new(queries * 8, if keys == 1 { 1 } else { keys * 8 }, dim * 40),
+                    heads: Heads {
+                        queries: queries * 8,
+                        keys: if keys == 1 { 1 } else { keys * 8 },
+                        ..heads.widened(40)
+                    },
                     hidden: 8000,
                     vocabulary: 13_000,
                     ..member.shape

@@ -7,7 +7,7 @@ use super::habits::HABITS;
 use crate::Subject;
 use kernels::{Activation, Heads, ScoreTerms};
 use layers::{
-    Balance, Biases, Blocks, Experts, FeedForward, Gate, Groups, NormKind, NormPlaces, Objective,
+    Balance, Biases, Blocks, Experts, FeedForward, Gate, Groups, Latent, NormKind, NormPlaces, Objective,
     OptimizerKind, Pattern, Positions, Rates, Scoring, Shape, SharedExpert, Window,
 };
 use ops::{GradientScaling, LossScaling, OPTIMIZERS};
@@ -74,7 +74,7 @@ const GEMMA2: Shape = Shape {
     heads: heads(2),
     norms: NormPlaces::Both,
     embedding_root: Some(9),
-    scores: ScoreTerms { divisor: Some(5), cap: Some(2.0), sinks: false },
+    scores: ScoreTerms { divisor: Some(5), cap: Some(2.0), ..ScoreTerms::NONE },
     logit_cap: Some(3.0),
     feed_forward: FeedForward::Gated(Gate::GeluTanh),
     window: Some(Window { size: 2, sinks: 0 }),
@@ -161,13 +161,14 @@ fn with_every(named: &[Member], features: &'static [Feature]) -> Vec<Member> {
     let mut members = named.to_vec();
     for feature in features.iter().filter(|feature| feature.often > 0) {
         if !members.iter().any(|member| feature.is_of(&member.shape)) {
-            let with = |experts| {
-                let mut shape = Shape { experts, ..LLAMA };
+            let with = |mut shape: Shape| {
                 feature.give(&mut shape, 0);
                 shape
             };
-            let shapes = [None, Some(MIXTRAL), Some(DEEPSEEK)].map(with);
-            let shape = shapes.into_iter().find(|shape| feature.is_of(shape)).expect("a Llama can have it");
+            let llamas = [None, Some(MIXTRAL), Some(DEEPSEEK)].map(|experts| Shape { experts, ..LLAMA });
+            let shapes = llamas.into_iter().chain(members.iter().map(|member| member.shape)).map(with);
+            let shape =
+                { shapes }.find(|shape| feature.is_of(shape)).expect("a Llama or a member can have it");
             members.push(Member { name: feature.what, shape, optimizer: SGD });
         }
     }
@@ -233,7 +234,9 @@ const NAMED: &[Member] = &[
     Member {
         name: "DeepSeek",
         shape: Shape {
-            heads: Heads { value: 2, plain: 1, rotated: 2, ..heads(8) },
+            heads: Heads { value: 2, plain: 1, rotated: 2, neighbours: true, ..heads(8) },
+            scores: ScoreTerms { factor: Some(1.5), ..ScoreTerms::NONE },
+            latent: Some(Latent { keys: 4, queries: Some(5), eps: 0.125 }),
             experts: Some(DEEPSEEK),
             pattern: DENSE_FIRST,
             tied: true,

@@ -5,8 +5,8 @@
 //! pass with probability 2^-61 or so: no tolerance, no step width.
 use crate::{Classifier, Model, Pass, Sequence, Walk, Weights};
 use shape::{
-    Activation, Balance, Biases, Blocks, Experts, FeedForward, Groups, Heads, NormKind, Objective, Pattern,
-    Positions, Rates, Scoring, Shape, SharedExpert, Window,
+    Activation, Balance, Biases, Blocks, Experts, FeedForward, Groups, Heads, Latent, NormKind, Objective,
+    Pattern, Positions, Rates, ScoreTerms, Scoring, Shape, SharedExpert, Window,
 };
 use tensor::{Dual, F61, IGNORED, Key, Rope, Scalar, Scaling, mix};
 
@@ -141,8 +141,16 @@ pub(crate) fn deepseek() -> Model {
     Shape { experts: Some(grouped()), pattern, dropout, ..*small(true) }.into()
 }
 
+/// A Llama whose queries, keys and values come from latents, with scores multiplied by a factor.
+pub(crate) fn latent() -> Model {
+    let heads = Heads { plain: 1, rotated: 2, value: 4, neighbours: true, ..Heads::new(2, 2, 3) };
+    let scores = ScoreTerms { factor: Some(1.5), ..ScoreTerms::NONE };
+    Shape { heads, scores, latent: Some(Latent { keys: 6, queries: Some(3), eps: 0.125 }), ..*small(false) }
+        .into()
+}
+
 /// A model of each kind, by name.
-pub(crate) fn kinds() -> [(&'static str, Model); 9] {
+pub(crate) fn kinds() -> [(&'static str, Model); 10] {
     [
         ("llama", small(false)),
         ("llama, tied", small(true)),
@@ -153,6 +161,7 @@ pub(crate) fn kinds() -> [(&'static str, Model); 9] {
         ("learned", learned()),
         ("mixtral", mixtral()),
         ("deepseek", deepseek()),
+        ("latent", latent()),
     ]
 }
 

@@ -1,5 +1,5 @@
 //! Descriptions of layers to build, their sizes and names, passed from a model to the strategies.
-use crate::{Biases, BlockShape, Experts, FeedForward, NormKind, Objective, Shape};
+use crate::{Biases, BlockShape, Experts, FeedForward, Latent, NormKind, Objective, Shape};
 use comm::Axis;
 use kernels::{Heads, Kernels, Mask, ScoreTerms};
 use ops::{Rotary, Section};
@@ -46,7 +46,7 @@ pub struct Norm<'a> {
 }
 
 /// A block's attention to build: parameters `name.qkv[D, (Hq+2Hk)·d]` and `name.out[Hq·d, D]`, their biases,
-/// and where heads have norms `name.q_norm` and `name.k_norm`.
+/// and where heads have norms `name.q_norm` and `name.k_norm`; or those of latents.
 #[derive(Clone, Copy)]
 pub struct Attention<'a, D: Kernels> {
     /// The axis whose ranks split it.
@@ -65,6 +65,8 @@ pub struct Attention<'a, D: Kernels> {
     pub rotary: Option<&'a Rotary<D>>,
     /// ε of the norms of query and key heads, if they have any.
     pub head_norm: Option<f64>,
+    /// Latents of keys, values and maybe queries, if it has any.
+    pub latent: Option<Latent>,
     /// The products that have a bias.
     pub bias: Biases,
     /// Dropout rate of the probabilities.
@@ -87,7 +89,20 @@ impl<'a, D: Kernels> Attention<'a, D> {
         let mask = Mask::of(of.window);
         let rate = of.dropout.attention;
         let head_norm = of.head_norm.then_some(of.eps);
-        Self { axis, name, width, heads, scores, mask, rotary, head_norm, bias, rate, block }
+        Self {
+            axis,
+            name,
+            width,
+            heads,
+            scores,
+            mask,
+            rotary,
+            head_norm,
+            latent: of.latent,
+            bias,
+            rate,
+            block,
+        }
     }
 }
 

@@ -127,7 +127,7 @@ fn transformer<D: Kernels>(
     ] {
         positive(what, size)?;
     }
-    if let Some(why) = shape.scores.conflict(shape.heads) {
+    if let Some(why) = shape.attention_conflict() {
         return Err(Error::Cannot(why));
     }
     let mut tables = Vec::new();

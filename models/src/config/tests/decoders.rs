@@ -148,7 +148,7 @@ const GEMMA3: &str = r#"{ "architectures": ["Gemma3ForConditionalGeneration"], "
 /// a default of the other Gemma.
 #[test]
 fn gemmas_as_they_are_found_have_the_shapes_they_are_known_for() {
-    let scores = |divisor, cap| ScoreTerms { divisor: Some(divisor), cap, sinks: false };
+    let scores = |divisor, cap| ScoreTerms { divisor: Some(divisor), cap, ..ScoreTerms::NONE };
     let gemma = Shape {
         norms: NormPlaces::Both,
         feed_forward: FeedForward::Gated(Gate::GeluTanh),
