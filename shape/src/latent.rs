@@ -66,7 +66,7 @@ mod tests {
         }
         for plain in [0, 2] {
             assert_eq!(
-                why(latent, Shape { heads: Heads { plain, ..heads }, ..shape }),
+                why(latent, Shape { heads: Heads { plain, rotated: 2 - plain, ..heads }, ..shape }),
                 format!(
                     "the number of plain features of a key from a latent is {plain}; it must be at least 1 and below \
                      its 2 features"
