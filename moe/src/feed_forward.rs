@@ -11,6 +11,7 @@
 //! experts' activations only R and U are kept for backward. Source: Megatron-LM, `moe/experts.py`, on the
 //! place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
 use crate::balance::{self, BIAS, Balancing, ChoiceCounts};
+use crate::biases::ExpertBiases;
 use crate::dispatch::{Dispatch, RowCapacity, RowKind, TokenDispatcher};
 use crate::routing::{self, Routing, TokenNumbers};
 use crate::shared::SharedFeedForward;
@@ -23,9 +24,10 @@ use layers::{
     StrategyInfo,
 };
 use ops::{
-    Draw, Error, ExpertWeight, KeptValue, Partial, PassContext, Placed, Region, Result, RouterLoss, Section,
-    Split, Stream, WholeWeight, choose, expert_columns, expert_gradient, expert_rows, gates, join, logits,
-    plus, router_backward, whole_gradient, whole_input_gradient,
+    Draw, ExpertWeight, KeptValue, Partial, PassContext, Placed, Region, Result, RouterLoss, Section, Split,
+    Stream, WholeWeight, choose, expert_bias_gradient, expert_biased, expert_columns, expert_gradient,
+    expert_rows, gates, join, logit_bias_gradient, logits, plus, router_backward, whole_gradient,
+    whole_input_gradient,
 };
 use std::sync::Arc;
 use tensor::{Device, Index, Tensor};
@@ -61,8 +63,9 @@ pub struct ExpertFeedForward<D: Kernels, X> {
     name: Arc<str>, // of the router
     router: WholeWeight<D>,
     bias: Option<WholeWeight<D>>, // of the choice
-    up: ExpertWeight<D>,          // W[E·D,2F_t]
-    down: ExpertWeight<D>,        // W[E·D,F_t]
+    biases: Option<ExpertBiases<D>>,
+    up: ExpertWeight<D>,   // W[E·D,2F_t]
+    down: ExpertWeight<D>, // W[E·D,F_t]
     shared: Option<SharedFeedForward<D>>,
     exchange: X,
     pub(crate) room: RowCapacity,
@@ -99,6 +102,7 @@ pub struct Pending<D: Kernels> {
     counts: Vec<usize>,
     up: (Tensor<D>, Split<D>),   // R and dU
     down: (Tensor<D>, Split<D>), // dO and H
+    biases: Option<Split<D>>,    // this rank's columns of g·dO
 }
 
 impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> ExpertFeedForward<D, X> {
@@ -110,7 +114,7 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
     /// If sizes do not fit, or the ranks do not divide the hidden features.
     pub fn new(at: &Builder<D>, mlp: &strategy::Mlp, experts: Experts, exchange: X) -> Result<Self> {
         let strategy::Mlp { name, kind, sizes: [width, _], bias, .. } = *mlp;
-        fits(&experts, bias)?;
+        routing::fits(&experts, bias)?;
         let Experts { count, hidden, .. } = experts;
         let tp = at.mesh.group(Axis::Tp);
         let region = if let Region::Whole = at.region { Region::tokens(tp) } else { at.region };
@@ -125,11 +129,13 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Expert
         let expert = |what: &str, sections: (&[Section], bool), draw| {
             ExpertWeight::new(at, format!("{name}.experts.{what}"), [count, width], sections, draw)
         };
+        let biases = |up| ExpertBiases::new(at, (name, everywhere.clone()), [count, width], (up, &sections));
         let router: Arc<str> = format!("{name}.router").into();
         Ok(Self {
             terms: routing::terms(&experts),
             kind,
             router: whole("router", width, everywhere.clone(), draw(width))?,
+            biases: experts.biases.then(|| biases(up)).transpose()?,
             bias: experts.bias.map(|_| bias()).transpose()?,
             up: expert(up, (&sections, false), draw(width))?,
             down: expert("down", (&[hidden.into()], true), draw(hidden))?,
@@ -263,7 +269,8 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
     fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let own = x.clone().in_region(self.region);
         cx.record(&self.name, "in", &own)?;
-        let logits = logits(own.share(), &self.router.whole()?);
+        let bias = self.biases.as_ref().map(|biases| biases.logits.whole()).transpose()?;
+        let logits = logits(own.share(), &self.router.whole()?, bias.as_ref());
         let dispatched = cx.take_choice(&self.name).map_or_else(|| self.route(cx, &x, &logits), Ok)?;
         let (gates, lse) = gates(&logits, &dispatched.chosen, &self.terms);
         if let Some(loss) = &dispatched.loss {
@@ -278,10 +285,17 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
             self.etp.all_gather_v(&gates.reshaped(copies, 1), &dispatched.rows[RowKind::Copies as usize])?;
         let by = self.exchange.begin(&dispatched.plan, by, RowKind::Copies)?.wait()?;
         let by = self.exchange.end(&dispatched.plan, by, RowKind::Copies);
-        let up = expert_columns(&rows, &dispatched.plan.counts, &self.up.matrices()?);
+        let counts = &dispatched.plan.counts;
+        let mut up = expert_columns(&rows, counts, &self.up.matrices()?);
+        if let Some(biases) = &self.biases {
+            up = expert_biased(up, counts, &biases.up.matrices()?)?;
+        }
         let hidden = apply(self.kind, &up).scaled(&by);
-        let y = expert_rows(&hidden, &dispatched.plan.counts, &self.down.matrices()?.t())?;
+        let mut y = expert_rows(&hidden, counts, &self.down.matrices()?.t())?;
         drop(hidden);
+        if let Some(biases) = &self.biases {
+            y = biases.of_outputs((&rows, counts), &self.etp)?.add_to(y, &by)?;
+        }
         let y = own.with(self.back(&dispatched, y)?);
         let y = self.like(&x, y)?;
         let (other, shared) = shared.unzip();
@@ -315,7 +329,12 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         let d_out = self.exchange.end(&dispatched.plan, d_out.wait()?, RowKind::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = apply(self.kind, &up);
-        let d_by = dh.dots(&hidden)?;
+        let mut d_by = dh.dots(&hidden)?;
+        let mut biases = None;
+        if let Some(own) = &self.biases {
+            let (sum, part) = own.of_outputs((&rows, counts), &self.etp)?.backward(d_by, &d_out, &by)?;
+            (d_by, biases) = (sum, Some(part));
+        }
         let hidden = hidden.scaled(&by);
         let dup = apply_backward(self.kind, &up, &dh.scaled(&by));
         drop(up);
@@ -331,11 +350,17 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         let (other, shared) = shared.unzip();
         let dx = other.iter().fold(dx, join);
         let counts = dispatched.plan.counts;
-        Ok((dx, (Pending { x, dlogits, counts, up: (rows, dup), down: (d_out, hidden) }, shared)))
+        let pending = Pending { x, dlogits, counts, up: (rows, dup), down: (d_out, hidden), biases };
+        Ok((dx, (pending, shared)))
     }
 
     fn backward_weight(&mut self, cx: &PassContext<D>, (pending, shared): Self::Pending) -> Result<()> {
-        let Pending { x, dlogits, counts, up, down } = pending;
+        let Pending { x, dlogits, counts, up, down, biases } = pending;
+        if let (Some(own), Some(outputs)) = (&mut self.biases, &biases) {
+            logit_bias_gradient(&mut own.logits, &dlogits);
+            expert_bias_gradient(&mut own.up, &counts, &up.1);
+            expert_bias_gradient(&mut own.down, &counts, outputs);
+        }
         expert_gradient(&mut self.down, &counts, &down.0, &down.1);
         drop(down);
         expert_gradient(&mut self.up, &counts, &up.0, &up.1);
@@ -350,27 +375,9 @@ impl<D: Kernels, X: TokenDispatcher<D> + TokenDispatcher<D::Wide> + Copy> Layer<
         into.push(self.router.param());
         into.extend(self.bias.as_mut().map(WholeWeight::param));
         into.extend([self.up.param(), self.down.param()]);
+        into.extend(self.biases.iter_mut().flat_map(ExpertBiases::params));
         if let Some(shared) = &mut self.shared {
             shared.params(into);
         }
     }
-}
-
-/// Validates the settings of experts.
-fn fits(experts: &Experts, bias: bool) -> Result<()> {
-    let Experts { count, chosen, .. } = *experts;
-    if !(1..=count).contains(&chosen) {
-        return Err(Error::size(
-            "the number of experts of a token",
-            chosen,
-            format!("1 to {count}, the number of experts"),
-        ));
-    }
-    if let Some(why) = experts.expert_choice_conflict() {
-        return Err(Error::Cannot(format!("experts that choose tokens {why}")));
-    }
-    if bias {
-        return Err(Error::Cannot("experts have no biases, but the feed-forward of this model has".into()));
-    }
-    Ok(())
 }

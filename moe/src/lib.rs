@@ -21,6 +21,7 @@ pub mod sliced;
 
 // Balance of the choice, and the trait of token dispatchers.
 mod balance;
+mod biases;
 mod dispatch;
 
 // A layer made of experts, and the list of dispatchers that it is built with.

@@ -4,7 +4,7 @@
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
 use layers::{Experts, Scoring};
-use ops::{PassContext, Region, Result};
+use ops::{Error, PassContext, Region, Result};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Device, Index, Place, Scalar, Tensor};
@@ -350,4 +350,23 @@ pub(crate) fn of_all<P: Place>(
 pub(crate) fn read<P: Place>(chosen: &Index<P>, k: usize) -> Option<Routing> {
     let mut list = Vec::new();
     chosen.read_into(&mut list).then(|| Routing::from((list, k)))
+}
+
+/// Validates the settings of experts.
+pub(crate) fn fits(experts: &Experts, bias: bool) -> Result<()> {
+    let Experts { count, chosen, .. } = *experts;
+    if !(1..=count).contains(&chosen) {
+        return Err(Error::size(
+            "the number of experts of a token",
+            chosen,
+            format!("1 to {count}, the number of experts"),
+        ));
+    }
+    if let Some(why) = experts.expert_choice_conflict() {
+        return Err(Error::Cannot(format!("experts that choose tokens {why}")));
+    }
+    if bias {
+        return Err(Error::Cannot("experts have no biases, but the feed-forward of this model has".into()));
+    }
+    Ok(())
 }

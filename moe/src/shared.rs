@@ -56,7 +56,7 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
     fn forward(&self, cx: &PassContext<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (y, mlp) = self.mlp.forward(cx, x.clone())?;
         let Some(gate) = &self.gate else { return Ok((y, (mlp, None))) };
-        let logits = logits(x.share(), &gate.whole()?);
+        let logits = logits(x.share(), &gate.whole()?, None);
         let rows = logits.rows();
         let one = Index::new(x.device().place(), rows, std::iter::repeat_n(0, rows));
         let (gates, lse) = gates(&logits, &one, &GATE);

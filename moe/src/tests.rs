@@ -171,6 +171,14 @@ fn experts_that_choose_tokens_equal_the_oracle() {
     proves_in_regions(&SlicedAndDealt(Layer(choosing(), SWIGLU)));
 }
 
+/// Kills: a bias of outputs that every etp rank adds whole, one without its gate, one of another expert, a
+/// gate whose gradient lacks it; a logit's bias that is left out of the choice or learns on one rank alone.
+#[test]
+fn layers_with_biases_equal_the_oracle() {
+    holds(&Alone(Layer(Experts { biases: true, ..mixtral() }, FeedForward::Plain(Activation::Relu))));
+    proves(&SlicedAndDealt(Layer(Experts { biases: true, ..qwen() }, SWIGLU)));
+}
+
 /// Kills: noise by a token's place on its rank and not in its sequence, one that moves gates, one of another
 /// layer's name.
 #[test]

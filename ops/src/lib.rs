@@ -50,6 +50,7 @@ pub use operators::attention::{
 pub use operators::bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use operators::dropout::dropout;
 pub use operators::exchange::HeadExchange;
+pub use operators::expert_biases::{OutputBiases, expert_bias_gradient, expert_biased};
 pub use operators::experts::{Matrices, dots, expert_columns, expert_gradient, expert_rows, rows_of, scaled};
 pub use operators::features::{FeatureExchange, ReceivedFeatures};
 pub use operators::gradients::{
@@ -68,7 +69,9 @@ pub use operators::loss::{
 pub use operators::norm::{norm, norm_backward};
 pub use operators::ring::AttentionRing;
 pub use operators::root::RootExchange;
-pub use operators::router::{RouterLoss, choose, gates, logits, pooled, router_backward};
+pub use operators::router::{
+    RouterLoss, choose, gates, logit_bias_gradient, logits, pooled, router_backward,
+};
 pub use operators::running::AttentionCall;
 pub use operators::tokens::{gather_keys, gather_last, gather_tokens, last_rows};
 pub use optimizer::Optimizer;

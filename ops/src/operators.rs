@@ -5,6 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod bias;
 pub(crate) mod dropout;
 pub(crate) mod exchange;
+pub(crate) mod expert_biases;
 pub(crate) mod experts;
 pub(crate) mod features;
 pub(crate) mod gradients;

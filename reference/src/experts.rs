@@ -1,9 +1,9 @@
 //! A layer of experts (mixture of experts): each token goes through a few of many feed-forwards.
 //!
 //! Letters: `B` tokens of the microbatch, `D` features, `E` experts of `F` hidden features; gates `g` and
-//! choices come from `router.rs`; `FFN(x) = activation(x·W_up)·W_down`, without biases.
+//! choices come from `router.rs`; `FFN(x) = activation(x·W_up [+ b_up])·W_down [+ b_down]`.
 //! ```text
-//! l[B,E] = X·W_router
+//! l[B,E] = X·W_router [+ b]
 //! Y[t]   = Σ over experts e that took t of g[t,e]·FFNₑ(X[t])   +   [sigmoid(X[t]·w)·] FFN_shared(X[t])
 //! dg     = ⟨dY[t], FFNₑ(X[t])⟩, 0 where e has dropped t
 //! ```
@@ -13,6 +13,7 @@
 //!
 //! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity); Zhou et al.,
 //! arXiv:2202.09368 (experts that choose).
+use crate::bias::{add_bias, bias_gradient};
 use crate::dropout::Pass;
 use crate::feed_forward::{FeedForwardSaved, Pair, activate_rows, activate_rows_backward, first};
 use crate::linear::{add, dot, linear, linear_backward, transpose};
@@ -74,6 +75,11 @@ impl Mixture {
         shapes.extend(bias.map(|_| part("router.bias", [1, *count])));
         shapes.push(part(&format!("experts.{first}"), [count * self.width, columns]));
         shapes.push(part("experts.down", [count * self.width, *hidden]));
+        if self.experts.biases {
+            shapes.push(part("router.logit_bias", [1, *count]));
+            shapes.push(part(&format!("experts.{first}.bias"), [*count, columns]));
+            shapes.push(part("experts.down.bias", [*count, self.width]));
+        }
         shapes.extend(self.shared().iter().flat_map(Pair::shapes));
         shapes.extend(shared.filter(|shared| shared.gated).iter().flat_map(|_| gate.shapes()));
         shapes
@@ -99,7 +105,10 @@ impl Mixture {
         assert_eq!(x.len(), lengths.iter().sum::<usize>() * self.width, "each token needs one row of X");
         let (w, [router, gate], experts) = (walk.w, self.maps(), Router(self.experts));
         let mut y = vec![S::ZERO; x.len()];
-        let logits = router.forward_recorded(walk, &x);
+        let mut logits = router.forward_recorded(walk, &x);
+        if experts.biases {
+            add_bias(&mut logits, &w[&self.part("router.logit_bias")]);
+        }
         let routing = experts.route(
             logits,
             experts.bias.map(|_| &w[&self.part("router.bias")]),
@@ -147,6 +156,7 @@ impl Mixture {
         let mut dx = vec![S::ZERO; saved.x.len()];
         let mut dg: Vec<_> = routing.gates.iter().map(|gates| vec![S::ZERO; gates.len()]).collect();
         let [mut first, mut down] = [Vec::new(), Vec::new()];
+        let [mut first_biases, mut down_biases] = [Vec::new(), Vec::new()];
         for (e, taken) in saved.taken.iter().enumerate() {
             let mut d_own = Vec::new();
             for (&(t, j), y) in taken.copies.iter().zip(taken.y.chunks(self.width)) {
@@ -154,12 +164,18 @@ impl Mixture {
                 dg[t][j] = dot(dy, y);
                 d_own.extend(dy.iter().map(|&dy| routing.gates[t][j] * dy));
             }
-            let (d, of_first, of_down) = self.expert_backward(e, taken, &d_own, walk.w);
+            let (d, [of_first, of_down, of_first_bias]) = self.expert_backward(e, taken, &d_own, walk.w);
             first.extend(of_first);
             down.extend(of_down);
+            first_biases.extend(of_first_bias);
+            down_biases.extend(bias_gradient(&d_own, self.width));
             for (&(t, _), d) in taken.copies.iter().zip(d.chunks(self.width)) {
                 add(self.row(&mut dx, t), d.iter().copied());
             }
+        }
+        if self.experts.biases {
+            let biases = [(self.first().0, first_biases), (self.part("experts.down"), down_biases)];
+            g.extend(biases.map(|(name, values)| (format!("{name}.bias"), values)));
         }
         g.extend([(self.first().0, first), (self.part("experts.down"), down)]);
         add(&mut dx, self.shared_backward((saved, dy), walk, g));
@@ -170,6 +186,9 @@ impl Mixture {
         add(&mut dp, of_p);
         let mut dl = experts.scores_backward(routing, &dp);
         add(&mut dl, of_l);
+        if self.experts.biases {
+            g.insert(self.part("router.logit_bias"), bias_gradient(&dl, self.experts.count));
+        }
         add(&mut dx, router.backward_recorded(walk, &saved.x, &dl, g));
         dx
     }
@@ -179,9 +198,17 @@ impl Mixture {
         let ([first, down], f) = (self.matrices(e, w), self.experts.hidden);
         let x: Vec<S> =
             copies.iter().flat_map(|(t, _)| &x[t * self.width..][..self.width]).copied().collect();
-        let up = linear(&x, first, [self.width, self.first().1]);
+        let (name, columns) = self.first();
+        let bias = |name: String, columns: usize| &w[&format!("{name}.bias")][e * columns..][..columns];
+        let mut up = linear(&x, first, [self.width, columns]);
+        if self.experts.biases {
+            add_bias(&mut up, bias(name, columns));
+        }
         let h = activate_rows(self.kind, &up, f);
-        let y = linear(&h, &transpose(down, [self.width, f]), [f, self.width]);
+        let mut y = linear(&h, &transpose(down, [self.width, f]), [f, self.width]);
+        if self.experts.biases {
+            add_bias(&mut y, bias(self.part("experts.down"), self.width));
+        }
         Taken { copies, x, up, h, y }
     }
 
@@ -196,19 +223,21 @@ impl Mixture {
         (std != 0.0).then(|| rows.into_iter().flat_map(draws).collect())
     }
 
-    /// Computes dX of an expert's tokens from their dY, and the gradients of the expert's two matrices.
+    /// Computes dX of an expert's tokens from their dY, and the gradients of the expert's two matrices and of
+    /// its first bias.
     fn expert_backward<S: Scalar>(
         &self,
         e: usize,
         taken: &Taken<S>,
         dy: &[S],
         w: &Weights<S>,
-    ) -> (Vec<S>, Vec<S>, Vec<S>) {
+    ) -> (Vec<S>, [Vec<S>; 3]) {
         let ([first, down], f) = (self.matrices(e, w), self.experts.hidden);
         let (dh, d_down) = linear_backward(&taken.h, &transpose(down, [self.width, f]), dy, [f, self.width]);
         let d_up = activate_rows_backward(self.kind, &taken.up, &dh, f);
-        let (dx, d_first) = linear_backward(&taken.x, first, &d_up, [self.width, self.first().1]);
-        (dx, d_first, transpose(&d_down, [f, self.width]))
+        let columns = self.first().1;
+        let (dx, d_first) = linear_backward(&taken.x, first, &d_up, [self.width, columns]);
+        (dx, [d_first, transpose(&d_down, [f, self.width]), bias_gradient(&d_up, columns)])
     }
 
     fn shared_backward<S: Scalar>(

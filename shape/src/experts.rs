@@ -44,6 +44,10 @@ pub struct Experts {
     /// Standard deviation of the noise that training adds to the logits of softmax, or to the scores of
     /// sigmoid, for the choice only. Source: Shazeer et al., §2.1, arXiv:1701.06538, where it is learned.
     pub noise: f64,
+    /// True if the router's logits and both products of each expert have biases. Source: `OpenAI`, "gpt-oss",
+    /// §2, arXiv:2508.10925.
+    #[serde(skip_serializing_if = "crate::shape::is_usual")]
+    pub biases: bool,
 }
 
 /// Function that turns a token's logits into scores and gates.
@@ -113,6 +117,7 @@ impl Experts {
         forced: false,
         by_experts: false,
         noise: 0.0,
+        biases: false,
     };
 
     /// Returns the most tokens that one expert takes of a microbatch of `tokens`, or `None` without a

@@ -195,6 +195,9 @@ pub const FEATURES: &[Feature] = features! {
         |e| shared(e, " with a gate"),
         |e, n| e.shared = Some(SharedExpert { hidden: 1 + n % 4, gated: true })
     );
+    "biases of the router and of experts" 33
+        Flag("biases of the router and of experts", |s| Some(&mut s.experts.as_mut()?.biases)),
+        "expert_biases" Switch(|e| &mut e.biases);
     "a balance of microbatches" 50
         Rate("balance of microbatches", |s| Some(&mut s.experts.as_mut()?.balance.microbatch), &[0.125]);
     "a balance of sequences" 50
@@ -315,8 +318,8 @@ fn shared(experts: &Experts, with: &str) -> String {
     format!("a shared expert of {} hidden{with}", experts.shared.map_or(0, |shared| shared.hidden))
 }
 fn choosing(experts: &mut Experts, n: usize) {
-    let Experts { count, chosen, hidden, scale, shared, .. } = *experts;
-    let plain = Experts { count, chosen, hidden, scale, shared, ..Experts::MIXTRAL };
+    let Experts { count, chosen, hidden, scale, shared, biases, .. } = *experts;
+    let plain = Experts { count, chosen, hidden, scale, shared, biases, ..Experts::MIXTRAL };
     *experts = Experts { by_experts: true, normalize: false, capacity: Some([0.5, 1.25][n % 2]), ..plain };
 }
 fn windowed(shape: &Shape) -> String {

@@ -247,7 +247,7 @@ impl From<&'static [StateInfo]> for RuleStates {
 /// Returns true if a parameter is a matrix of a block, or several: neither a bias nor a gain, nor a matrix of
 /// the embedding or the head.
 pub fn is_matrix_of_block(name: &str, shape: [usize; 2]) -> bool {
-    name.starts_with("blocks.") && shape[0] > 1
+    name.starts_with("blocks.") && shape[0] > 1 && name.rsplit('.').next() != Some("bias")
 }
 
 /// A tensor of optimizer state that a rule keeps for each parameter, in the wide dtype.

@@ -48,12 +48,13 @@ mod tests {
             forced: true,
             by_experts: true,
             noise: 0.0625,
+            biases: true,
             ..mixtral
         };
         assert_eq!(
             in_words(everything, &[0, 3]),
             "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice that moves by 0.125, from 2 of 4 groups, \
-             gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
+             gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, biases of the router and of experts, balance of microbatches 0.5, \
              balance of sequences 0.25, balance of all blocks together 0.75, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \
              tokens dealt in turn"
         );

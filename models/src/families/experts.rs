@@ -103,6 +103,7 @@ impl ExpertKeys {
     /// |---|---|---|
     /// | `.mlp.router` | `block_sparse_moe.gate` | `mlp.gate` |
     /// | `.mlp.router.bias` | none | `mlp.gate.e_score_correction_bias` |
+    /// | `.mlp.router.logit_bias`, `.experts.….bias` | none | `mlp.gate.bias`, `….bias` (`equipart_moe`) |
     /// | `.mlp.experts.gate_up` | `block_sparse_moe.experts.e.{w1,w3}` | `mlp.experts.e.{gate,up}_proj` |
     /// | `.mlp.experts.down` | `block_sparse_moe.experts.e.w2` | `mlp.experts.e.down_proj` |
     /// | `.mlp.shared` | none | `mlp.shared_expert` (gated), `mlp.shared_experts` |
@@ -139,6 +140,25 @@ impl ExpertKeys {
                 });
             }
         }
+        if experts.biases {
+            entries.vector(&format!("{mlp}.gate.bias"), "mlp.router.logit_bias", 0..count);
+            let both = [(gate, 0..f), (up, f..2 * f)].map(|part| (part, "gate_up"));
+            for parts in [&both[..], &[((down, 0..d), "down")]] {
+                let each = (0..count).flat_map(|e| parts.iter().cloned().map(move |part| (e, part)));
+                for (e, ((name, columns), param)) in each {
+                    entries.push(Entry {
+                        name: format!("{mlp}.experts.{e}.{name}.bias"),
+                        param: format!("mlp.experts.{param}.bias"),
+                        height: count,
+                        rows: e..e + 1,
+                        columns,
+                        orientation: Orientation::Vector,
+                        within: None,
+                        plus_one: false,
+                    });
+                }
+            }
+        }
         let Some(shared) = shared else { return };
         let name = if shared.gated { "shared_expert" } else { "shared_experts" };
         entries.gated(&format!("{mlp}.{name}"), "mlp.shared", shared.hidden, false);
@@ -153,7 +173,8 @@ impl ExpertKeys {
     pub(super) fn fuse(&self, entries: &mut [Entry], Experts { count, hidden, .. }: Experts) {
         for entry in entries {
             entry.name = entry.name.replace(&format!(".{}.", self.names.0), ".mlp.");
-            let Some((_, param)) = entry.param.rsplit_once(".experts.") else { continue };
+            let param = entry.param.rsplit_once(".experts.").filter(|(_, param)| !param.contains('.'));
+            let Some((_, param)) = param else { continue };
             let (block, _) = entry.name.split_once(".experts.").expect("it is an expert's");
             let expert = entry.rows.start / entry.rows.len();
             let (rows, above) = match entry.orientation {

@@ -14,7 +14,7 @@ pub struct Matrices<D: Kernels> {
     share: Tensor<D>,
     width: usize, // D
     turned: bool,
-    axis: Axis,
+    pub(crate) axis: Axis,
 }
 
 impl<D: Kernels> Matrices<D> {
@@ -23,7 +23,7 @@ impl<D: Kernels> Matrices<D> {
     pub fn t(self) -> Self {
         Self { turned: !self.turned, ..self }
     }
-    fn of(&self, expert: usize) -> View<'_, D> {
+    pub(crate) fn of(&self, expert: usize) -> View<'_, D> {
         let block = self.share.view().take_rows(expert * self.width, self.width);
         if self.turned { block.t() } else { block }
     }
@@ -51,7 +51,7 @@ impl<D: Kernels> ExpertWeight<D> {
 }
 
 /// Each expert and its range of rows.
-fn stretches(counts: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
+pub(crate) fn stretches(counts: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut from = 0;
     let stretch = move |(expert, &count): (usize, &usize)| {
         from += count;

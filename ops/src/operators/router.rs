@@ -1,17 +1,35 @@
 //! Operations of an expert router on this rank's tokens: each row on its own, in the wide dtype.
 use crate::tensors::{count_product, product};
-use crate::{Partial, Result, filled, plus, wide_along};
+use crate::{Partial, Result, WholeWeight, filled, plus, whole_gradient, wide_along};
 use comm::{Axes, Group};
 use kernels::{Kernels, RouterBalance, RouterNoise, RouterTerms, Write};
 use tensor::{Category, Index, Scalar, Tensor};
 
-/// `L[B,E] = X[B,D]·W[D,E]`.
+/// `L[B,E] = X[B,D]·W[D,E] + b[1,E]`; without a bias, only the product.
 #[must_use]
-pub fn logits<D: Kernels>(x: &Tensor<D>, w: &Tensor<D>) -> Tensor<D::Wide> {
+pub fn logits<D: Kernels>(x: &Tensor<D>, w: &Tensor<D>, bias: Option<&Tensor<D>>) -> Tensor<D::Wide> {
     let mut logits = wide_along(x, w.cols());
-    count_product(x.device(), [x.rows(), w.cols()], &x.view(), &w.view());
-    x.device().gemm_wide(logits.view_mut(), x.view(), w.view(), Write::Set);
+    let mut add = |x: &Tensor<D>, w: &Tensor<D>, write| {
+        count_product(x.device(), [x.rows(), w.cols()], &x.view(), &w.view());
+        x.device().gemm_wide(logits.view_mut(), x.view(), w.view(), write);
+    };
+    add(x, w, Write::Set);
+    if let Some(bias) = bias {
+        add(&ones(x), bias, Write::Add);
+    }
     logits
+}
+
+/// Returns a column of ones, one for each row.
+fn ones<D: Kernels>(x: &Tensor<D>) -> Tensor<D> {
+    let mut ones = x.along(1);
+    x.device().fill(ones.view_mut(), D::Elem::ONE);
+    ones
+}
+
+/// `db[1,E] += Σ dL[n]`, for a bias that is not cut.
+pub fn logit_bias_gradient<D: Kernels>(bias: &mut WholeWeight<D>, dlogits: &Tensor<D>) {
+    whole_gradient(bias, &ones(dlogits), dlogits);
 }
 
 /// Returns the `k` experts of each row. A bias and noise are added to the scores for this choice only.

@@ -250,7 +250,7 @@ const NAMED: &[Member] = &[
         shape: Shape {
             scores: ScoreTerms { sinks: true, ..ScoreTerms::NONE },
             feed_forward: FeedForward::Gated(Gate::Clamped),
-            experts: Some(MIXTRAL),
+            experts: Some(Experts { biases: true, ..MIXTRAL }),
             norms: NormPlaces::After,
             ..QWEN2
         },

@@ -14,7 +14,7 @@ fn numbers(from: u64) -> impl Iterator<Item = Key> {
 }
 
 fn drawn(n: usize) -> Vec<ProofCase> {
-    numbers(5).take(n).map(|key| draw(key.0, None)).collect()
+    numbers(6).take(n).map(|key| draw(key.0, None)).collect()
 }
 
 /// Checks that each habit is in at least one of fifty cases, that each kind of choice is in at least a tenth

@@ -32,7 +32,7 @@ pub(super) const QWEN3_MOE: &str = r#"{ "architectures": ["Qwen3MoeForCausalLM"]
 /// DeepSeek-V3's experts with every setting that this crate adds.
 pub(super) const OWN: &str = r#"{ "architectures": ["EquipartMoeForCausalLM"], "attention_bias": false,
     "attention_dropout": 0.0, "balance_loss_coef": 0.01, "bos_token_id": 0, "capacity_factor": 1.25,
-    "eos_token_id": 1, "expert_choice": false, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+    "eos_token_id": 1, "expert_biases": true, "expert_choice": false, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
     "intermediate_size": 18432, "max_position_embeddings": 4096, "mlp_only_layers": [7],
     "model_type": "equipart_moe", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
     "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
@@ -97,6 +97,7 @@ fn models_as_they_are_found_have_the_experts_they_are_known_for() {
         forced: false,
         by_experts: false,
         noise: 0.0625,
+        biases: true,
     };
     let own_shape = of(OWN).0;
     assert_eq!((own_shape.experts, own_shape.pattern.dense), (Some(own), vec![0, 1, 2, 7].into()));
@@ -137,7 +138,7 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
     let ends = || (None, vec![]);
     assert_eq!(of(QWEN2_MOE), (1e-6, rotary(1e4), heads(16, 16, 128), 32768, ends(), false, 0.001));
     assert_eq!(of(QWEN3_MOE), (1e-6, rotary(1e4), heads(32, 4, 64), 32768, ends(), false, 0.001));
-    let dropped = "balance_loss_coef capacity_factor expert_choice first_k_dense_replace mlp_only_layers \
+    let dropped = "balance_loss_coef capacity_factor expert_biases expert_choice first_k_dense_replace mlp_only_layers \
         moe_layer_freq n_group n_shared_experts norm_topk_prob routed_scaling_factor \
         router_bias_update_rate router_noise router_z_loss_coef sequence_balance_loss_coef topk_group";
     let own = bare(OWN, &dropped.split_whitespace().collect::<Vec<_>>());
