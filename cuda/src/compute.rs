@@ -32,6 +32,7 @@ macro_rules! compute {
             type Wide = Cuda<<$number as Scalar>::Wide>;
             type Packed = Tensor<Self>;
             const TOGETHER: usize = usize::MAX; // all at once: a card has no cache per core
+            const MOST_FEATURES: usize = crate::launches::attention::MOST_FEATURES;
             fn pack(&self, b: View<Self>) -> Tensor<Self> {
                 let mut packed = Tensor::empty(self, Category::Buffers, b.rows(), b.cols());
                 run(self, ("pack", KernelKind::Product), |launches| launches.gather(packed.view_mut(), b));

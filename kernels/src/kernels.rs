@@ -10,7 +10,7 @@ pub(crate) fn scratch_of<D: Kernels>() -> Scratch {
     let attention = |[queries, keys, dim, value]: [usize; 4], longest| {
         D::attention_scratch(Heads { value, ..Heads::new(queries, keys, dim) }, longest)
     };
-    Scratch { packed: D::packed_len, attention }
+    Scratch { packed: D::packed_len, attention, most_features: D::MOST_FEATURES }
 }
 
 macro_rules! declare {
@@ -25,6 +25,8 @@ macro_rules! declare {
             /// Elements of a gradient that an optimizer processes together, in whole rows: each core's cache
             /// holds them, with the values and two moments.
             const TOGETHER: usize = 1 << 16;
+            /// Most features of a head that attention takes.
+            const MOST_FEATURES: usize = usize::MAX;
 
             /// Returns the device of the wide dtype.
             #[inline(always)]

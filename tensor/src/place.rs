@@ -89,7 +89,7 @@ struct MetaRank {
     counted: AtomicU64, // operations of kernels that the clock has counted
 }
 
-/// Sizes of scratch memory that the kernels of a device need, in elements.
+/// Sizes of scratch memory that the kernels of a device need, in elements, and sizes that they take.
 #[derive(Clone, Copy)]
 pub struct Scratch {
     /// Elements of a packed factor `[k, n]`.
@@ -97,6 +97,8 @@ pub struct Scratch {
     /// Wide elements of attention's scratch, given query heads, KV heads, features of each, and keys of the
     /// longest span.
     pub attention: fn([usize; 4], usize) -> usize,
+    /// Most features of a head that attention takes.
+    pub most_features: usize,
 }
 
 impl MetaPlace {

@@ -6,6 +6,9 @@ use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Mask, Qkv, RunningSoftmax, Scores};
 use tensor::{Index, Scalar};
 
+/// Most features of a head that these kernels take.
+pub(crate) const MOST_FEATURES: usize = 256;
+
 /// The attention's parameters in the kernels' layout: `Attend` of `attention.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -25,7 +28,10 @@ impl From<&Attend> for AttendArgs {
     fn from(attend: &Attend) -> Self {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX); // positions are below that
         let features = widest(attend.heads);
-        assert!(features <= 256, "{features} features per head; GPU kernels take at most 256");
+        assert!(
+            features <= MOST_FEATURES,
+            "{features} features per head; GPU kernels take at most {MOST_FEATURES}"
+        );
         let Scores { divisor, factor, cap, mask } = attend.scores;
         let (causal, size, sinks) = match mask {
             Mask::All => (false, usize::MAX, 0),

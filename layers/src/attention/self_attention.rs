@@ -30,6 +30,10 @@ impl<D: Kernels> SelfAttention<D> {
     ) -> Result<Self> {
         Ok(Self { norm, rotary: rotary.cloned(), heads: core.heads, core: at.build(core)? })
     }
+    /// Returns true if the device's kernels take heads of so many features.
+    pub(crate) fn fits(&self, device: &D) -> bool {
+        self.heads.dim <= device.scratch().most_features
+    }
 }
 
 impl<D: Kernels> Layer<D> for SelfAttention<D> {
