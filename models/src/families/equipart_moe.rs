@@ -7,9 +7,9 @@
 //! `router_z_loss_coef`. With `mlp_only_layers`, as in Qwen, any blocks can be without experts. If
 //! `expert_choice` is true, experts choose tokens. `router_noise` is the standard deviation of the noise
 //! added in training to the scores for the choice. `expert_biases` adds biases to the router's logits and to
-//! both products of each expert. `router_bias_update_rate` (Megatron's name) is the change
-//! of `noaux_tc`'s bias after each step. `equipart_balance` is `"block"` (default: each block has its own
-//! balance) or `"pooled"`.
+//! both products of each expert. `router_bias_update_rate` (Megatron's name) is the change of `noaux_tc`'s
+//! bias after each step. `equipart_balance` is `"block"` (default: each block has its own balance) or
+//! `"pooled"`.
 use super::decoder::{ATTENTION_BIAS, Decoder, ExpertKeys, Family};
 use super::experts::{BALANCE, BLOCK, NAMES, dense_key, grouped, method};
 use crate::config::{Config, ConfigKeys, KeyValue};
