@@ -280,19 +280,22 @@ fn joined<E>(all: &mut Tensors<E>, other: Tensors<E>) {
 type DumpTensor<T> = (String, Vec<usize>, Vec<T>);
 
 /// The parameters, multiplied by this number, under the file's names and in its orientation; less what files
-/// lack if they are `values`, not gradients.
+/// lack if they are `values`, not gradients. A parameter that is not trained has no gradient.
 fn theirs<E: DumpDtype>(
     entries: &[Entry],
     tensors: &Tensors<E>,
     (by, values): (E::Wide, bool),
 ) -> Vec<DumpTensor<E::Stored>> {
-    let of = |entry: &Entry| {
+    let one = |entry: &Entry| {
         let whole = tensors.iter().find(|(name, _)| *name == entry.param);
         let (_, whole) = whole.expect("a model has its parameters");
+        if whole.is_empty() {
+            return None;
+        }
         let less = if values && entry.plus_one { E::ONE } else { E::ZERO };
-        (entry.name.clone(), entry.shape(), entry.arrange(whole, |x| (x - less).stored(by)))
+        Some((entry.name.clone(), entry.shape(), entry.arrange(whole, |x| (x - less).stored(by))))
     };
-    entries.iter().map(of).collect()
+    entries.iter().filter_map(one).collect()
 }
 
 fn put<T: Storable>(
