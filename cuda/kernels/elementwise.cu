@@ -121,6 +121,31 @@ __device__ void scale_rows(View<T> y, View<float> by) {
 }
 BOTH(scale_rows, PARAMS(View<T> y, View<float> by), y, by)
 
+// r[B,1] = rsqrt(r · count + eps), r a sum of squares.
+template <class T>
+__device__ void inverse_rms(View<T> r, float count, float eps) {
+    map<1, 1, T>({r}, {r}, [=](float* to, const float* x, u64) { *to = rsqrtf(*x * count + eps); });
+}
+BOTH(inverse_rms, PARAMS(View<T> r, float count, float eps), r, count, eps)
+
+// y[B,N] = x · r · gain[1,N], less z · r² · s · count if there is a z; stats[B,2] = (r, s).
+template <class T>
+__device__ void norm_part(View<T> y, View<T> x, View<float> stats, View<T> gain, View<T> z, float count) {
+    gain.rows = x.rows, gain.row_stride = 0;
+    if (z.at) {
+        map<1, 3, T>({y}, {gain, z, x}, [=](float* to, const float* of, u64 row) {
+            float r = stats(row, 0);
+            *to = of[2] * r * of[0] - of[1] * (r * r * stats(row, 1) * count);
+        }, true);
+    } else {
+        map<1, 2, T>({y}, {gain, x}, [=](float* to, const float* of, u64 row) {
+            *to = of[1] * stats(row, 0) * of[0];
+        }, true);
+    }
+}
+BOTH(norm_part, PARAMS(View<T> y, View<T> x, View<float> stats, View<T> gain, View<T> z, float count), y, x, stats,
+     gain, z, count)
+
 // sums[p,N] = Σ over the p-th part of x's rows [B,N], added to the old sums if `add`. One block per part and
 // 32 columns; its warps take rows in turn.
 template <class T>

@@ -129,6 +129,8 @@ table! {
     norm {
         "rms norm" rms [rms_norm]
         "rms norm backward" rms_backward [rms_norm_backward]
+        "parts of normed rows" parts [norm_part]
+        "roots of mean squares" roots [inverse_rms]
         "layer norm" layer [layer_norm]
         "layer norm backward" layer_backward [layer_norm_backward]
     }

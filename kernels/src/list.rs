@@ -57,6 +57,14 @@ macro_rules! every_kernel {
                 dx: ViewMut<Self>, dgain: ViewMut<Self::Wide>, x: View<Self>, r: View<Self::Wide>, gain: View<Self>,
                 dy: View<Self>, skip: Option<View<Self>>
             ) = "norm backward", Norm => norm::backward(dx, dgain, x, r, gain, dy, skip);
+            /// r\[B,1\], a sum of n squares of its row, becomes rsqrt(r/n + eps).
+            inverse_rms(r: ViewMut<Self>, n: usize, eps: f64)
+                = "root of the mean square", Norm => norm::inverse_rms(r, n, eps);
+            /// y = x · r · gain, for rows that are part of longer ones, of n columns; less z · r² · s/n if z
+            /// is given. `stats[B, 2]` are (r, s).
+            norm_part(
+                y: ViewMut<Self>, x: View<Self>, stats: View<Self::Wide>, gain: View<Self>, z: Option<View<Self>>, n: usize
+            ) = "norm", Norm => norm::part(y, x, stats, gain, z, n);
             /// y = (x − mean) · r · gain + bias, r = rsqrt(variance + eps); `stats[B, 2]` become (mean, r).
             layer_norm(
                 y: ViewMut<Self>, stats: ViewMut<Self::Wide>, x: View<Self>, gain: View<Self>, bias: View<Self>, eps: f64

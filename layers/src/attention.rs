@@ -57,7 +57,9 @@ pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) ->
     let group = at.mesh.group(axis);
     let (mine, sections) = share(heads, group.size(), axis, name)?;
     let [qkv, out, scores] = ["qkv", "out", "scores"].map(|part| format!("{name}.{part}"));
-    let norm = |eps| HeadNorm::new(at, axis, name, heads.dim, eps);
+    let [queries, keys, _] = sections;
+    let each = attention.head_norm.map(|eps| HeadNorm::new(at, axis, name, heads.dim, eps));
+    let joint = || Some(HeadNorm::joint(at, axis, name, (heads, [queries, keys]), attention.joint_norm?));
     let core = strategy::Core {
         axis,
         name: &scores,
@@ -69,10 +71,9 @@ pub fn shard<D: Kernels>(at: &Builder<D>, attention: &strategy::Attention<D>) ->
         rate: attention.rate,
     };
     let heads_out = if let Some(latent) = attention.latent {
-        let [queries, ..] = sections;
         BoxedLayer::new(LatentAttention::new(at, (name, width), latent, (&core, queries), rotary)?)
     } else {
-        let norm = attention.head_norm.map(norm).transpose()?;
+        let norm = each.or_else(joint).transpose()?;
         let inside = SelfAttention::new(at, &core, norm, rotary)?;
         let qkv = Column { axis, name: &qkv, inputs: width, sections: &sections, bias: bias.qkv };
         BoxedLayer::new((at.build(&qkv)?, inside))
@@ -112,6 +113,10 @@ mod tests {
                 Mask::Window { size, sinks } => reference::Mask::Window { size, sinks },
             }
         }
+        /// Sums of squares and of dY·Y, where all heads are normed together.
+        fn sums(&self, tokens: usize) -> usize {
+            if self.shape.joint_norm { 4 * tokens } else { 0 }
+        }
         fn rope(&self) -> Option<Rope> {
             matches!(self.shape.positions, Positions::Rotary(_)).then(|| Rope::from(100.0))
         }
@@ -139,7 +144,8 @@ mod tests {
                 add_bias(&mut before, w("qkv.bias"));
             }
             let mut qkv = before.clone();
-            if self.shape.head_norm {
+            let has_norm = self.shape.head_norm || self.shape.joint_norm;
+            if has_norm {
                 reference::head_norm(&mut qkv, heads, w("q_norm"), w("k_norm"), EPS);
             }
             let turn = |x: &mut [S], back| {
@@ -154,7 +160,7 @@ mod tests {
             let mut d = reference::attention_backward(&qkv, &d_o, heads, self.mask(), &tokens, None);
             turn(&mut d, true);
             let mut gradients: BTreeMap<String, Vec<S>> = [("attention.out".into(), dout)].into();
-            if self.shape.head_norm {
+            if has_norm {
                 let (dq, dk) =
                     reference::head_norm_backward(&before, &mut d, heads, w("q_norm"), w("k_norm"), EPS);
                 gradients.extend([("attention.q_norm".into(), dq), ("attention.k_norm".into(), dk)]);
@@ -171,16 +177,28 @@ mod tests {
             Answer { y, dx, gradients }
         }
         fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
-            vec![(Op::AllReduce, 2 * tokens * D)] // Y and dX
+            vec![(Op::AllReduce, 2 * tokens * D + self.sums(tokens))] // Y and dX
         }
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X×2, dY; Y, dX
+        }
+        fn traffic_on(&self, (_, ranks): (usize, usize), parts: &[usize], regions: bool) -> Vec<(Op, usize)> {
+            let tokens = parts.iter().sum();
+            if !regions {
+                return self.traffic(tokens, ranks);
+            }
+            let mut traffic = self.traffic_in_regions(parts.iter().map(|n| n.div_ceil(ranks)).sum(), ranks);
+            if self.sums(tokens) > 0 {
+                traffic.push((Op::AllReduce, self.sums(tokens)));
+            }
+            traffic
         }
         fn synced(&self, ranks: usize, regions: bool) -> usize {
             let (Heads { keys, dim, .. }, bias) = (self.shape.heads, self.shape.bias);
             let replicas = if ranks > keys { (D + usize::from(bias.qkv)) * 2 * dim } else { 0 };
             let gains = if self.shape.head_norm { 2 * dim } else { 0 };
-            replicas + gains + if regions && bias.out { D } else { 0 }
+            let shared = if ranks > keys && self.shape.joint_norm { dim } else { 0 };
+            replicas + gains + shared + if regions && bias.out { D } else { 0 }
         }
     }
 
@@ -200,6 +218,20 @@ mod tests {
         let mut case = grouped::<8>(8, 1, 4);
         (case.shape.head_norm, case.shape.bias) = (true, Biases { qkv: true, out: true, mlp: false });
         proves(&case);
+    }
+
+    /// Kills: squares of a copied KV head that are counted twice, the second term of dX subtracted by each of
+    /// its holders, a sum over this rank's heads alone, n of this rank's columns.
+    #[test]
+    fn attention_equals_attention_where_heads_are_normed_together() {
+        for keys in [1, 2, 8] {
+            let mut case = grouped::<8>(8, keys, 3);
+            case.shape.joint_norm = true;
+            proves(&case);
+        }
+        let mut case = grouped::<8>(8, 2, 3);
+        case.shape.joint_norm = true;
+        proves_in_regions(&case);
     }
 
     /// Kills: a window off by one, sinks that are not seen, positions turned where they are learned.

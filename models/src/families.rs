@@ -44,10 +44,12 @@ families! {
     qwen3_moe::QWEN3_MOE,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
+    olmo2::OLMO2,
     phi3::PHI3,
     smollm3::SMOLLM3,
     deepseek_v2::DEEPSEEK_V2,
     deepseek_v3::DEEPSEEK_V3,
+    gpt_oss::GPT_OSS,
     equipart_moe::EQUIPART_MOE,
     gpt2::GPT2,
 }

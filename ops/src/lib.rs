@@ -57,7 +57,8 @@ pub use operators::gradients::{
     columns_gradient, gathered_gradient, product_gradient, rows_gradient, whole_gradient,
     whole_input_gradient, whole_matmul,
 };
-pub use operators::heads::{norm_heads, norm_heads_backward};
+pub use operators::heads::{InverseRms, norm_heads, norm_heads_backward};
+pub use operators::joint_norm::{norm_jointly, norm_jointly_backward};
 pub use operators::latent::{
     compressed, decompressed, expanded, expanded_backward, joined_streams, stream_parts, sum_of_shared,
     up_gradient, up_projected,

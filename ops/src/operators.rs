@@ -10,6 +10,7 @@ pub(crate) mod experts;
 pub(crate) mod features;
 pub(crate) mod gradients;
 pub(crate) mod heads;
+pub(crate) mod joint_norm;
 pub(crate) mod latent;
 pub(crate) mod loss;
 pub(crate) mod norm;

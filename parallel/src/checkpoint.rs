@@ -6,8 +6,9 @@
 //! plan      every rank      names and sizes of all parameters; the byte at which each tensor begins
 //! create    rank 0          the files beside their targets, of their whole size
 //! write     every rank      its elements                                    } in the background, if
-//! digest    every rank      a part of the blocks, as they are in the files  } asked for, from
-//! finish    rank 0          headers, sync, rename                           } a snapshot
+//! arrange   every rank      the order of columns, where they alternate      } asked for, from
+//! digest    every rank      a part of the blocks, as they are in the files  } a snapshot
+//! finish    rank 0          headers, sync, rename                           }
 //! ```
 //! Ranks wait for each other between two lines. Before the last rename, readers see the old checkpoint.
 mod files;
@@ -34,12 +35,15 @@ pub type ToFile<E, S> = fn(&[E], &mut [S]) -> bool;
 pub struct Saving<D: Kernels> {
     stage: Stage<D>,
     background: bool,
+    arrange: fn(&[PlannedFile], [usize; 2]) -> Result<()>,
 }
 
 /// Stage of a checkpoint.
 enum Stage<D: Kernels> {
     /// This rank writes its elements. Keeps the snapshot, and the files if it fails.
     Write(SaveWork<(Vec<PlannedFile>, Vec<SavedPart<D>>, Result<()>)>),
+    /// This rank puts columns into order.
+    Arrange(SaveWork<Vec<PlannedFile>>),
     /// This rank digests its part of the blocks.
     Digest(SaveWork<(Vec<PlannedFile>, Vec<u64>)>),
     /// Rank 0 moves the files to their places.
@@ -101,7 +105,7 @@ pub fn save<D: Kernels, S: Storable>(
         let written = pieces::write(&files, parts, to);
         Stage::Write(SaveWork::Done(Ok((files, Vec::new(), written))))
     };
-    Ok(Saving { stage, background })
+    Ok(Saving { stage, background, arrange: pieces::arrange::<S> })
 }
 
 /// The tensors of which this rank saves elements, one at a time.
@@ -141,6 +145,13 @@ impl<D: Kernels> Saving<D> {
                 wait(mesh, "elements of a checkpoint")?;
                 written?; // only now, as files that a failing rank created end with it
                 wait(mesh, "elements of a checkpoint")?;
+                let place = [mesh.rank(), mesh.size()];
+                let arrange = self.arrange;
+                Stage::Arrange(SaveWork::new(background, move || arrange(&files, place).map(|()| files)))
+            }
+            Stage::Arrange(work) => {
+                let files = work.wait()?;
+                wait(mesh, "elements of a checkpoint")?;
                 let own = share(files.iter().map(PlannedFile::blocks).sum(), mesh.rank(), mesh.size());
                 Stage::Digest(SaveWork::new(background, move || {
                     let digests = pieces::digests(&files, own)?;
@@ -166,6 +177,7 @@ impl<D: Kernels> Stage<D> {
     fn is_finished(&self) -> bool {
         match self {
             Self::Write(work) => work.is_finished(),
+            Self::Arrange(work) => work.is_finished(),
             Self::Digest(work) => work.is_finished(),
             Self::Finish(work) => work.is_finished(),
             Self::Done => true,

@@ -5,6 +5,7 @@
 
 // Errors of one sentence, microbatches, tensors in files, and lists of strategies.
 mod batch;
+mod entry;
 mod error;
 mod lists;
 mod stored;
@@ -64,6 +65,7 @@ mod whole_matrices;
 
 pub use batch::{Batch, Sequence};
 pub use data::replicated::LocalBatch;
+pub use entry::{Entry, Orientation, Stacked};
 pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;
@@ -72,7 +74,7 @@ pub use pipeline::Pipeline;
 pub use scheme::{AnyDeviceStrategy, Scheme};
 pub use stages::{BuildContext, Stages};
 pub use step::Schedule;
-pub use stored::{Entry, Orientation, Stacked, Stored};
+pub use stored::Stored;
 pub use trainer::running::{Report, RunningStep, STEP};
 pub use trainer::{Trainer, features};
 pub use whole::{Named, named, whole};

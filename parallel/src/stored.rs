@@ -1,86 +1,13 @@
 //! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that
 //! builds its local part from files reads only the bytes of that part.
-use crate::{Result, bail};
+use crate::{Entry, Orientation, Result, Stacked, bail};
 use ops::{Draw, ParamValues, ValueSource};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tensor::Scalar;
 use tensor::bulk::transpose;
 use tensor::quoted::quoted;
 use tensor::safetensors::{File, Matrix};
-
-/// Orientation of a part in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Orientation {
-    /// `[rows, columns]`, as in the parameter.
-    Same,
-    /// `[columns, rows]`: transposed.
-    Transposed,
-    /// `[columns]`: a parameter of one row.
-    Vector,
-}
-
-/// One tensor of a file: some rows and columns of a parameter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Its name in the file.
-    pub name: String,
-    /// The parameter's canonical name.
-    pub param: String,
-    /// Number of rows of the parameter.
-    pub height: usize,
-    /// The parameter's rows in the tensor.
-    pub rows: Range<usize>,
-    /// The parameter's columns in the tensor.
-    pub columns: Range<usize>,
-    /// Orientation in the file.
-    pub orientation: Orientation,
-    /// Position of the matrix, if the tensor of this name stacks several, one below the other.
-    pub within: Option<Stacked>,
-    /// True if the parameter is the tensor plus 1.
-    pub plus_one: bool,
-}
-
-/// The place of a matrix in a tensor `[count, rows, columns]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stacked {
-    /// The tensor's `count` and `rows`.
-    pub stack: [usize; 2],
-    /// The matrix's first row, of all `count × rows`.
-    pub first: usize,
-}
-
-impl Entry {
-    /// A tensor that is a whole parameter of this shape, with the same name and orientation.
-    pub fn whole(name: String, [height, width]: [usize; 2]) -> Self {
-        let (param, orientation) = (name.clone(), Orientation::Same);
-        let [rows, columns] = [height, width].map(|n| 0..n);
-        Self { name, param, height, rows, columns, orientation, within: None, plus_one: false }
-    }
-    /// The tensor's shape in the file, or that of its part.
-    pub fn shape(&self) -> Vec<usize> {
-        match self.orientation {
-            Orientation::Same => vec![self.rows.len(), self.columns.len()],
-            Orientation::Transposed => vec![self.columns.len(), self.rows.len()],
-            Orientation::Vector => vec![self.columns.len()],
-        }
-    }
-    /// Returns the part's values in the order of the file, from the whole parameter `[height, cols]`,
-    /// row-major.
-    pub fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
-        let cols = whole.len() / self.height;
-        let by_columns = self.orientation == Orientation::Transposed;
-        let [rows, columns] = [&self.rows, &self.columns].map(Range::clone);
-        let [outer, inner] = if by_columns { [columns, rows] } else { [rows, columns] };
-        let mut values = Vec::with_capacity(outer.len() * inner.len());
-        for o in outer {
-            let index = |i| if by_columns { i * cols + o } else { o * cols + i };
-            values.extend(inner.clone().map(|i| to(whole[index(i)])));
-        }
-        values
-    }
-}
 
 /// Files with their entries: a source of initial values.
 pub struct Stored {
@@ -126,11 +53,15 @@ impl Stored {
 }
 
 fn matrix<'a>(shards: &'a File, entry: &Entry) -> Result<Matrix<'a>> {
-    let shape = entry.shape();
-    if let Some(Stacked { stack: [count, rows], first }) = entry.within {
-        return Ok(shards.stack(&entry.name, [count, rows, shape[1]])?.band(first..first + shape[0]));
-    }
-    Ok(shards.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })?)
+    let name = &entry.name;
+    Ok(match (&entry.within, &entry.shape()[..]) {
+        (Some(Stacked::One { stack: [count, of_one], first }), [rows, columns]) => {
+            shards.stack(name, [*count, *of_one, *columns])?.band(*first..first + rows)
+        }
+        (_, [count, rows, columns]) => shards.stack(name, [*count, *rows, *columns])?,
+        (_, [rows, columns]) => shards.matrix(name, [*rows, *columns])?,
+        (_, columns) => shards.matrix(name, [1, columns[0]])?,
+    })
 }
 
 impl<E: Scalar> ValueSource<E> for Stored {
@@ -169,8 +100,9 @@ impl<E: Scalar> ValueSource<E> for Stored {
         };
         let values = ParamValues::rows(move |begin, [cols, stride], to: &mut [E]| {
             let end = [begin[0] + to.len().div_ceil(stride), begin[1] + cols];
-            for (part, matrix) in &parts {
-                let ranges = [&part.rows, &part.columns];
+            let bands = |(part, matrix)| Entry::bands(part).map(move |rows| (part, matrix, rows));
+            for (part, matrix, rows) in parts.iter().map(|(part, matrix)| (*part, *matrix)).flat_map(bands) {
+                let ranges = [&rows, &part.columns];
                 let [from, to_end] = [
                     [0, 1].map(|dim| ranges[dim].start.max(begin[dim])),
                     [0, 1].map(|dim| ranges[dim].end.min(end[dim])),
@@ -179,15 +111,16 @@ impl<E: Scalar> ValueSource<E> for Stored {
                     let to = &mut to[(from[0] - begin[0]) * stride + from[1] - begin[1]..];
                     let shape = [to_end[0] - from[0], to_end[1] - from[1]];
                     let offset = [from[0] - ranges[0].start, from[1] - ranges[1].start];
-                    let is_turned = part.orientation == Orientation::Transposed;
-                    set(matrix, is_turned, offset, shape, (to, stride));
+                    let matrix = part.matrix_of(matrix, &rows);
+                    set(&matrix, part.orientation, offset, shape, (to, stride));
                     if part.plus_one {
                         to[..shape[1]].iter_mut().for_each(|x| *x += E::ONE); // gains are one row
                     }
                     if let Some([row, column]) = find_not_finite(to, stride, shape) {
-                        let [row, column] = [offset[0] + row, offset[1] + column];
-                        let [row, column] = if is_turned { [column, row] } else { [row, column] };
-                        let _ = not_finite.set((&part.name, matrix.get(row, column)));
+                        let mut value = [0.0];
+                        let offset = [offset[0] + row, offset[1] + column];
+                        set(&matrix, part.orientation, offset, [1, 1], (&mut value, 1));
+                        let _ = not_finite.set((&part.name, value[0]));
                     }
                 }
             }
@@ -203,15 +136,32 @@ fn find_not_finite<E: Scalar>(of: &[E], stride: usize, [rows, cols]: [usize; 2])
     lines.find_map(place)
 }
 
-/// Sets rows that are `stride` apart from a rectangle of a matrix of the file, which may be turned.
+/// Sets rows that are `stride` apart from a rectangle of a matrix of the file in this orientation.
 fn set<E: Scalar>(
     matrix: &Matrix,
-    is_turned: bool,
+    orientation: Orientation,
     [row, column]: [usize; 2],
     shape: [usize; 2],
     (to, stride): (&mut [E], usize),
 ) {
-    if !is_turned {
+    let end = column + shape[1];
+    if orientation == Orientation::Alternate {
+        let half = matrix.cols() / 2;
+        let mut room = vec![E::ZERO; 2 * shape[1]];
+        for (to, row) in to.chunks_mut(stride).zip(row..row + shape[0]) {
+            for (i, begin) in [0, half].into_iter().enumerate() {
+                let columns = column.max(begin)..end.min(begin + half);
+                if !columns.is_empty() {
+                    let room = &mut room[..2 * columns.len() - 1];
+                    matrix.row(row, 2 * (columns.start - begin) + i, room);
+                    let some = to[columns.start - column..].iter_mut().zip(room.iter().step_by(2));
+                    some.for_each(|(to, x)| *to = *x);
+                }
+            }
+        }
+        return;
+    }
+    if orientation != Orientation::Transposed {
         let lines = to.chunks_mut(stride).zip(row..row + shape[0]);
         return lines.for_each(|(to, row)| matrix.row(row, column, &mut to[..shape[1]]));
     }
@@ -231,33 +181,32 @@ const BAND: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
     use tensor::F16;
     use tensor::dtype::Dtype;
     use tensor::safetensors::Writer;
 
-    fn entry(orientation: Orientation) -> Entry {
-        Entry {
-            name: "theirs".into(),
-            param: "ours".into(),
-            height: 4,
-            rows: 1..3,
-            columns: 1..3,
-            orientation,
-            within: None,
-            plus_one: false,
-        }
-    }
-
-    /// Kills: a part written or read from the wrong columns, a transpose forgotten on one of the two ways.
+    /// Reads every rectangle of several matrices in one tensor. Kills: a matrix that begins where another
+    /// does, a half of the columns for the other, a column beside the one that is asked for.
     #[test]
-    fn parts_lie_as_their_entries_say() {
-        let whole: Vec<f64> = (0..16).map(f64::from).collect(); // [4, 4]
-        assert_eq!(entry(Orientation::Same).arrange(&whole, |x| x), [5.0, 6.0, 9.0, 10.0]);
-        assert_eq!(entry(Orientation::Transposed).arrange(&whole, |x| x), [5.0, 9.0, 6.0, 10.0]);
-        let vector = Entry { height: 1, rows: 0..1, columns: 0..16, ..entry(Orientation::Vector) };
-        assert_eq!((vector.arrange(&whole, |x| x), vector.shape()), (whole.clone(), vec![16]));
-        let all = Entry::whole("x".into(), [2, 8]);
-        assert_eq!((all.arrange(&whole, |x| x), all.shape()), (whole, vec![2, 8]));
+    fn matrices_in_one_tensor_are_read_alike() {
+        for orientation in [Orientation::Same, Orientation::Transposed, Orientation::Alternate] {
+            let within = Some(Stacked::All(3));
+            let entry = Entry { orientation, within, ..Entry::whole("ours".into(), [6, 4]) };
+            let (_folder, stored) = stored(vec![entry]);
+            let draw = Draw { mean: 0.0, std: 0.0 };
+            let numbers = ValueSource::<f64>::of(&stored, "ours", [6, 4], draw).unwrap();
+            for (row, column) in (0..24).map(|i| (i / 4, i % 4)) {
+                for (rows, cols) in
+                    (1..=6 - row).flat_map(|rows| (1..=4 - column).map(move |cols| (rows, cols)))
+                {
+                    let mut some = vec![-1.0; rows * cols];
+                    numbers.set_rows([row, column], [cols, cols], &mut some);
+                    let wanted = (0..rows * cols).map(|i| (4 * (row + i / cols) + column + i % cols) as f64);
+                    assert!(some.into_iter().eq(wanted), "{orientation:?} {row} {column}: {rows} × {cols}");
+                }
+            }
+        }
     }
 
     /// A parameter of five rows and three columns, in parts of so many rows and columns, one below and beside

@@ -67,7 +67,7 @@ impl Model {
         let norm1 = maps.norm1.forward_recorded(walk, &x);
         let (projected, latents) = maps.qkv.forward(walk, &norm1);
         let mut qkv = projected.clone();
-        if let Some([q, k]) = &maps.head_gains {
+        if let Some([(q, _), (k, _)]) = &maps.head_gains {
             head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
         }
         if let Some(rope) = &self.rope(i) {
@@ -137,7 +137,7 @@ impl Model {
         if let Some(rope) = &self.rope(i) {
             rotary(&mut d_qkv, heads, &tokens.positions(), rope, true);
         }
-        if let Some([q, k]) = &maps.head_gains {
+        if let Some([(q, _), (k, _)]) = &maps.head_gains {
             let gains = head_norm_backward(&saved.projected, &mut d_qkv, heads, &w[q], &w[k], self.eps);
             g.extend([(q.clone(), gains.0), (k.clone(), gains.1)]);
         }

@@ -43,7 +43,7 @@ impl Deref for Model {
 pub(crate) struct BlockMaps {
     pub(crate) norm1: Map,
     pub(crate) qkv: Projection,
-    pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
+    pub(crate) head_gains: Option<[(String, usize); 2]>, // of queries and keys, with their features
     pub(crate) sinks: Option<String>,
     pub(crate) out: Map,
     pub(crate) post_norm1: Map,
@@ -80,7 +80,7 @@ impl Model {
 
     fn block_shapes(&self, i: usize) -> Shapes {
         let of = self.maps(i);
-        let gains = of.head_gains.iter().flatten().map(|name| (name.clone(), [1, self.heads.dim])).collect();
+        let gains = of.head_gains.iter().flatten().map(|(name, n)| (name.clone(), [1, *n])).collect();
         let sinks = of.sinks.map(|name| (name, [1, self.heads.queries])).into_iter().collect();
         let fed = match of.fed {
             SecondBranch::Dense(layer) => layer.shapes(),
@@ -110,7 +110,11 @@ impl Model {
         BlockMaps {
             norm1: norm("norm1", before),
             qkv: self.projection(&part("attention")),
-            head_gains: self.head_norm.then(|| ["attention.q_norm", "attention.k_norm"].map(part)),
+            head_gains: (self.head_norm || self.joint_norm).then(|| {
+                let features =
+                    [heads.q(), heads.k()].map(|all| if self.joint_norm { all.len() } else { heads.dim });
+                [(part("attention.q_norm"), features[0]), (part("attention.k_norm"), features[1])]
+            }),
             sinks: self.scores.sinks.then(|| part("attention.scores.sinks")),
             out: affine("attention.out", [heads.gathered(), d], self.bias.out),
             post_norm1: norm("post_norm1", after),

@@ -27,6 +27,8 @@ pub struct BlockShape {
     pub rope: Option<Rope>,
     /// True if queries and keys are normalised per head.
     pub head_norm: bool,
+    /// True if the queries of a token are normalised together, and so are its keys.
+    pub joint_norm: bool,
     /// Attention window, if it has one.
     pub window: Option<Window>,
     /// Kind of feed-forward, also of experts.
@@ -71,6 +73,7 @@ impl Shape {
             latent: self.latent,
             rope,
             head_norm: self.head_norm,
+            joint_norm: self.joint_norm,
             window: self.window.filter(|_| !pattern.whole.contains(i)),
             feed_forward: self.feed_forward,
             hidden: self.hidden,

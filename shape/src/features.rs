@@ -259,6 +259,11 @@ pub const FEATURES: &[Feature] = features! {
     "a sink of each head" 25 Flag("a sink of each head", |s| Some(&mut s.scores.sinks));
     "a tied head" 50 Flag("tied head", |s| Some(&mut s.tied));
     "norms of queries and keys" 50 Flag("norms of queries and keys", |s| Some(&mut s.head_norm));
+    "one norm of all queries, and one of all keys" 25 Part(
+        |s| s.joint_norm,
+        |_| "one norm of all queries, and one of all keys".into(),
+        |s, _| (s.head_norm, s.joint_norm) = (false, true)
+    );
     "bias of queries, keys and values" 50 Flag("bias of QKV", |s| Some(&mut s.bias.qkv));
     "bias of attention's output" 50 Flag("bias of attention's output", |s| Some(&mut s.bias.out));
     "keys and values from a latent" 25 Part(
@@ -270,7 +275,8 @@ pub const FEATURES: &[Feature] = features! {
             let dim = s.heads.dim.max(2);
             let plain = plain.clamp(1, dim - 1);
             s.heads = Heads { keys: queries, dim, plain, rotated: rotated.min(dim - plain), ..s.heads };
-            (s.bias.qkv, s.head_norm, s.scores.sinks) = (false, false, false);
+            (s.bias.qkv, s.scores.sinks) = (false, false);
+            (s.head_norm, s.joint_norm) = (false, false);
         }
     );
     "queries from a latent, too" 50 Part(

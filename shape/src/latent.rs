@@ -78,6 +78,7 @@ mod tests {
         for (other, says) in [
             (Shape { bias, ..shape }, "no biases of queries, keys and values"),
             (Shape { head_norm: true, ..shape }, "no norms of heads"),
+            (Shape { joint_norm: true, ..shape }, "no norms of heads"),
             (Shape { scores: sinks, ..shape }, "no sinks of heads"),
         ] {
             assert!(why(latent, other).contains(says), "{says}");

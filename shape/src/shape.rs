@@ -57,6 +57,9 @@ pub struct Shape {
     pub bias: Biases,
     /// True if queries and keys are normalised per head.
     pub head_norm: bool,
+    /// True if the queries of a token are normalised together, and so are its keys.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub joint_norm: bool,
     /// Attention window.
     pub window: Option<Window>,
     /// The blocks that differ from the others.
@@ -260,6 +263,7 @@ impl Shape {
         experts: None,
         bias: Biases { qkv: false, out: false, mlp: false },
         head_norm: false,
+        joint_norm: false,
         window: None,
         pattern: Pattern::NONE,
         dropout: Rates { embedding: 0.0, attention: 0.0, residual: 0.0 },
@@ -280,10 +284,13 @@ impl Shape {
     pub fn attention_conflict(&self) -> Option<String> {
         let parts = [
             (self.bias.qkv, "biases of queries, keys and values"),
-            (self.head_norm, "norms of heads"),
+            (self.head_norm || self.joint_norm, "norms of heads"),
             (self.scores.sinks, "sinks of heads"),
         ];
-        self.scores.conflict(self.heads).or_else(|| self.latent?.conflict(self.heads, parts))
+        let both = (self.head_norm && self.joint_norm).then(|| {
+            "queries and keys are normalised head by head or together; choose one of the two".into()
+        });
+        both.or_else(|| self.scores.conflict(self.heads)).or_else(|| self.latent?.conflict(self.heads, parts))
     }
     /// Returns the number of learned positions; `None` for a rotary model.
     pub fn context(&self) -> Option<usize> {

@@ -78,6 +78,25 @@ pub(crate) fn rms_backward<D: SideKernels>(c: &mut Side<D>) {
     }
 }
 
+/// Kills: s where there is no z, the other statistic, a part's own count of columns.
+pub(crate) fn parts<D: SideKernels>(c: &mut Side<D>) {
+    for (shape @ [rows, cols, whole, at], z) in skips() {
+        let (x, mut y, gain) =
+            (c.of(shape, draw(1)), c.of(shape, draw(3)), c.of([1, cols, whole, at], draw(2)));
+        let stats = c.wide([rows, 2, 5, 1], |i| 0.5 + (i % 7) as f64 / 8.0);
+        let z = z.map(|z| c.of(z, draw(4)));
+        let z = z.as_ref().map(SideMatrix::of);
+        check!(c.norm_part(y.to(), x.of(), stats.of(), gain.of(), z, 3 * cols) => y 3.0);
+    }
+}
+
+pub(crate) fn roots<D: SideKernels>(c: &mut Side<D>) {
+    for rows in [0, 1, 7, 300] {
+        let mut r = c.of([rows, 1, 3, 1], |i| (i % 11) as f64);
+        check!(c.inverse_rms(r.to(), 5, EPS) => r 1.0);
+    }
+}
+
 pub(crate) fn layer<D: SideKernels>(c: &mut Side<D>) {
     for shape @ [rows, cols, whole, at] in SHAPES {
         let [gain, bias] = [2, 3].map(|seed| c.of([1, cols, whole, at], draw(seed)));

@@ -55,6 +55,22 @@ impl<S: Scalar<Wide = f32>> Launches<'_, S> {
         self.map("scale_rows", &y, &[&y, &by]);
     }
 
+    pub(crate) fn inverse_rms(&self, r: MatrixOut<S>, n: usize, eps: f64) {
+        self.map("inverse_rms", &r, &[&r, &(1.0 / n as f32), &(eps as f32)]);
+    }
+
+    pub(crate) fn norm_part(
+        &self,
+        y: MatrixOut<S>,
+        x: MatrixIn<S>,
+        stats: MatrixIn<f32>,
+        gain: MatrixIn<S>,
+        z: Option<MatrixIn<S>>,
+        n: usize,
+    ) {
+        self.map("norm_part", &x, &[&y, &x, &stats, &gain, &z, &(1.0 / n as f32)]);
+    }
+
     /// Sums in parts if there are many rows; the parts' sums go to scratch memory and are added last.
     pub(crate) fn add_rows(&self, sum: MatrixOut<f32>, x: MatrixIn<S>) {
         const TOGETHER: usize = 256; // rows of a part, at least

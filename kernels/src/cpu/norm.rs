@@ -17,6 +17,41 @@ pub(super) fn forward<S: Scalar>(mut y: Out<S>, mut r: Out<S::Wide>, x: In<S>, g
     }
 }
 
+#[inline(always)]
+pub(super) fn inverse_rms<S: Scalar>(mut r: Out<S>, n: usize, eps: f64) {
+    let [count, eps] = [S::from_usize(n).inv(), S::from_f64(eps)];
+    for i in 0..r.rows() {
+        let r = &mut r.row(i)[0];
+        *r = (*r * count + eps).rsqrt();
+    }
+}
+
+#[inline(always)]
+pub(super) fn part<S: Scalar>(
+    mut y: Out<S>,
+    x: In<S>,
+    stats: In<S::Wide>,
+    gain: In<S>,
+    z: Option<In<S>>,
+    n: usize,
+) {
+    let count = S::Wide::from_usize(n).inv();
+    for i in 0..x.rows() {
+        let stats = stats.row(i);
+        let r = stats[0];
+        let scaled = |x: S, g: S| x.widen() * r * g.widen();
+        let y = y.row(i).iter_mut().zip(x.row(i)).zip(gain.row(0));
+        match &z {
+            None => y.for_each(|((y, &x), &g)| *y = S::narrow(scaled(x, g))),
+            Some(z) => {
+                let along = r * r * stats[1] * count;
+                y.zip(z.row(i))
+                    .for_each(|(((y, &x), &g), &z)| *y = S::narrow(scaled(x, g) - z.widen() * along));
+            }
+        }
+    }
+}
+
 /// dx = skip + r·(dy·g) − x·r³/n·Σ(dy·g·x); dgain += dy·x·r.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel

@@ -13,7 +13,9 @@ mod experts;
 mod families;
 mod found;
 mod generation;
+mod gpt_oss;
 mod latents;
+mod olmo2;
 mod real;
 mod rope;
 mod windows;
@@ -183,7 +185,7 @@ fn another_function_is_refused_by_the_key_that_makes_it_one() {
     assert_eq!(long, format!("a.json: layers is \"{}…, {unknown}", "é".repeat(99)));
     let hostile = with(&format!("\u{9b}2J{}", "x".repeat(5000)), "1").unwrap_err().to_string();
     assert_eq!(hostile, format!("a.json: \\u{{9b}}2J{}… is 1, {unknown}", "x".repeat(97)));
-    let known = r#"it must be "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "smollm3", "deepseek_v2", "deepseek_v3", "equipart_moe" or "gpt2""#;
+    let known = r#"it must be "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "olmo2", "phi3", "smollm3", "deepseek_v2", "deepseek_v3", "gpt_oss", "equipart_moe" or "gpt2""#;
     assert_eq!(why_without("model_type"), format!("a.json has no model_type; {known}"));
     for other in [r#""phi""#, r#""LLAMA""#, "3", "[\"llama\"]"] {
         assert_eq!(why("model_type", other), format!("a.json: model_type is {other}; {known}"));

@@ -23,6 +23,7 @@ pub(super) const EXPERTS: ExpertKeys = ExpertKeys {
     balance: read,
     keys,
     names: NAMES,
+    packed: false,
 };
 
 /// Adds the balance to experts. Also returns the coefficient, if training does not add a balance, so that it

@@ -7,6 +7,7 @@
 //! | `blocks.0.norm{1,2}` | `model.layers.0.{input,post_attention}_layernorm` ([others](block_norms)) |
 //! | `.attention.{qkv,out}` | `self_attn.{q,k,v}_proj`, `.o_proj` |
 //! | `.attention.q_norm`, `.k_norm` | the same in `self_attn` |
+//! | `.attention.scores.sinks` | `self_attn.sinks` |
 //! | `.mlp.gate_up`, `.mlp.down` | `mlp.{gate,up}_proj`, `.down_proj` |
 //! | fused: `.attention.qkv`, `.mlp.gate_up` | `self_attn.qkv_proj`, `mlp.gate_up_proj` |
 //! | `norm`, `head` | `model.norm`, `lm_head` |
@@ -319,8 +320,14 @@ impl Family for Decoder {
                 let named = |(part, columns)| (format!("self_attn.{part}_proj"), columns);
                 entries.linear(&qkv.into_iter().map(named).collect::<Vec<_>>(), "attention.qkv", d, bias.qkv);
             }
-            for norm in ["q_norm", "k_norm"].iter().filter(|_| shape.head_norm) {
-                entries.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), heads.dim);
+            for (norm, all) in [("q_norm", heads.q()), ("k_norm", heads.k())] {
+                let features = if shape.joint_norm { all.len() } else { heads.dim };
+                if shape.head_norm || shape.joint_norm {
+                    entries.norm(&format!("self_attn.{norm}"), &format!("attention.{norm}"), features);
+                }
+            }
+            if shape.scores.sinks {
+                entries.vector("self_attn.sinks", "attention.scores.sinks", 0..heads.queries);
             }
             entries.linear(&[("self_attn.o_proj", 0..d)], "attention.out", heads.gathered(), bias.out);
             norm(&mut entries, 1);
@@ -338,7 +345,7 @@ impl Family for Decoder {
         entries.with_head()
     }
     fn rename(&self, entries: &mut [Entry], shape: &Shape, names: &[&str]) {
-        if let (Some(of), Some(experts)) = (&self.experts, shape.experts)
+        if let (Some(of), Some(experts)) = (self.experts.as_ref().filter(|of| !of.packed), shape.experts)
             && names.iter().any(|name| name.ends_with(".mlp.experts.gate_up_proj"))
         {
             of.fuse(entries, experts);

@@ -2,6 +2,7 @@
 //! DeepSeek-AI, arXiv:2412.19437.
 use super::decoder::{DEFAULTS, Decoder, Defaults, ExpertKeys, Family, ShapeKeys};
 use super::latents::{EXPERTS, LATENTS};
+use super::parts::QUANTIZED;
 use layers::{Experts, Scoring};
 use serde_json::json;
 
@@ -19,15 +20,7 @@ pub const DEEPSEEK_V3: &dyn Family = &Decoder {
             },
             keys: |shape| vec![("rope_interleave", json!(shape.heads.neighbours))],
         },
-        ShapeKeys {
-            read_keys: "quantization_config",
-            read: |keys, _| {
-                let fp8 = |value: &serde_json::Value| (value["quant_method"] == "fp8").then_some(());
-                keys.read("quantization_config", "an object whose quant_method is \"fp8\", or left out", fp8)?;
-                Ok(())
-            },
-            keys: |_| vec![],
-        },
+        QUANTIZED,
     ],
     experts: Some(ExpertKeys {
         count: &["n_routed_experts", "num_local_experts"],

@@ -37,6 +37,7 @@ pub const EQUIPART_MOE: &dyn Family = &Decoder {
         balance: |_, experts| Ok((experts, 0.0)), // the settings have it
         keys,
         names: NAMES,
+        packed: false,
     }),
     ..Decoder::of("equipart_moe", "EquipartMoeForCausalLM")
 };

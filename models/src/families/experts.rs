@@ -34,6 +34,8 @@ pub(super) struct ExpertKeys {
     pub(super) keys: fn(&Config, &Experts) -> Vec<KeyValue>,
     /// Name of the module in a block, and of an expert's matrices: gate, up and down.
     pub(super) names: (&'static str, [&'static str; 3]),
+    /// True if all experts of a block are one tensor for each of their parameters, gate and up in turn.
+    pub(super) packed: bool,
 }
 
 /// Returns true for the number of a block with a dense feed-forward.
@@ -111,7 +113,13 @@ impl ExpertKeys {
     ///
     /// `.mlp.experts.down` is `[outputs, inputs]`, as theirs. `.mlp.shared` has the matrices of a usual
     /// feed-forward.
+    ///
+    /// Packed: `mlp.router`, `mlp.experts.gate_up_proj` `[E, D, 2·F]`, `.down_proj` `[E, F, D]`, and a
+    /// `_bias` of each.
     pub(super) fn add(&self, entries: &mut Entries<'_>, experts: Experts) {
+        if self.packed {
+            return add_packed(entries, experts);
+        }
         let Experts { count, hidden: f, shared, bias, .. } = experts;
         let d = entries.shape.width;
         let (mlp, [gate, up, down]) = self.names;
@@ -181,10 +189,28 @@ impl ExpertKeys {
                 Orientation::Transposed => (2 * hidden, entry.columns.start),
                 _ => (entry.shape()[0], 0),
             };
-            entry.within = Some(Stacked { stack: [count, rows], first: expert * rows + above });
+            entry.within = Some(Stacked::One { stack: [count, rows], first: expert * rows + above });
             entry.name = format!("{block}.experts.{param}_proj");
         }
     }
+}
+
+fn add_packed(entries: &mut Entries<'_>, experts: Experts) {
+    let Experts { count, hidden: f, .. } = experts;
+    let d = entries.shape.width;
+    entries.linear(&[("mlp.router", 0..count)], "mlp.router", d, false);
+    let packed = |theirs: &str, ours: &str, shape, orientation, within| Entry {
+        param: format!("mlp.experts.{ours}"),
+        orientation,
+        within,
+        ..Entry::whole(format!("mlp.experts.{theirs}"), shape)
+    };
+    let stack = || Some(Stacked::All(count));
+    entries.push(packed("gate_up_proj", "gate_up", [count * d, 2 * f], Orientation::Alternate, stack()));
+    entries.push(packed("down_proj", "down", [count * d, f], Orientation::Transposed, stack()));
+    entries.vector("mlp.router.bias", "mlp.router.logit_bias", 0..count);
+    entries.push(packed("gate_up_proj_bias", "gate_up.bias", [count, 2 * f], Orientation::Alternate, None));
+    entries.push(packed("down_proj_bias", "down.bias", [count, d], Orientation::Same, None));
 }
 
 /// Returns the key of the blocks with a dense feed-forward, without the first of these.

@@ -173,6 +173,7 @@ pub(super) const EXPERTS: ExpertKeys = ExpertKeys {
         settings.into_iter().chain(grouped(experts)).collect()
     },
     names: NAMES,
+    packed: false,
 };
 
 impl ConfigKeys<'_> {

@@ -33,7 +33,11 @@ pub(crate) fn tensors(dir: &Path) -> Vec<Tensor> {
     let all = shards.names().map(|name| {
         let shape = shards.info(name).unwrap().shape.clone();
         let (rows, cols) = (shape[..shape.len() - 1].iter().product(), shape[shape.len() - 1]);
-        let matrix = shards.matrix(name, [rows, cols]).unwrap();
+        let matrix = match shape[..] {
+            [count, of_one, _] => shards.stack(name, [count, of_one, cols]),
+            _ => shards.matrix(name, [rows, cols]),
+        };
+        let matrix = matrix.unwrap();
         let numbers = (0..rows * cols).map(|i| matrix.get(i / cols, i % cols)).collect();
         (name.to_owned(), shape, numbers)
     });

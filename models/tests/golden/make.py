@@ -23,8 +23,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import (AutoConfig, AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
-                          Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
+from transformers import (AutoConfig, AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Gemma2Config, Gemma3TextConfig, GPT2Config, GptOssConfig, LlamaConfig, MistralConfig, MixtralConfig,
+                          Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 
 HERE = Path(__file__).parent
 LIMIT = 60_000  # bytes of a folder; where float64 does not fit, gradients are float32, and then the logits too
@@ -98,6 +98,8 @@ MODELS = {
                                                                 sliding_attention=rope(20.0))),
                                       dict(rope_parameters=dict(full_attention=rope(80.0, "linear", factor=2.0),
                                                                 sliding_attention=rope(80.0)))]),
+    "olmo2": (Olmo2Config(**LLAMA, vocab_size=50, intermediate_size=20, rope_parameters=rope(50.0)),
+              torch.float32, None, [dict(rms_norm_eps=1e-6), dict(rope_parameters=rope(1e4))]),
     "phi3": (Phi3Config(**LLAMA, vocab_size=50, intermediate_size=20, head_dim=6, sliding_window=7,
                         rope_parameters=rope(50.0, partial_rotary_factor=0.7)),
              torch.float16, None, [dict(rope_parameters=rope(50.0, partial_rotary_factor=1.0)),
@@ -124,6 +126,12 @@ MODELS = {
                                            dict(rope_parameters=rope(50.0, "yarn", factor=4.0, beta_fast=2.0,
                                                                      beta_slow=0.5, attention_factor=1.0,
                                                                      original_max_position_embeddings=16))]),
+    "gpt-oss": (GptOssConfig(**LLAMA | dict(num_attention_heads=8), vocab_size=41, intermediate_size=5, head_dim=4,
+                             num_local_experts=5, num_experts_per_tok=2, sliding_window=4, router_aux_loss_coef=0.0,
+                             rope_parameters=rope(50.0, "yarn", factor=4.0, beta_fast=2.0, beta_slow=0.5,
+                                                  truncate=False, original_max_position_embeddings=16)),
+                torch.bfloat16, None, [dict(num_experts_per_tok=3), dict(sliding_window=3), dict(swiglu_limit=0.5),
+                                       dict(layer_types=["full_attention"] * 2), dict(rope_parameters=rope(50.0))]),
     "gpt2": (GPT2Config(**GPT2, vocab_size=43, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0),
              torch.float16, None, [dict(activation_function="gelu"), dict(layer_norm_epsilon=1e-6)]),
     "gpt2-erf": (GPT2Config(**GPT2, vocab_size=39, n_inner=24, activation_function="gelu", tie_word_embeddings=False),
@@ -199,8 +207,8 @@ def load(folder, **changes):
 
 def as_stored(tensors, model_type):
     """Of all experts in one, as the library holds them, the same expert by expert, as it saves them."""
-    stored = {}
-    for name, tensor in tensors.items():
+    stored = dict(tensors) if model_type == "gpt_oss" else {}
+    for name, tensor in tensors.items() if not stored else []:
         prefix, _, last = name.partition(".mlp.")
         mixtral = model_type == "mixtral" and last
         prefix += (".block_sparse_moe." if mixtral else ".mlp.") if last else ""
@@ -340,7 +348,7 @@ def balance(folder, batch):
     seen.loss.backward()
     grads = as_stored({name: parameter.grad for name, parameter in model.named_parameters()}, model.config.model_type)
     norm = sum(grad.square().sum().item() for grad in grads.values()) ** 0.5
-    routers = {name: grad.flatten().tolist() for name, grad in grads.items() if name.endswith(".gate.weight")}
+    routers = {name: grad.flatten().tolist() for name, grad in grads.items() if name.endswith((".gate.weight", ".router.weight"))}
     print(f"  with the balance, {seen.aux_loss:.4f}: loss {seen.loss:.4f}, gradients' norm {norm:.3f}")
     told = dict(coefficient=COEFFICIENT, loss=seen.loss.item(), grad_norm=norm, gradients=routers)
     (folder / "balance.json").write_text(json.dumps(told, indent=1) + "\n")
@@ -352,14 +360,16 @@ def make(name):
     rng = random.Random(name)
     save(folder, config, dtype, shard, rng)
     model = load(folder)
-    leads = [0]
-    while min(leads, default=1) <= LEAD:  # a model without experts has none, and its first batch is taken
+    leads, used = [0], False
+    while min(leads, default=1) <= LEAD or not used:  # a model without experts takes its first batch
         batch = [[rng.randrange(config.vocab_size) for _ in range(length)] for length in LENGTHS]
         with leads_of_routers(model) as leads:
             outputs = logits(model, batch)
-    loss = loss_of(outputs, batch)
-    loss.backward()
-    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+        loss = loss_of(outputs, batch)
+        model.zero_grad()
+        loss.backward()
+        grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+        used = all(grad[e].any() for name, grad in grads.items() if ".experts." in name for e in range(len(grad)))
     norm = sum(grad.square().sum().item() for grad in grads.values()) ** 0.5
     text, lead = greedy(model, config.vocab_size, rng)
     largest = max(output.abs().max().item() for output in outputs)

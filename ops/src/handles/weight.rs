@@ -90,6 +90,19 @@ impl<D: Kernels> ColumnWeight<D> {
     ) -> Result<Self> {
         Self::drawn(at, axis, format!("{name}.sinks").into(), 1, &[heads.into()], BIAS)
     }
+    /// Creates this rank's columns of a gain `name[1, size of the section]`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn gain<'a>(
+        at: impl Into<ParamOrigin<'a, D>>,
+        axis: Axis,
+        name: impl Into<Arc<str>>,
+        section: Section,
+        draw: Draw,
+    ) -> Result<Self> {
+        Self::drawn(at, axis, name.into(), 1, &[section], draw)
+    }
     pub(crate) fn drawn<'a>(
         at: impl Into<ParamOrigin<'a, D>>,
         axis: Axis,

@@ -6,14 +6,17 @@ use crate::{Result, Split, wide_along};
 use kernels::{Heads, Kernels};
 use tensor::{Tensor, View};
 
-/// Normalises every head of Q and K in `[Q | K | V]`. Returns the result and each head's 1/rms `[B, H+K]`.
+/// 1/rms of each head `[B, H+K]`, or of all queries and of all keys `[B,2]`.
+pub struct InverseRms<D: Kernels>(pub(super) Tensor<D::Wide>);
+
+/// Normalises every head of Q and K in `[Q | K | V]`.
 #[must_use]
 pub fn norm_heads<D: Kernels>(
     qkv: &Split<D>,
     heads: Heads,
     [q_gain, k_gain]: [&Tensor<D>; 2],
     eps: f64,
-) -> (Split<D>, Split<D::Wide>) {
+) -> (Split<D>, InverseRms<D>) {
     let (x, device, d) = (qkv.share(), qkv.device(), heads.dim);
     let turned = heads.queries + heads.keys;
     let mut y = x.along(x.cols());
@@ -25,7 +28,7 @@ pub fn norm_heads<D: Kernels>(
     }
     let v = heads.v();
     device.copy(y.view_mut().take_cols(v.start, v.len()), x.view().take_cols(v.start, v.len()));
-    (Split::new(y, qkv.axis()), Split::new(r, qkv.axis()))
+    (Split::new(y, qkv.axis()), InverseRms(r))
 }
 
 /// The gradient of [`norm_heads`]. Adds to the gains' gradients: partial sums, as each rank has only its own
@@ -37,10 +40,11 @@ pub fn norm_heads_backward<D: Kernels>(
     qkv: &Split<D>,
     heads: Heads,
     [q_gain, k_gain]: [&mut WholeWeight<D>; 2],
-    r: &Split<D::Wide>,
+    InverseRms(r): &InverseRms<D>,
     dy: &Split<D>,
 ) -> Result<Split<D>> {
-    let (x, r, dy, d) = (qkv.share(), r.share(), dy.share(), heads.dim);
+    let [x, dy] = [qkv, dy].map(Split::share);
+    let d = heads.dim;
     let turned = heads.queries + heads.keys;
     let mut dx = x.along(x.cols());
     for (gain, range) in [(q_gain, 0..heads.queries), (k_gain, heads.queries..turned)] {

@@ -4,6 +4,7 @@
 //! a rectangle of the parameter [R, C], in a tensor of the file with these rows and columns
 //! same orientation    a run of the rectangle's columns for each row      one run if the columns are all
 //! transposed          a run of the rectangle's rows for each column      one run if the rows are all
+//! alternate           as in the same orientation; once all are written, ranks arrange some rows each
 //! ```
 use super::ToFile;
 use super::files::PlannedFile;
@@ -56,29 +57,49 @@ pub(super) fn write<D: Kernels, S: Storable>(
     Ok(())
 }
 
-/// Writes the elements of a rectangle that belong to a tensor: arranges and writes them in pieces, which
-/// threads share. Returns false if an element must not be written.
+/// Writes the elements of a rectangle that belong to a tensor. Returns false if an element must not be
+/// written.
 fn place<E: Scalar, S: Storable>(
     file: &SplitFile,
-    (entry, begin): (&Entry, u64),
+    (entry, mut begin): (&Entry, u64),
+    of: &SavedRectangle,
+    values: (&[E], ToFile<E, S>),
+) -> Result<bool> {
+    let is_turned = entry.orientation == Orientation::Transposed;
+    let mut fits = true;
+    for rows in entry.bands() {
+        let bytes = rows.len() * entry.columns.len() * size_of::<S>();
+        fits &= place_band((file, begin), [&rows, &entry.columns], is_turned, of, values)?;
+        begin += bytes as u64;
+    }
+    Ok(fits)
+}
+
+/// Writes the elements of a rectangle that are in these rows and columns, which begin at this byte and may be
+/// turned: arranges and writes them in pieces, which threads share. Returns false if an element must not be
+/// written.
+fn place_band<E: Scalar, S: Storable>(
+    (file, begin): (&SplitFile, u64),
+    ranges: [&Range<usize>; 2],
+    is_turned: bool,
     of: &SavedRectangle,
     (values, to): (&[E], ToFile<E, S>),
 ) -> Result<bool> {
-    let both = |dim: usize, within: &Range<usize>| {
+    let both = |dim: usize| {
+        let within = ranges[dim];
         within.start.max(of.begin[dim])..within.end.min(of.begin[dim] + of.shape[dim])
     };
-    let [rows, columns] = [both(0, &entry.rows), both(1, &entry.columns)];
+    let [rows, columns] = [0, 1].map(both);
     if rows.is_empty() || columns.is_empty() {
         return Ok(true);
     }
     let from = of.from + (rows.start - of.begin[0]) * of.stride + columns.start - of.begin[1];
-    let at = [rows.start - entry.rows.start, columns.start - entry.columns.start];
-    let is_turned = entry.orientation == Orientation::Transposed;
+    let at = [rows.start - ranges[0].start, columns.start - ranges[1].start];
     // of the file: the runs, and the elements of each; the first run and element; the tensor's width
     let (count, len, [first, beside], width) = if is_turned {
-        (columns.len(), rows.len(), [at[1], at[0]], entry.rows.len())
+        (columns.len(), rows.len(), [at[1], at[0]], ranges[0].len())
     } else {
-        (rows.len(), columns.len(), at, entry.columns.len())
+        (rows.len(), columns.len(), at, ranges[1].len())
     };
     let together = (ROOM / len).clamp(TILE, TILE.max(count)).min(count);
     let byte = |run: usize| begin + (((first + run) * width + beside) * size_of::<S>()) as u64;
@@ -121,6 +142,24 @@ fn place<E: Scalar, S: Storable>(
         let others = others.into_iter().map(|other| other.join().expect("writing does not panic"));
         others.collect::<Result<Vec<_>>>().map(|all| own && all.into_iter().all(|fits| fits))
     })
+}
+
+/// Puts the columns of alternate tensors into their order, in a rank's share of their rows.
+pub(super) fn arrange<S: Storable>(files: &[PlannedFile], [rank, ranks]: [usize; 2]) -> Result<()> {
+    for PlannedFile { file, tensors, .. } in files {
+        for (entry, _, begin) in tensors.iter().filter(|(of, ..)| of.orientation == Orientation::Alternate) {
+            let width = entry.columns.len();
+            let mut open = file.open()?;
+            let [mut row, mut turned] = [0, 1].map(|_| vec![S::zeroed(); width]);
+            for at in super::share(entry.rows.len(), rank, ranks) {
+                let byte = begin + (at * width * size_of::<S>()) as u64;
+                open.read(byte, &mut row)?;
+                turned.iter_mut().zip(entry.order()).for_each(|(to, column)| *to = row[column]);
+                open.write(byte, &turned)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Digests these of all blocks of the files.

@@ -2,7 +2,8 @@
 use super::*;
 use crate::pipeline::gpipe::GPipe;
 use crate::{
-    Batch, BuildContext, Entry, Named, Orientation, Schedule, Sequence, Stored, Trainer, named, whole,
+    Batch, BuildContext, Entry, Named, Orientation, Schedule, Sequence, Stacked, Stored, Trainer, named,
+    whole,
 };
 use comm::{Axis, World};
 use kernels::Heads;
@@ -38,15 +39,24 @@ fn batch() -> Batch {
     let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
     Batch::new([5, 12, 3].map(sequence).to_vec(), 1).unwrap()
 }
-/// The first column of each, and the others, turned.
+/// The first column of each, and the others, turned; of feed-forwards, several matrices in one, one with
+/// alternate columns and one turned.
 fn entries(params: &[Named]) -> Vec<Entry> {
-    let both = |p: &Named| {
+    let both = |p: &Named| -> Vec<Entry> {
         let ([rows, cols], name) = (p.shape, p.name.clone());
-        [(0..1, Orientation::Same), (1..cols, Orientation::Transposed)].map(|(columns, orientation)| {
-            let named = format!("{name} from {}", columns.start);
-            let param = name.clone();
-            Entry { param, columns, orientation, ..Entry::whole(named, [rows, cols]) }
-        })
+        for (of, orientation) in [("gate_up", Orientation::Alternate), ("down", Orientation::Transposed)] {
+            if name.ends_with(of) {
+                let within = Some(Stacked::All(4));
+                return vec![Entry { orientation, within, ..Entry::whole(name, p.shape) }];
+            }
+        }
+        [(0..1, Orientation::Same), (1..cols, Orientation::Transposed)]
+            .map(|(columns, orientation)| {
+                let named = format!("{name} from {}", columns.start);
+                let param = name.clone();
+                Entry { param, columns, orientation, ..Entry::whole(named, [rows, cols]) }
+            })
+            .into()
     };
     params.iter().flat_map(both).collect()
 }

@@ -124,7 +124,8 @@ mod tests {
                 assert!(image.width <= 16 && image.hidden <= 16 && image.vocabulary <= 16, "{image:?}");
                 assert!(layout.fits(image).is_ok() && Subject::small(image, &layout).is_ok());
                 let parts = |of: Shape| {
-                    let has = (of.norm, of.feed_forward, of.bias, of.tied, of.head_norm, of.window.is_some());
+                    let norms = (of.norm, of.norms, of.head_norm, of.joint_norm);
+                    let has = (norms, of.feed_forward, of.bias, of.tied, of.window.is_some());
                     let kinds = of.kinds().into_iter().map(|BlockKind { shape, .. }| {
                         (shape.experts.is_some(), shape.window.is_some(), shape.rope.is_some())
                     });

@@ -251,9 +251,13 @@ const NAMED: &[Member] = &[
             scores: ScoreTerms { sinks: true, ..ScoreTerms::NONE },
             feed_forward: FeedForward::Gated(Gate::Clamped),
             experts: Some(Experts { biases: true, ..MIXTRAL }),
-            norms: NormPlaces::After,
             ..QWEN2
         },
+        optimizer: ADAMW,
+    },
+    Member {
+        name: "OLMo 2",
+        shape: Shape { norms: NormPlaces::After, joint_norm: true, ..LLAMA },
         optimizer: ADAMW,
     },
 ];

@@ -16,7 +16,7 @@ use crate::files::{self, Replacement};
 use crate::limits;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -124,6 +124,15 @@ impl SplitFile {
 }
 
 impl SplitWriter<'_> {
+    /// Reads elements back from byte `at` of the file on.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn read<T: Storable>(&mut self, at: u64, elements: &mut [T]) -> Result<(), Error> {
+        let read = self.file.seek(SeekFrom::Start(at));
+        let read = read.and_then(|_| self.file.read_exact(bytemuck::cast_slice_mut(elements)));
+        Ok(read.map_err(files::Error::system("read back", self.path))?)
+    }
     /// Writes elements from byte `at` of the file on.
     ///
     /// # Errors

@@ -65,6 +65,8 @@ pub struct Attention<'a, D: Kernels> {
     pub rotary: Option<&'a Rotary<D>>,
     /// ε of the norms of query and key heads, if they have any.
     pub head_norm: Option<f64>,
+    /// ε of the norms of all queries together and of all keys, if they have these.
+    pub joint_norm: Option<f64>,
     /// Latents of keys, values and maybe queries, if it has any.
     pub latent: Option<Latent>,
     /// The products that have a bias.
@@ -88,7 +90,7 @@ impl<'a, D: Kernels> Attention<'a, D> {
         let BlockShape { width, heads, scores, bias, .. } = *of;
         let mask = Mask::of(of.window);
         let rate = of.dropout.attention;
-        let head_norm = of.head_norm.then_some(of.eps);
+        let [head_norm, joint_norm] = [of.head_norm, of.joint_norm].map(|has| has.then_some(of.eps));
         Self {
             axis,
             name,
@@ -98,6 +100,7 @@ impl<'a, D: Kernels> Attention<'a, D> {
             mask,
             rotary,
             head_norm,
+            joint_norm,
             latent: of.latent,
             bias,
             rate,

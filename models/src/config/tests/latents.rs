@@ -197,7 +197,7 @@ fn latents_that_cannot_be_are_refused() {
             DEEPSEEK_V3,
             "quantization_config",
             r#"{"bits":4}"#,
-            "an object whose quant_method is \"fp8\", or left out",
+            "an object whose quant_method is \"fp8\" or \"mxfp4\", or left out",
         ),
         (DEEPSEEK_V2, "topk_method", "\"noaux_tc\"", "\"greedy\" or \"group_limited_greedy\""),
         (DEEPSEEK_V2, "norm_topk_prob", "true", "false, or left out"),

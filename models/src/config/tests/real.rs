@@ -135,7 +135,7 @@ pub(super) fn is_known(
     let config = Config::parse(text, "a.json").unwrap();
     let wanted = (family, shape, positions, bos, eos);
     assert_eq!((config.family, config.shape, config.positions, config.bos, config.eos), wanted);
-    assert_eq!((config.spare_coefficient, config.wrapper), (0.0, None));
+    assert_eq!(config.wrapper, None);
     assert_eq!(parallel::price::parameters(shape).unwrap(), parameters, "{family:?}");
 }
 
