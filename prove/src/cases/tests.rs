@@ -262,7 +262,7 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
 fn what_ranks_say_is_told_of_any_rank() {
     let case = drawn(1000)
         .into_iter()
-        .find(|case| case.layout.to_string().starts_with("dp=8"))
+        .find(|case| case.layout.to_string().starts_with("dp=8") && case.shape.latent.is_none())
         .expect("one of them");
     let heads = kernels::Heads::new(3, 2, 1);
     let odd = ProofCase { shape: Shape { heads, ..case.shape }, ..case };
