@@ -100,7 +100,8 @@ pub fn repeated<D: RunDevice>(
     request.check::<D>(model, (layout, network))?;
     let world = network.world(layout, "inference")?;
     let ranks = session::run((layout, &world), model.values(), |at: BuildContext<D>| {
-        let mut chunk = Stages::new(&at, model.config.shape)?;
+        let lengths = request.lengths(0..request.prompts.len());
+        let mut chunk = Stages::new(&at, model.config.shape.reaching(request.positions(&lengths)))?;
         network.agrees(at.mesh)?;
         let once = |_| once((model, &mut chunk), request, &at, watch);
         let runs = (0..times).map(once).collect::<Result<Vec<_>>>()?;

@@ -346,7 +346,11 @@ fn scale(shape: &mut Shape, n: usize) {
         let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
         let (factor, original) = (4.0, 8.0);
         let yarn = Scaling::Yarn { factor, original, fast: 1.0, slow: 0.1, magnitude: 1.25, truncate: true };
-        rope.scaling = [Scaling::Linear { factor: 2.0 }, llama3, yarn][n % 3];
+        let [short, long] =
+            [1.25, 2.5].map(|by| (0..8).map(|i| f64::from(i) * by + 1.0).collect::<Vec<_>>().into());
+        let listed = Scaling::Long { short, long, original, magnitude: 1.125, reach: [8.0, 9.0][n / 5 % 2] };
+        let dynamic = Scaling::Dynamic { factor, original, reach: 12.0 };
+        rope.scaling = [Scaling::Linear { factor: 2.0 }, llama3, yarn, listed, dynamic][n % 5];
     }
 }
 /// Empty words, for a feature that another entry describes.
@@ -360,6 +364,8 @@ fn rotary(shape: &Shape) -> String {
         Scaling::Linear { .. } => ", scaled alike",
         Scaling::Llama3 { .. } => ", scaled as Llama 3's",
         Scaling::Yarn { .. } => ", scaled by YaRN",
+        Scaling::Long { .. } => ", scaled by LongRoPE",
+        Scaling::Dynamic { .. } => ", scaled dynamically",
     };
     format!("rotary from {}{scaling}", rope.base)
 }

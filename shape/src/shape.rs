@@ -292,6 +292,15 @@ impl Shape {
         });
         both.or_else(|| self.scores.conflict(self.heads)).or_else(|| self.latent?.conflict(self.heads, parts))
     }
+    /// Returns the shape for texts that reach this number of positions ([`Rope::reaching`]).
+    #[must_use]
+    pub fn reaching(mut self, positions: usize) -> Self {
+        if let Positions::Rotary(rope) = &mut self.positions {
+            *rope = rope.reaching(positions);
+        }
+        self.pattern.other_rope = self.pattern.other_rope.map(|rope| rope.reaching(positions));
+        self
+    }
     /// Returns the number of learned positions; `None` for a rotary model.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }

@@ -81,7 +81,7 @@ pub use pages::Bytes;
 pub use place::pool::Pool;
 pub use place::{MetaPlace, Place, Scratch};
 pub use profile::{Direction, KernelKind, LayerSpan, Profile, ProfileEntry, Work};
-pub use rope::{Rope, Scaling};
+pub use rope::{PairFactors, Rope, Scaling};
 pub use scalar::Scalar;
 pub use scalar::codes::{CodeKind, Coded};
 pub use size::{parse_bytes, readable};

@@ -3,6 +3,8 @@
 use crate::mix;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::TAU;
+use std::ops::Deref;
+use std::sync::Mutex;
 
 /// Frequencies of a rotary embedding.
 ///
@@ -55,6 +57,54 @@ pub enum Scaling {
         /// True if the indices between which pairs are interpolated are rounded, to both sides.
         truncate: bool,
     },
+    /// Each pair is divided by a factor of its own, from one of two lists; the rotation also multiplies by a
+    /// magnitude. Source: Ding et al., "`LongRoPE`", §3.3, arXiv:2402.13753.
+    Long {
+        /// Divisors where texts reach up to the original context.
+        short: PairFactors,
+        /// Divisors where they reach further.
+        long: PairFactors,
+        /// Positions of the original context.
+        original: f64,
+        /// Factor of rotated queries and keys.
+        magnitude: f64,
+        /// Positions that texts reach: [`Rope::reaching`].
+        reach: f64,
+    },
+    /// The base grows with the positions beyond the original context. Source: `transformers`' `rope_type`
+    /// "dynamic"; emozilla, "Dynamically scaled `RoPE`", 2023.
+    Dynamic {
+        /// Factor of the positions.
+        factor: f64,
+        /// Positions of the original context.
+        original: f64,
+        /// Positions that texts reach: [`Rope::reaching`].
+        reach: f64,
+    },
+}
+
+/// Divisors of feature pairs, in order. Equal lists are one, which is kept until the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<f64>")]
+pub struct PairFactors(&'static [f64]);
+
+impl From<Vec<f64>> for PairFactors {
+    fn from(list: Vec<f64>) -> Self {
+        static KEPT: Mutex<Vec<&[f64]>> = Mutex::new(Vec::new());
+        let mut kept = KEPT.lock().expect("no list is half kept");
+        let known = kept.iter().copied().find(|known| *known == list);
+        Self(known.unwrap_or_else(|| {
+            kept.push(list.leak());
+            kept.last().expect("just kept")
+        }))
+    }
+}
+
+impl Deref for PairFactors {
+    type Target = [f64];
+    fn deref(&self) -> &[f64] {
+        self.0
+    }
 }
 
 impl From<f64> for Rope {
@@ -65,6 +115,15 @@ impl From<f64> for Rope {
 }
 
 impl Rope {
+    /// Returns the frequencies for texts that reach this number of positions. All texts of a run have the
+    /// same ones, so that a text does not depend on the texts beside it.
+    #[must_use]
+    pub fn reaching(mut self, positions: usize) -> Self {
+        if let Scaling::Long { reach, .. } | Scaling::Dynamic { reach, .. } = &mut self.scaling {
+            *reach = positions as f64;
+        }
+        self
+    }
     /// Radians that pair `i` of `d` features turns by from one position to the next.
     pub fn frequency(&self, i: usize, d: usize) -> f64 {
         let plain = self.base.powf(-2.0 * i as f64 / d as f64);
@@ -84,11 +143,23 @@ impl Rope {
                 let slow = ((i as f64 - low) / width).clamp(0.0, 1.0);
                 slow * plain / factor + (1.0 - slow) * plain
             }
+            Scaling::Long { short, long, original, reach, .. } => {
+                let list = if reach > original { long } else { short };
+                plain / list.get(i).copied().unwrap_or(1.0)
+            }
+            Scaling::Dynamic { factor, original, reach } => {
+                let grown = factor * reach.max(original) / original - (factor - 1.0);
+                plain * grown.powf(-2.0 * i as f64 / (d as f64 - 2.0).max(1.0))
+            }
         }
     }
     /// Factor of the cosines and sines.
     pub fn magnitude(&self) -> f64 {
-        if let Scaling::Yarn { magnitude, .. } = self.scaling { magnitude } else { 1.0 }
+        if let Scaling::Yarn { magnitude, .. } | Scaling::Long { magnitude, .. } = self.scaling {
+            magnitude
+        } else {
+            1.0
+        }
     }
     /// Hash of all fields.
     pub(crate) fn hash(&self) -> u64 {
@@ -99,6 +170,10 @@ impl Rope {
             Scaling::Yarn { factor, original, fast, slow, magnitude, truncate } => {
                 (3, vec![factor, original, fast, slow, magnitude, f64::from(truncate)])
             }
+            Scaling::Long { short, long, original, magnitude, reach } => {
+                (4, [if reach > original { &*long } else { &*short }, &[magnitude]].concat())
+            }
+            Scaling::Dynamic { factor, original, reach } => (5, vec![factor, original, reach.max(original)]),
         };
         numbers.iter().fold(mix(self.base.to_bits() ^ kind), |hash, x| mix(hash ^ x.to_bits()))
     }
@@ -144,6 +219,25 @@ mod tests {
             let seen = rope.frequency(i, 128);
             assert!((seen / wanted - 1.0).abs() < 1e-12, "{i}: {seen}");
         }
+        let dynamic =
+            Rope { base: 1e4, scaling: Scaling::Dynamic { factor: 4.0, original: 2048.0, reach: 0.0 } };
+        let [short, long] = [[1.0, 1.25, 1.5, 2.0], [1.0, 2.5, 8.0, 40.0]].map(|list| list.to_vec().into());
+        let scaling = Scaling::Long { short, long, original: 4096.0, magnitude: 1.25, reach: 4096.0 };
+        let of_lists = Rope { base: 1e4, scaling };
+        // by the formulas of transformers 5.24, computed outside of the project
+        for (rope, reach, i, wanted) in [
+            (dynamic, 2048, 2, 1e-2),
+            (dynamic, 5000, 0, 1.0),
+            (dynamic, 5000, 2, 2.795_512_156_018_523_6e-3),
+            (dynamic, 5000, 3, 1.478_060_046_189_376_7e-4),
+            (of_lists, 4096, 2, 1e-2 / 1.5),
+            (of_lists, 4097, 2, 1e-2 / 8.0),
+            (of_lists, 4097, 3, 1e-3 / 40.0),
+        ] {
+            let seen = rope.reaching(reach).frequency(i, 8);
+            assert!((seen / wanted - 1.0).abs() < 1e-12, "{i} of {reach}: {seen:e}");
+        }
+        assert_eq!(of_lists.magnitude(), 1.25);
         let turned = f64::rotary(3, 1, 8, &yarn(1e6, 1.5, true));
         let once = f64::rotary(3, 1, 8, &whole);
         assert_eq!([turned.0, turned.1], [1.5 * once.0, 1.5 * once.1]);
@@ -154,7 +248,11 @@ mod tests {
             Rope::from(100.0).hash(),
             whole.hash(),
             exact.hash(),
+            dynamic.hash(),
+            dynamic.reaching(2049).hash(),
+            of_lists.hash(),
+            of_lists.reaching(4097).hash(),
         ];
-        assert!((0..6).all(|i| !hashes[..i].contains(&hashes[i])), "{hashes:?}");
+        assert!((0..hashes.len()).all(|i| !hashes[..i].contains(&hashes[i])), "{hashes:?}");
     }
 }

@@ -38,6 +38,14 @@ impl Design {
     pub fn shape(&self) -> Option<&Shape> {
         if let Self::Transformer(shape) | Self::Blocks(shape) = self { Some(shape) } else { None }
     }
+    /// Returns the design for texts that reach this number of positions ([`Shape::reaching`]).
+    #[must_use]
+    pub fn reaching(mut self, positions: usize) -> Self {
+        if let Self::Transformer(shape) | Self::Blocks(shape) = &mut self {
+            *shape = shape.reaching(positions);
+        }
+        self
+    }
     /// Returns the design as inference uses it, for checking whether a layout fits. Inference adds no
     /// auxiliary loss and never cuts sequences into slices, so the settings of experts that need whole
     /// microbatches (capacity, forced routing, balance) restrict no schedule and are cleared.

@@ -13,7 +13,8 @@
 //! | `norm`, `head` | `model.norm`, `lm_head` |
 //!
 //! Names of experts: [`ExpertKeys::add`].
-use super::{latents, rope};
+use super::latents;
+use super::rope::{self, RopeRules};
 use crate::config::{Config, ConfigKeys, FamilyInfo, KeyValue, Products};
 use crate::names::Entries;
 use kernels::Heads;
@@ -222,7 +223,13 @@ impl Family for Decoder {
         let vocabulary = keys.size("vocab_size", self.defaults.vocabulary)?;
         let blocks = keys.size("num_hidden_layers", None)?;
         let positions = keys.size("max_position_embeddings", Some(self.defaults.positions))?;
-        let [rope, local] = keys.ropes(positions, (self.defaults.base, self.local_base), self.partial)?;
+        let rules = RopeRules {
+            positions,
+            base: self.defaults.base,
+            has_parts: self.partial,
+            pairs: heads.rotated / 2,
+        };
+        let [rope, local] = keys.ropes(rules, self.local_base)?;
         let mut shape = Shape {
             width,
             blocks,
@@ -248,6 +255,7 @@ impl Family for Decoder {
         }
         let (bos, eos) = keys.ends(self.defaults.ids, vocabulary)?;
         let spare_coefficient = spare.unwrap_or(0.0);
+        let positions = rope::reached(rope, positions);
         Ok(Config { family: self, shape, positions, bos, eos, spare_coefficient, wrapper: None })
     }
     fn keys(&self, config: &Config) -> Vec<KeyValue> {
@@ -258,7 +266,7 @@ impl Family for Decoder {
             (self.activation().1, json!(self.activation().2)),
             ("hidden_size", json!(shape.width)),
             ("intermediate_size", json!(shape.hidden)),
-            ("max_position_embeddings", json!(config.positions)),
+            ("max_position_embeddings", json!(rope::stated(shape.positions, config.positions))),
             ("num_attention_heads", json!(shape.heads.queries)),
             ("num_hidden_layers", json!(shape.blocks)),
             ("num_key_value_heads", json!(shape.heads.keys)),

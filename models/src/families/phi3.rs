@@ -2,7 +2,10 @@
 //! Abdin et al., "Phi-3 technical report", arXiv:2404.14219; Phi-4-mini, which rotates three quarters of each
 //! head, arXiv:2503.01743.
 use super::decoder::{DEFAULTS, Decoder, Defaults, Family, ShapeKeys, windows};
+use super::rope::ORIGINAL;
+use layers::Positions;
 use serde_json::json;
+use tensor::{Rope, Scaling};
 
 /// Phi-3, and Phi-4.
 pub const PHI3: &dyn Family = &Decoder {
@@ -25,7 +28,13 @@ pub const PHI3: &dyn Family = &Decoder {
                 shape.dropout.residual = keys.rate("resid_pdrop", 0.0)?;
                 Ok(())
             },
-            keys: |shape| vec![("resid_pdrop", json!(shape.dropout.residual))],
+            keys: |shape| {
+                let mut keys = vec![("resid_pdrop", json!(shape.dropout.residual))];
+                if let Positions::Rotary(Rope { scaling: Scaling::Long { original, .. }, .. }) = shape.positions {
+                    keys.push((ORIGINAL, json!(original as u64)));
+                }
+                keys
+            },
         },
     ],
     ..Decoder::of("phi3", "Phi3ForCausalLM")

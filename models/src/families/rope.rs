@@ -3,14 +3,17 @@
 //! read the latter's base. Here both must agree.
 use crate::config::{ConfigKeys, KeyValue};
 use kernels::Heads;
+use layers::Positions;
 use parallel::Result;
 use serde_json::{Value, json};
 use tensor::quoted::displayed;
-use tensor::{Rope, Scaling};
+use tensor::{PairFactors, Rope, Scaling};
 
 /// Key of the part of each head that is rotated, its first features.
 const PART: &str = "partial_rotary_factor";
-const TYPES: &str = r#""default" or "linear" or "llama3" or "yarn", or left out"#;
+const TYPES: &str = r#""default" or "linear" or "dynamic" or "llama3" or "yarn" or "longrope", or left out"#;
+/// Key of the positions of the original context, in an object or beside it.
+pub(super) const ORIGINAL: &str = "original_max_position_embeddings";
 /// Key of the base in blocks with a window, and the keys of both kinds of blocks in `rope_parameters`.
 const LOCAL: &str = "rope_local_base_freq";
 const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
@@ -33,6 +36,19 @@ pub(super) fn partial(has: bool) -> [&'static str; 2] {
     if has { [PART, ""] } else { ["", "partial_rotary_factor=1"] }
 }
 
+/// Facts of a family, and sizes of a model, on which its frequencies depend.
+#[derive(Clone, Copy)]
+pub(super) struct RopeRules {
+    /// Value of `max_position_embeddings`.
+    pub(super) positions: usize,
+    /// Base of a file that has none.
+    pub(super) base: f64,
+    /// True if heads may be rotated in part.
+    pub(super) has_parts: bool,
+    /// Pairs of features that are rotated.
+    pub(super) pairs: usize,
+}
+
 /// Contents of one of the two objects.
 struct RopeObject {
     base: Option<f64>,
@@ -40,13 +56,12 @@ struct RopeObject {
 }
 
 impl ConfigKeys<'_> {
-    /// Returns the frequencies of a model with this number of positions, of a family with this default of the
-    /// base, which has partly rotated heads or not.
-    fn rope(&self, positions: usize, (default, has_parts): (f64, bool)) -> Result<Rope> {
+    /// Returns the frequencies of a model.
+    fn rope(&self, rules: RopeRules) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
-        let new = self.rope_of("rope_parameters", top, positions, has_parts)?;
-        let old = self.rope_of("rope_scaling", top, positions, has_parts)?;
-        let base = |said: &RopeObject| said.base.or(top).unwrap_or(default);
+        let new = self.rope_of("rope_parameters", top, rules)?;
+        let old = self.rope_of("rope_scaling", top, rules)?;
+        let base = |said: &RopeObject| said.base.or(top).unwrap_or(rules.base);
         if let (Some(new), Some(old)) = (&new, &old) {
             if new.scaling != old.scaling {
                 let seen = &self.map["rope_scaling"];
@@ -62,13 +77,8 @@ impl ConfigKeys<'_> {
     }
     /// Returns the frequencies of a model, and those of its blocks with a window, which are the same if no
     /// `local` base is given as the default of theirs.
-    pub(super) fn ropes(
-        &self,
-        positions: usize,
-        (base, local): (f64, Option<f64>),
-        has_parts: bool,
-    ) -> Result<[Rope; 2]> {
-        let Some(local) = local else { return Ok([self.rope(positions, (base, has_parts))?; 2]) };
+    pub(super) fn ropes(&self, rules: RopeRules, local: Option<f64>) -> Result<[Rope; 2]> {
+        let Some(local) = local else { return Ok([self.rope(rules)?; 2]) };
         let both = self.read("rope_parameters", "an object in braces", |value| value.as_object().cloned())?;
         let both = both.unwrap_or_default();
         let own_keys = ConfigKeys { map: &both, origin: self.origin, within: "rope_parameters." };
@@ -77,32 +87,31 @@ impl ConfigKeys<'_> {
         let top = |key: &str| self.map.get(key).cloned();
         let mut ropes = Vec::new();
         for (kind, base, given) in [
-            (KINDS[0], base, [("rope_theta", top("rope_theta")), ("rope_scaling", top("rope_scaling"))]),
+            (
+                KINDS[0],
+                rules.base,
+                [("rope_theta", top("rope_theta")), ("rope_scaling", top("rope_scaling"))],
+            ),
             (KINDS[1], local, [("rope_theta", local_base), ("rope_scaling", None)]),
         ] {
             let given = given.into_iter().chain([("rope_parameters", both.get(kind).cloned())]);
             let map = given.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
             let keys =
                 ConfigKeys { map: &map, origin: self.origin, within: &format!("{}{kind}: ", self.within) };
-            ropes.push(keys.rope(positions, (base, has_parts))?);
+            ropes.push(keys.rope(RopeRules { base, ..rules })?);
         }
         Ok([ropes[0], ropes[1]])
     }
     /// Reads the object under a key, if it is there and not empty. Its base must equal the top-level
     /// `rope_theta`, if both are given.
-    fn rope_of(
-        &self,
-        key: &str,
-        top: Option<f64>,
-        positions: usize,
-        has_parts: bool,
-    ) -> Result<Option<RopeObject>> {
+    fn rope_of(&self, key: &str, top: Option<f64>, rules: RopeRules) -> Result<Option<RopeObject>> {
         let Some(value) = self.given(key).filter(|value| **value != json!({})) else { return Ok(None) };
         let Value::Object(map) = value else {
             return Err(self.wrong(key, value, "an object in braces"));
         };
         let inner = ConfigKeys { map, origin: self.origin, within: &format!("{key}.") };
-        let scaling = inner.scaling(positions, partial(has_parts))?;
+        let original = self.given(ORIGINAL).map(|_| self.size(ORIGINAL, None)).transpose()?;
+        let scaling = inner.scaling(rules, original)?;
         let base = inner.positive("rope_theta")?;
         if let (Some(base), Some(top)) = (base, top)
             && base.to_bits() != top.to_bits()
@@ -111,8 +120,10 @@ impl ConfigKeys<'_> {
         }
         Ok(Some(RopeObject { base, scaling }))
     }
-    /// Returns the scaling that an object describes. Keys of another scaling are refused.
-    fn scaling(&self, positions: usize, [part, fixed]: [&str; 2]) -> Result<Scaling> {
+    /// Returns the scaling that an object describes, beside which the file may have the positions of the
+    /// original context. Keys of another scaling are refused.
+    fn scaling(&self, rules: RopeRules, original: Option<usize>) -> Result<Scaling> {
+        let [part, fixed] = partial(rules.has_parts);
         let [new, old] = ["rope_type", "type"].map(|key| self.given(key));
         if let (Some(new), Some(old)) = (new, old)
             && new != old
@@ -123,13 +134,13 @@ impl ConfigKeys<'_> {
                 &format!("{}, as rope_type is", displayed(&new.to_string())),
             ));
         }
-        let names: &[&str] = match new.or(old).map(Value::as_str) {
-            None | Some(Some("default")) => &[],
-            Some(Some("linear")) => &["factor"],
-            Some(Some("llama3")) => {
-                &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
-            }
-            Some(Some("yarn")) => &YARN,
+        let kind = new.or(old).map_or(Some("default"), Value::as_str);
+        let names: &[&str] = match kind {
+            Some("default") => &[],
+            Some("linear" | "dynamic") => &["factor"],
+            Some("llama3") => &["factor", "low_freq_factor", "high_freq_factor", ORIGINAL],
+            Some("yarn") => &YARN,
+            Some("longrope") => &["short_factor", "long_factor", "factor", "attention_factor", ORIGINAL],
             _ => {
                 let key = if new.is_some() { "rope_type" } else { "type" };
                 return Err(self.wrong(key, &self.map[key], TYPES));
@@ -138,12 +149,42 @@ impl ConfigKeys<'_> {
         self.check_against(&[fixed], |key| {
             matches!(key, "rope_theta" | "rope_type" | "type") || names.contains(&key) || key == part
         })?;
-        match names {
-            [] => Ok(Scaling::None),
-            [_] => Ok(Scaling::Linear { factor: self.needed("factor")? }),
-            [_, _, _, _] => self.llama3(positions),
-            _ => self.yarn(positions),
-        }
+        let positions = rules.positions;
+        let original = match original {
+            Some(original) => original,
+            None if names.contains(&ORIGINAL) => self.size(ORIGINAL, Some(positions))?,
+            None => positions,
+        } as f64;
+        Ok(match kind {
+            Some("linear") => Scaling::Linear { factor: self.needed("factor")? },
+            Some("dynamic") => Scaling::Dynamic { factor: self.needed("factor")?, original, reach: original },
+            Some("llama3") => self.llama3(original)?,
+            Some("yarn") => self.yarn(original)?,
+            Some("longrope") => self.long(original, rules)?,
+            _ => Scaling::None,
+        })
+    }
+    fn long(&self, original: f64, rules: RopeRules) -> Result<Scaling> {
+        let wanted = format!("{} numbers above 0, one for each rotated pair of features", rules.pairs);
+        let list = |key: &str| -> Result<PairFactors> {
+            let numbers = |value: &Value| {
+                let list = value.as_array().filter(|list| list.len() == rules.pairs)?;
+                let above = |value: &Value| value.as_f64().filter(|x| *x > 0.0);
+                list.iter().map(above).collect::<Option<Vec<_>>>()
+            };
+            let read = self.read(key, &wanted, numbers)?.ok_or_else(|| self.missing(key, &wanted));
+            Ok(read?.into())
+        };
+        let positions = rules.positions as f64;
+        let factor = self.positive("factor")?.unwrap_or(positions / original);
+        let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+        Ok(Scaling::Long {
+            short: list("short_factor")?,
+            long: list("long_factor")?,
+            original,
+            magnitude: self.positive("attention_factor")?.unwrap_or(usual),
+            reach: positions,
+        })
     }
     /// Returns the rotated features of a head of `dim`: a part of them, which the file or an object may give.
     pub(super) fn rotated(&self, dim: usize) -> Result<usize> {
@@ -173,19 +214,17 @@ impl ConfigKeys<'_> {
         }
         Ok(rotated)
     }
-    fn llama3(&self, positions: usize) -> Result<Scaling> {
+    fn llama3(&self, original: f64) -> Result<Scaling> {
         let (factor, low) = (self.needed("factor")?, self.needed("low_freq_factor")?);
         let high = self.needed("high_freq_factor")?;
         if high <= low {
             let wanted = format!("more than the low_freq_factor of {low}");
             return Err(self.wrong("high_freq_factor", &json!(high), &wanted));
         }
-        let original = self.size("original_max_position_embeddings", Some(positions))? as f64;
         Ok(Scaling::Llama3 { factor, low, high, original })
     }
-    fn yarn(&self, positions: usize) -> Result<Scaling> {
+    fn yarn(&self, original: f64) -> Result<Scaling> {
         let factor = self.needed("factor")?;
-        let original = self.size("original_max_position_embeddings", Some(positions))? as f64;
         let fast = self.positive("beta_fast")?.unwrap_or(32.0);
         let slow = self.positive("beta_slow")?.unwrap_or(1.0);
         let scale = |of: f64| if factor <= 1.0 { 1.0 } else { 0.1 * of * factor.ln() + 1.0 };
@@ -193,6 +232,24 @@ impl ConfigKeys<'_> {
         let usual = over.zip(under).map_or_else(|| scale(1.0), |(over, under)| scale(over) / scale(under));
         let magnitude = self.positive("attention_factor")?.unwrap_or(usual);
         Ok(Scaling::Yarn { factor, original, fast, slow, magnitude, truncate: self.flag("truncate", true)? })
+    }
+}
+
+/// Returns the positions of a model whose file states this number: more, if its frequencies are scaled
+/// dynamically.
+pub(super) fn reached(rope: Rope, stated: usize) -> usize {
+    if let Scaling::Dynamic { factor, .. } = rope.scaling {
+        (stated as f64 * factor) as usize
+    } else {
+        stated
+    }
+}
+/// Returns the `max_position_embeddings` of a model with this number of positions.
+pub(super) fn stated(positions: Positions, reached: usize) -> usize {
+    if let Positions::Rotary(Rope { scaling: Scaling::Dynamic { original, .. }, .. }) = positions {
+        original as usize
+    } else {
+        reached
     }
 }
 
@@ -244,5 +301,13 @@ fn scaling(rope: Rope) -> Value {
             "attention_factor": magnitude,
             "truncate": truncate,
         }),
+        Scaling::Long { short, long, original, magnitude, .. } => json!({
+            "rope_type": "longrope",
+            "short_factor": &*short,
+            "long_factor": &*long,
+            "original_max_position_embeddings": original as u64,
+            "attention_factor": magnitude,
+        }),
+        Scaling::Dynamic { factor, .. } => json!({ "rope_type": "dynamic", "factor": factor }),
     }
 }

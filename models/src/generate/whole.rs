@@ -37,7 +37,8 @@ pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[us
 }
 
 fn whole_logits<D: Kernels>(at: &BuildContext<D>, shape: &Shape, texts: &[Vec<u32>]) -> Result<Tensor<D>> {
-    let mut chunk = Stages::new(at, shape)?;
+    let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
+    let mut chunk = Stages::new(at, shape.reaching(longest))?;
     let cx = PassContext::infer(texts.iter().map(Vec::len)).sharded(at.tokens);
     chunk.logits(&cx, TokenIds::new(at.device.place(), cx.own(texts), shape.vocabulary)?, true)
 }

@@ -123,7 +123,7 @@ impl TrainRun<'_> {
     /// Peak of a layout's ranks with these settings: in steps, while the held-out text is evaluated, and
     /// while a checkpoint is saved.
     pub(super) fn peak<D: Kernels>(&self, layout: &Layout, settings: &Settings) -> Result<price::Peak> {
-        let design = settings.design(&self.model);
+        let design = settings.design(&self.model).reaching(self.source.longest(settings));
         let batch = self.source.batch(settings, 0, &mut None)?;
         let held_out = match self.source {
             TrainData::Text(corpus) => held_out_batch(corpus, settings.seq, layout.tokens().data_ranks())?,

@@ -85,8 +85,13 @@ impl TrainData {
     /// As [`Settings::check`].
     pub fn check(&self, settings: &Settings, positions: usize) -> Result<()> {
         let Self::Ids(all) = self else { return settings.check(positions) };
-        let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
-        settings.check_for(positions, longest, all.iter().map(|s| s.ids.len() as u128).sum())
+        let tokens = all.iter().map(|s| s.ids.len() as u128).sum();
+        settings.check_for(positions, self.longest(settings), tokens)
+    }
+    /// Returns the number of tokens of the longest text of a step.
+    pub fn longest(&self, settings: &Settings) -> usize {
+        let Self::Ids(all) = self else { return settings.seq };
+        all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0)
     }
     /// Returns the batch of a step; it does not depend on the layout.
     ///

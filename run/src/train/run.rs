@@ -168,7 +168,7 @@ impl TrainRun<'_> {
     fn train_in<D: RunDevice>(&self, facts: &RunFacts, observer: &Observer) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
-        let design = self.settings.design(&self.model);
+        let design = self.settings.design(&self.model).reaching(self.source.longest(&self.settings));
         let optimizer = self.settings.optimizer();
         let values = state::InF32(self.model.values());
         let ranks = session::run((&self.layout, &world), &values, |at: BuildContext<D>| {

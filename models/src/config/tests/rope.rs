@@ -81,14 +81,54 @@ fn scalings_are_read_where_either_version_has_them() {
     }
 }
 
+/// Kills: positions of the original context that come from the object although the file has them, the lists
+/// exchanged, a magnitude of the other factor, positions of a dynamic scaling that end where it begins.
+#[test]
+fn scalings_by_what_texts_reach_are_read_and_written() {
+    let phi = |keys: &[(&str, &str)]| {
+        let sizes = r#"{ "model_type": "phi3", "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2,
+            "num_hidden_layers": 2, "vocab_size": 11, "max_position_embeddings": 131072 }"#;
+        let config = changed(sizes, keys).unwrap();
+        assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config);
+        rope_of(config).scaling
+    };
+    let object = |more: &str| {
+        format!(r#"{{ "type": "longrope", "short_factor": [1.0, 1.25], "long_factor": [2, 30.5] {more} }}"#)
+    };
+    let long = |original: f64, magnitude| Scaling::Long {
+        short: vec![1.0, 1.25].into(),
+        long: vec![2.0, 30.5].into(),
+        original,
+        magnitude,
+        reach: 131_072.0,
+    };
+    let usual = (1.0 + 32f64.ln() / 4096f64.ln()).sqrt();
+    let top = ("original_max_position_embeddings", "4096");
+    assert_eq!(phi(&[("rope_scaling", &object("")), top]), long(4096.0, usual));
+    let both = object(r#", "original_max_position_embeddings": 8192, "attention_factor": 1.5"#);
+    assert_eq!(phi(&[("rope_scaling", &both), top]), long(4096.0, 1.5));
+    assert_eq!(phi(&[("rope_parameters", &both)]), long(8192.0, 1.5));
+    let config = with("rope_scaling", r#"{ "type": "dynamic", "factor": 2.5 }"#).unwrap();
+    assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config);
+    assert_eq!(config.positions, 5120);
+    let dynamic = |reach| Scaling::Dynamic { factor: 2.5, original: 2048.0, reach };
+    assert_eq!(rope_of(config.clone()).scaling, dynamic(2048.0));
+    let reaching = Config { shape: config.shape.reaching(4000), ..config };
+    assert_eq!(rope_of(reaching).scaling, dynamic(4000.0));
+}
+
 #[test]
 fn other_frequencies_are_refused() {
-    let types = r#"it must be "default" or "linear" or "llama3" or "yarn", or left out"#;
+    let types =
+        r#"it must be "default" or "linear" or "dynamic" or "llama3" or "yarn" or "longrope", or left out"#;
+    let lists = "it must be 64 numbers above 0, one for each rotated pair of features";
     let unknown = "but this key is not supported; remove it if the model computes the same without it";
     let above = "it must be a number above 0 and in the range of f32";
     for (text, wanted) in [
-        (r#"{ "rope_type": "longrope" }"#, format!(": .rope_type is \"longrope\"; {types}")),
-        (r#"{ "type": "dynamic", "factor": 2 }"#, format!(": .type is \"dynamic\"; {types}")),
+        (r#"{ "rope_type": "su" }"#, format!(": .rope_type is \"su\"; {types}")),
+        (r#"{ "rope_type": "longrope" }"#, format!(" has no .short_factor; {lists}")),
+        (r#"{ "type": "longrope", "short_factor": [1, 2] }"#, format!(": .short_factor is [1,2]; {lists}")),
+        (r#"{ "type": "dynamic" }"#, format!(" has no .factor; {above}")),
         (r#"{ "rope_type": 3 }"#, format!(": .rope_type is 3; {types}")),
         (
             r#"{ "rope_type": "llama3", "type": "linear" }"#,
