@@ -175,6 +175,9 @@ impl ConfigKeys<'_> {
             let read = self.read(key, &wanted, numbers)?.ok_or_else(|| self.missing(key, &wanted));
             Ok(read?.into())
         };
+        if original < 2.0 {
+            return Err(self.wrong(ORIGINAL, &json!(original as u64), "2 or more"));
+        }
         let positions = rules.positions as f64;
         let factor = self.positive("factor")?.unwrap_or(positions / original);
         let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };

@@ -128,6 +128,10 @@ fn other_frequencies_are_refused() {
         (r#"{ "rope_type": "su" }"#, format!(": .rope_type is \"su\"; {types}")),
         (r#"{ "rope_type": "longrope" }"#, format!(" has no .short_factor; {lists}")),
         (r#"{ "type": "longrope", "short_factor": [1, 2] }"#, format!(": .short_factor is [1,2]; {lists}")),
+        (
+            r#"{ "type": "longrope", "original_max_position_embeddings": 1 }"#,
+            ": .original_max_position_embeddings is 1; it must be 2 or more".into(),
+        ),
         (r#"{ "type": "dynamic" }"#, format!(" has no .factor; {above}")),
         (r#"{ "rope_type": 3 }"#, format!(": .rope_type is 3; {types}")),
         (
