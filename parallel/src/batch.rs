@@ -29,6 +29,10 @@ impl Sequence {
     pub fn new(ids: Vec<u32>, targets: Vec<u32>) -> Self {
         Self { documents: vec![ids.len()], ids: ids.into(), targets: targets.into(), ..Self::default() }
     }
+    /// Returns the number of tokens of the longest document of these sequences.
+    pub fn longest(all: &[Self]) -> usize {
+        all.iter().flat_map(|of| of.documents.iter().copied()).max().unwrap_or(0)
+    }
     /// A sequence of several documents, one after the other: the ids and targets of each.
     #[must_use]
     pub fn packed(documents: &[(Vec<u32>, Vec<u32>)]) -> Self {

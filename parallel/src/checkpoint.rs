@@ -42,7 +42,7 @@ pub struct Saving<D: Kernels> {
 enum Stage<D: Kernels> {
     /// This rank writes its elements. Keeps the snapshot, and the files if it fails.
     Write(SaveWork<(Vec<PlannedFile>, Vec<SavedPart<D>>, Result<()>)>),
-    /// This rank puts columns into order.
+    /// This rank puts columns into order, if some alternate.
     Arrange(SaveWork<Vec<PlannedFile>>),
     /// This rank digests its part of the blocks.
     Digest(SaveWork<(Vec<PlannedFile>, Vec<u64>)>),
@@ -145,18 +145,18 @@ impl<D: Kernels> Saving<D> {
                 wait(mesh, "elements of a checkpoint")?;
                 written?; // only now, as files that a failing rank created end with it
                 wait(mesh, "elements of a checkpoint")?;
-                let place = [mesh.rank(), mesh.size()];
-                let arrange = self.arrange;
-                Stage::Arrange(SaveWork::new(background, move || arrange(&files, place).map(|()| files)))
+                if files.iter().any(PlannedFile::alternates) {
+                    let place = [mesh.rank(), mesh.size()];
+                    let arrange = self.arrange;
+                    Stage::Arrange(SaveWork::new(background, move || arrange(&files, place).map(|()| files)))
+                } else {
+                    Stage::digest(files, mesh, background)
+                }
             }
             Stage::Arrange(work) => {
                 let files = work.wait()?;
                 wait(mesh, "elements of a checkpoint")?;
-                let own = share(files.iter().map(PlannedFile::blocks).sum(), mesh.rank(), mesh.size());
-                Stage::Digest(SaveWork::new(background, move || {
-                    let digests = pieces::digests(&files, own)?;
-                    Ok((files, digests))
-                }))
+                Stage::digest(files, mesh, background)
             }
             Stage::Digest(work) => {
                 let (files, own) = work.wait()?;
@@ -174,6 +174,13 @@ impl<D: Kernels> Saving<D> {
 }
 
 impl<D: Kernels> Stage<D> {
+    fn digest(files: Vec<PlannedFile>, mesh: &Mesh<D::Place>, background: bool) -> Self {
+        let blocks = share(files.iter().map(PlannedFile::blocks).sum(), mesh.rank(), mesh.size());
+        Self::Digest(SaveWork::new(background, move || {
+            let digests = pieces::digests(&files, blocks)?;
+            Ok((files, digests))
+        }))
+    }
     fn is_finished(&self) -> bool {
         match self {
             Self::Write(work) => work.is_finished(),

@@ -44,8 +44,7 @@ pub fn evaluate<D: RunDevice>(
     sequences: Vec<Sequence>,
     watch: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Evaluation> {
-    let longest = sequences.iter().flat_map(|of| of.documents.iter().copied()).max().unwrap_or(0);
-    let design = &model.design.clone().reaching(longest);
+    let design = &model.design.clone().reaching(Sequence::longest(&sequences));
     let pictures = model.text.is_none();
     layout.fits(design.clone().inferring())?;
     let data = layout.tokens().data_ranks();

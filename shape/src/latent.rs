@@ -75,6 +75,8 @@ mod tests {
         }
         let bias = Biases { qkv: true, ..shape.bias };
         let sinks = ScoreTerms { sinks: true, ..ScoreTerms::NONE };
+        let both = Shape { head_norm: true, joint_norm: true, ..shape };
+        assert!(both.attention_conflict().is_some_and(|why| why.contains("choose one of the two")));
         for (other, says) in [
             (Shape { bias, ..shape }, "no biases of queries, keys and values"),
             (Shape { head_norm: true, ..shape }, "no norms of heads"),

@@ -7,7 +7,7 @@ use crate::{Partial, Result, Split, wide_along};
 use comm::{Axis, Group};
 use kernels::{Heads, Kernels, RowShard, Write};
 use std::ops::Range;
-use tensor::{Category, Device, Index, Scalar, Tensor, View};
+use tensor::{Category, Device, Index, Scalar, Tensor, View, ViewMut};
 
 /// Matrices of this rank's experts, one below the other: `W[E_l·D, F_t]`, each cut by columns.
 pub struct Matrices<D: Kernels> {
@@ -118,9 +118,13 @@ pub fn scaled<D: Kernels>(x: &Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
 #[must_use]
 pub fn dots<D: Kernels>(x: &Tensor<D>, y: &Tensor<D>) -> Tensor<D::Wide> {
     let mut dots = wide_along(x, 1);
-    let one = Heads::new(1, 1, x.cols());
-    x.device().attention_delta(one, dots.view_mut(), x.view(), y.view());
+    set_dots(x.device(), dots.view_mut(), [x.view(), y.view()]);
     dots
+}
+
+/// Sets `to[N,1]` to these dot products.
+pub(super) fn set_dots<D: Kernels>(device: &D, to: ViewMut<D::Wide>, [x, y]: [View<D>; 2]) {
+    device.attention_delta(Heads::new(1, 1, x.cols()), to, x, y);
 }
 
 impl<D: Kernels> Split<D> {

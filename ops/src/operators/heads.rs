@@ -26,8 +26,7 @@ pub fn norm_heads<D: Kernels>(
         let (y, r) = (y.view_mut().take_cols(head * d, d), r.view_mut().take_cols(head, 1));
         device.rms_norm(y, r, x.view().take_cols(head * d, d), gain.view(), eps);
     }
-    let v = heads.v();
-    device.copy(y.view_mut().take_cols(v.start, v.len()), x.view().take_cols(v.start, v.len()));
+    copy_values(&mut y, x, heads);
     (Split::new(y, qkv.axis()), InverseRms(r))
 }
 
@@ -58,9 +57,14 @@ pub fn norm_heads_backward<D: Kernels>(
             }
         });
     }
-    let v = heads.v();
-    qkv.device().copy(dx.view_mut().take_cols(v.start, v.len()), dy.view().take_cols(v.start, v.len()));
+    copy_values(&mut dx, dy, heads);
     Ok(Split::new(dx, qkv.axis()))
+}
+
+/// Copies V, which no norm changes.
+pub(super) fn copy_values<D: Kernels>(to: &mut Tensor<D>, from: &Tensor<D>, heads: Heads) {
+    let v = heads.v();
+    from.device().copy(to.view_mut().take_cols(v.start, v.len()), from.view().take_cols(v.start, v.len()));
 }
 
 fn part<D: Kernels>(t: &Tensor<D>, from: usize, len: usize) -> View<'_, D> {

@@ -7,7 +7,8 @@
 //! ```
 //! Where several ranks have a copy of a KV head, its owner, one of them, adds its squares and subtracts the
 //! second term of dX. Each has an addend of the head's dY, and their sum is what s wants.
-use super::heads::InverseRms;
+use super::experts::set_dots;
+use super::heads::{InverseRms, copy_values};
 use crate::handles::weight::ColumnWeight;
 use crate::tensors::sum_of;
 use crate::{Partial, Result, Split, wide_along};
@@ -41,12 +42,6 @@ impl NormedPart {
     }
 }
 
-/// Sets column i of `sums` to the dot products of rows.
-fn dots<D: Kernels>(device: &D, sums: &mut Tensor<D::Wide>, i: usize, [x, y]: [View<D>; 2]) {
-    let one = Heads::new(1, 1, x.cols());
-    device.attention_delta(one, sums.view_mut().take_cols(i, 1), x, y);
-}
-
 /// Normalises the queries and the keys in `[Q | K | V]`, of this rank's heads and all heads.
 ///
 /// # Errors
@@ -64,7 +59,7 @@ pub fn norm_jointly<D: Kernels>(
     let mut sums = wide_along(x, 2);
     device.wide().fill(sums.view_mut(), <D::Wide as Device>::Elem::ZERO);
     for (i, part) in parts.iter().enumerate().filter(|(_, part)| part.owned) {
-        dots(device, &mut sums, i, [part.of(x); 2]);
+        set_dots(device, sums.view_mut().take_cols(i, 1), [part.of(x); 2]);
     }
     let mut r = Partial::sum(sums, qkv.axis()).all_reduce(group)?;
     let mut y = x.along(x.cols());
@@ -73,8 +68,7 @@ pub fn norm_jointly<D: Kernels>(
         let r = r.view().take_cols(i, 1);
         device.norm_part(part.of_mut(&mut y), part.of(x), r, gain.columns()?.whole().view(), None, part.all);
     }
-    let v = heads[0].v();
-    device.copy(y.view_mut().take_cols(v.start, v.len()), x.view().take_cols(v.start, v.len()));
+    copy_values(&mut y, x, heads[0]);
     Ok((Split::new(y, qkv.axis()), InverseRms(r)))
 }
 
@@ -97,7 +91,7 @@ pub fn norm_jointly_backward<D: Kernels>(
     for (i, (part, gain)) in parts.iter().zip(&gains).enumerate() {
         let r = r.view().take_cols(i, 1);
         device.norm_part(part.of_mut(&mut y), part.of(x), r, gain.columns()?.whole().view(), None, part.all);
-        dots(device, &mut s, i, [part.of(&y), part.of(dy)]);
+        set_dots(device, s.view_mut().take_cols(i, 1), [part.of(&y), part.of(dy)]);
     }
     let s = Partial::sum(s, qkv.axis()).all_reduce(group)?;
     for (i, (part, gain)) in parts.iter().zip(gains).enumerate() {
@@ -115,7 +109,6 @@ pub fn norm_jointly_backward<D: Kernels>(
             device.rms_norm_backward(part.of_mut(&mut y), dgain, part.of(x), r, value, part.of(dy), None);
         });
     }
-    let v = heads[0].v();
-    device.copy(dx.view_mut().take_cols(v.start, v.len()), dy.view().take_cols(v.start, v.len()));
+    copy_values(&mut dx, dy, heads[0]);
     Ok(Split::new(dx, qkv.axis()))
 }

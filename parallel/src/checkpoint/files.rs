@@ -5,7 +5,7 @@
 //! model-100-00001-of-00002.safetensors, ..   above it; their names have the step, so that those of an older
 //! model.safetensors.index.json               checkpoint stay until this index replaces its own
 //! ```
-use crate::{Entry, Error, Result};
+use crate::{Entry, Error, Orientation, Result};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -85,6 +85,10 @@ impl CheckpointFile {
 impl PlannedFile {
     pub(super) fn create(&mut self) -> Result<()> {
         Ok(self.file.create()?)
+    }
+    /// True if columns of a tensor alternate.
+    pub(super) fn alternates(&self) -> bool {
+        self.tensors.iter().any(|(entry, ..)| entry.orientation == Orientation::Alternate)
     }
     pub(super) fn blocks(&self) -> usize {
         self.file.blocks()

@@ -56,7 +56,7 @@ impl TrainData {
             TrainData::Text(_) => Settings { optimizer: optimizer.unwrap_or(ADAMW), ..usual },
             TrainData::Ids(ids) => Settings {
                 steps: 1,
-                seq: ids.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0),
+                seq: Sequence::longest(ids),
                 batch_size: ids.len(),
                 lr: 1.0,
                 optimizer: optimizer.unwrap_or(SGD),
@@ -90,8 +90,7 @@ impl TrainData {
     }
     /// Returns the number of tokens of the longest text of a step.
     pub fn longest(&self, settings: &Settings) -> usize {
-        let Self::Ids(all) = self else { return settings.seq };
-        all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0)
+        if let Self::Ids(all) = self { Sequence::longest(all) } else { settings.seq }
     }
     /// Returns the batch of a step; it does not depend on the layout.
     ///
